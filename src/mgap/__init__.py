@@ -1,0 +1,53 @@
+"""Make multimodal language models invent fewer things about a picture, without training, while they decode.
+
+    model = mgap.load("Qwen/Qwen3-VL-8B-Instruct")
+    prior = mgap.Subspace.fit(model, mgap.default_prompts(), rank=5)
+    with model.using(mgap.MGAP(prior)):
+        print(model.answer("street.jpg", "Is there a dog in the image?"))
+
+Names are imported on first use, so that `import mgap` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "load": "mgap.decoding.model",
+    "wrap": "mgap.decoding.model",
+    "Model": "mgap.decoding.model",
+    "attach": "mgap.decoding.attach",
+    "Subspace": "mgap.states.subspace",
+    "MGAP": "mgap.methods.mgap",
+    "Answer": "mgap.types",
+    "Decoding": "mgap.types",
+    "default_prompts": "mgap.data.prompts",
+    "read_prompts": "mgap.data.prompts",
+    "MgapError": "mgap.errors",
+}
+
+__all__ = [*_HOMES, "__version__"]
+
+if TYPE_CHECKING:
+    from mgap.data.prompts import default_prompts as default_prompts
+    from mgap.data.prompts import read_prompts as read_prompts
+    from mgap.decoding.attach import attach as attach
+    from mgap.decoding.model import Model as Model
+    from mgap.decoding.model import load as load
+    from mgap.decoding.model import wrap as wrap
+    from mgap.errors import MgapError as MgapError
+    from mgap.methods.mgap import MGAP as MGAP
+    from mgap.states.subspace import Subspace as Subspace
+    from mgap.types import Answer as Answer
+    from mgap.types import Decoding as Decoding
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mgap' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

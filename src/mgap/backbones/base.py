@@ -1,0 +1,223 @@
+"""The generic backbone: any AutoModelForImageTextToText with a processor that has a chat template.
+
+A family file overrides only what differs. Nothing here knows a decoding method.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from mgap.backbones.head import Head, find_head
+from mgap.backbones.nulls import null_image
+from mgap.data.images import ImageSource, open_image
+from mgap.data.prompts import check_prompt
+from mgap.errors import BackboneMismatch, ImageError, ModelError, PromptError
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which model something was made with; enough to refuse another one."""
+
+    name: str
+    revision: str | None
+    architecture: str
+    hidden_size: int
+    vocab_size: int
+    sample: tuple[float, ...]  # input-embedding values at fixed places: the same weights in any precision
+
+    def require(self, other: Identity, what: str) -> None:
+        """Refuse `other`, the model in hand, unless it is the one this identity describes."""
+        for label in ("architecture", "hidden_size", "vocab_size"):
+            mine, theirs = getattr(self, label), getattr(other, label)
+            if mine != theirs:
+                raise BackboneMismatch(self._refusal(other, what, f"{label} is {mine} there and {theirs} here"))
+        if self.name != other.name and not (_is_local(self.name) or _is_local(other.name)):
+            raise BackboneMismatch(self._refusal(other, what, "the model ids differ"))
+        mine, theirs = torch.tensor(self.sample), torch.tensor(other.sample)
+        if mine.shape != theirs.shape or not torch.allclose(mine, theirs, rtol=2**-6, atol=1e-6):
+            raise BackboneMismatch(self._refusal(other, what, "the weights differ"))
+
+    def _refusal(self, other: Identity, what: str, why: str) -> str:
+        return f"{what} was made with {self.name}, not with {other.name}: {why}; fit one for this model"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Identity:
+        return cls(**{**data, "sample": tuple(data["sample"])})
+
+
+def _is_local(name: str) -> bool:
+    return name.startswith(("/", ".", "~")) or Path(name).exists() or "/" not in name
+
+
+class Backbone:
+    """A transformers model and its processor. Left-padded batches; rows never see each other."""
+
+    pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # normalised pixels, for methods that add noise
+    fallback_template: ClassVar[str | None] = None  # for checkpoints older than chat templates
+
+    def __init__(self, model: nn.Module, processor: Any = None, *, name: str | None = None) -> None:
+        self.model: Any = getattr(model, "_orig_mod", model)  # under torch.compile's wrapper
+        self.processor = processor
+        self.name = name or getattr(self.config, "_name_or_path", "") or type(self.model).__name__
+        if processor is not None:
+            self.prepare_processor()
+
+    @classmethod
+    def of(cls, model: Any) -> Backbone:
+        """The backbone behind whatever a user has in hand: a Backbone, an mgap model, or a transformers model."""
+        if isinstance(model, Backbone):
+            return model
+        inner = getattr(model, "backbone", None)
+        if isinstance(inner, Backbone):
+            return inner
+        if isinstance(model, nn.Module):
+            return cls(model)
+        raise ModelError(f"{type(model).__name__} is not a model: pass mgap.load(...) or a transformers model")
+
+    # --- where things are -------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @property
+    def device(self) -> torch.device:
+        embedding: nn.Module = self.model.get_input_embeddings()
+        return next(embedding.parameters()).device
+
+    @property
+    def tokenizer(self) -> Any:
+        return self._needs_processor().tokenizer
+
+    @property
+    def head_module(self) -> nn.Module:
+        return find_head(self.model)
+
+    def probe_head(self) -> Head:
+        return Head.probe(self.model)
+
+    @property
+    def language(self) -> nn.Module:
+        """The text decoder: embeddings, blocks and final norm, without the head."""
+        decoder: nn.Module = self.model.get_decoder()
+        return decoder
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        found = getattr(self.language, "layers", None)
+        if not isinstance(found, nn.ModuleList):
+            raise ModelError(f"{type(self.model).__name__}: no list of decoder blocks at get_decoder().layers")
+        return found
+
+    @property
+    def final_norm(self) -> nn.Module:
+        found = getattr(self.language, "norm", None)
+        if not isinstance(found, nn.Module):
+            raise ModelError(f"{type(self.model).__name__}: no final norm at get_decoder().norm")
+        return found
+
+    @property
+    def image_token_id(self) -> int:
+        for name in ("image_token_id", "image_token_index"):
+            found = getattr(self.config, name, None)
+            if found is not None:
+                return int(found)
+        raise ModelError(f"{type(self.model).__name__}: its configuration names no image token")
+
+    def image_mask(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Which positions of input_ids stand for the picture: bool [B, T]."""
+        return inputs["input_ids"] == self.image_token_id
+
+    # --- picture and prompt to tensors -------------------------------------------------------------------------
+
+    def prepare_processor(self) -> None:
+        """Make the processor pad on the left with a real pad token."""
+        tokenizer = self.processor.tokenizer
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+
+    @property
+    def template(self) -> str:
+        template = getattr(self._needs_processor(), "chat_template", None) or self.tokenizer.chat_template
+        template = template or self.fallback_template
+        if template is None:
+            raise PromptError(f"{self.name} has no chat template: set processor.chat_template before using it")
+        return template["default"] if isinstance(template, dict) else str(template)
+
+    def render(self, prompt: str, *, has_image: bool = True) -> str:
+        """The prompt as the model reads it, with one placeholder where the picture goes."""
+        content = [{"type": "image"}] if has_image else []
+        message = {"role": "user", "content": [*content, {"type": "text", "text": check_prompt(prompt)}]}
+        text: str = self.processor.apply_chat_template(
+            [message], chat_template=self.template, add_generation_prompt=True, tokenize=False
+        )
+        return text
+
+    def encode(self, images: Sequence[ImageSource | None], prompts: Sequence[str]) -> dict[str, Tensor]:
+        """Rows of picture (or None) and prompt to model inputs: left padded, on the model's device."""
+        if len(images) != len(prompts):
+            raise PromptError(f"{len(images)} images but {len(prompts)} prompts: give one image a prompt")
+        opened = [None if image is None else open_image(image) for image in images]
+        texts = [self.render(p, has_image=i is not None) for i, p in zip(opened, prompts, strict=True)]
+        return self.encode_rendered(opened, texts)
+
+    def encode_rendered(self, images: Sequence[Image.Image | None], texts: Sequence[str]) -> dict[str, Tensor]:
+        bos = self.tokenizer.bos_token
+        options: dict[str, Any] = {"padding": True, "padding_side": "left", "return_tensors": "pt"}
+        if bos is not None and all(text.startswith(bos) for text in texts):
+            options["add_special_tokens"] = False  # the template wrote it already
+        nested = [[] if image is None else [image] for image in images]
+        try:
+            inputs = self._needs_processor()(images=nested if any(nested) else None, text=list(texts), **options)
+        except ValueError as error:
+            raise ImageError(f"{self.name}: its processor refused the input: {error}") from error
+        return {key: value.to(self.device) for key, value in inputs.items() if isinstance(value, Tensor)}
+
+    def blind(self, prompts: Sequence[str], null: str = "black336", size: tuple[int, int] | None = None) -> dict[str, Tensor]:
+        """The same prompts with a null image: what the model expects before it has seen anything."""
+        picture = null_image(null, self._needs_processor(), size)
+        texts = [self.render(prompt, has_image=picture is not None) for prompt in prompts]
+        return self.encode_rendered([picture] * len(texts), texts)
+
+    def _needs_processor(self) -> Any:
+        if self.processor is None:
+            raise ModelError(f"{self.name} was given without its processor: use mgap.wrap(model, processor)")
+        return self.processor
+
+    # --- who this is -------------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> Identity:
+        weight: Tensor = self.model.get_input_embeddings().weight
+        rows = torch.linspace(0, weight.shape[0] - 1, 64, device=weight.device).long()
+        columns = torch.linspace(0, weight.shape[1] - 1, 64, device=weight.device).long()
+        sample = weight.detach()[rows, columns].float().cpu().tolist()
+        return Identity(
+            name=self.name,
+            revision=getattr(self.config, "_commit_hash", None),
+            architecture=type(self.model).__name__,
+            hidden_size=int(self.config.get_text_config().hidden_size),
+            vocab_size=int(weight.shape[0]),
+            sample=tuple(round(value, 7) for value in sample),
+        )
+
+    def template_hash(self) -> str:
+        return hashlib.sha256(self.template.encode()).hexdigest()
+
+
+class HasBackbone(Protocol):
+    """Anything that carries a backbone, such as the object that `mgap.load` returns."""
+
+    @property
+    def backbone(self) -> Backbone: ...

@@ -1,0 +1,177 @@
+"""The output head, learnt by asking it rather than by reading its configuration.
+
+What a model does between the head's input and its logits differs by class and by version: a bias, a scale, a
+soft cap, an adapter, quantised weights or activations. `Head.probe` feeds known values in and looks at what
+comes out, so that nothing is assumed and a head that is never called is noticed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mgap.errors import UnsupportedHead
+
+
+@dataclass(frozen=True)
+class Head:
+    """logits = post(module(h)), with post(z) = cap * tanh(scale * z / cap), or scale * z without a cap."""
+
+    module: nn.Module
+    hidden_size: int
+    vocab_size: int
+    dtype: torch.dtype
+    device: torch.device
+    bias: Tensor | None  # [vocab] in `wide`, or None
+    linear: bool  # module(a + b) = module(a) + module(b) up to rounding (and bias)
+    scale: float
+    cap: float | None
+    tied: bool  # shares its weight with the input embedding
+    weights: str  # how they are stored: "float", or the name of a quantised or adapter class
+
+    @property
+    def wide(self) -> torch.dtype:
+        """What to compute in: float32, or the model's dtype where that is wider."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+    def post(self, z: Tensor) -> Tensor:
+        """What the model does to the head's output [..., vocab] before anyone reads it as logits."""
+        z = z if self.scale == 1.0 else z * self.scale
+        return z if self.cap is None else self.cap * torch.tanh(z / self.cap)
+
+    def product(self, h: Tensor) -> Tensor:
+        """The head's own forward [..., d] -> [..., vocab], past every hook on it."""
+        output: Tensor = self.module.forward(h.to(self.dtype))
+        return output
+
+    def table(self, basis: Tensor) -> Tensor:
+        """W V as [K, vocab] in `wide`, through the module: right for adapters and packed weights too."""
+        with torch.no_grad():
+            rows = self.product(basis.T.to(self.device).contiguous()).to(self.wide)  # [K, vocab]
+        return rows if self.bias is None else rows - self.bias
+
+    @classmethod
+    def probe(cls, model: nn.Module) -> Head:
+        """Measure the head of a transformers model: one forward of one token and four products."""
+        module = find_head(model)
+        state, scale, cap = _probe_post(model, module)
+        embedding = getattr(model, "get_input_embeddings", lambda: None)()
+        weight = getattr(module, "weight", None)
+        tied = weight is not None and weight is getattr(embedding, "weight", None)
+        return cls.measure(module, state, scale=scale, cap=cap, tied=tied)
+
+    @classmethod
+    def measure(
+        cls, module: nn.Module, state: Tensor, *, scale: float = 1.0, cap: float | None = None, tied: bool = False
+    ) -> Head:
+        """Measure a bare head module, given any state [..., d] of the kind it reads."""
+        with torch.no_grad():
+            bias = module.forward(torch.zeros_like(state.flatten(0, -2)[:1]))[0]  # [vocab]: what no state gives
+        bias = bias.to(torch.promote_types(bias.dtype, torch.float32))
+        return cls(
+            module=module,
+            hidden_size=state.shape[-1],
+            vocab_size=len(bias),
+            dtype=state.dtype,
+            device=bias.device,
+            bias=bias if bool(bias.any()) else None,
+            linear=_is_linear(module, state, bias),
+            scale=scale,
+            cap=cap,
+            tied=tied,
+            weights=_storage(module),
+        )
+
+
+def find_head(model: nn.Module) -> nn.Module:
+    getter = getattr(model, "get_output_embeddings", None)
+    module = getter() if getter is not None else None
+    if not isinstance(module, nn.Module):
+        raise UnsupportedHead(
+            f"{type(model).__name__} has no output head (get_output_embeddings() gives {module!r}): "
+            "pass the model class that generates text"
+        )
+    return module
+
+
+def _probe_post(model: nn.Module, module: nn.Module) -> tuple[Tensor, float, float | None]:
+    """Replace the head's output by a known ramp and see what the model makes of it."""
+    seen: list[Tensor] = []
+    ramps: list[Tensor] = []
+
+    def replace(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        seen.append(args[0])
+        steps = 2.0 ** torch.arange(-6, 14, device=output.device)  # 1/64 .. 8192: small slope and saturation
+        steps = torch.cat([steps, -steps])
+        ramp = steps.repeat(output.shape[-1] // len(steps) + 1)[: output.shape[-1]].to(output.dtype)
+        ramps.append(ramp.expand_as(output))
+        return ramps[-1]
+
+    handle = module.register_forward_hook(replace)
+    try:
+        with torch.no_grad():
+            logits = model(**_one_token(model), use_cache=False).logits
+    finally:
+        handle.remove()
+    if len(seen) != 1:
+        raise UnsupportedHead(
+            f"{type(model).__name__} called its head {len(seen)} times for one token instead of once: "
+            "its logits cannot be corrected there"
+        )
+    z, out = ramps[0].double().flatten(), logits.double().flatten()
+    scale, cap = _fit_post(z, out)
+    model_of_post = scale * z if cap is None else cap * torch.tanh(scale * z / cap)
+    tolerance = 4 * torch.finfo(seen[0].dtype).eps
+    if out.shape != z.shape or not torch.allclose(out, model_of_post, rtol=tolerance, atol=0):
+        raise UnsupportedHead(
+            f"{type(model).__name__} changes its logits after the head in a way that is neither a scale nor a soft cap"
+        )
+    return seen[0], scale, cap
+
+
+def _fit_post(z: Tensor, out: Tensor) -> tuple[float, float | None]:
+    if out.shape != z.shape or len(z) < 20:
+        return 1.0, None  # the caller compares and refuses
+    scale = float(out[0] / z[0])  # slope at 1/64
+    top = float(out[19])  # at 8192
+    cap = top if abs(top) < 0.5 * abs(scale * float(z[19])) else None
+    # bf16 and fp16 round the slope: a value within rounding of 1 is 1
+    return (1.0 if abs(scale - 1) < 2**-9 else scale), cap
+
+
+def _one_token(model: nn.Module) -> dict[str, Tensor]:
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config()
+    images = {getattr(config, name, None) for name in ("image_token_id", "image_token_index", "video_token_id")}
+    usual = [text.eos_token_id, text.bos_token_id, 0, 1, 2, 3, 4]
+    flat = [i for entry in usual for i in (entry if isinstance(entry, list) else [entry])]
+    token = next(i for i in flat if i is not None and i not in images)
+    device = next(model.parameters()).device
+    ids = torch.tensor([[token]], device=device)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def _is_linear(module: nn.Module, state: Tensor, bias: Tensor) -> bool:
+    """Additivity on vectors with disjoint supports, whose sum is exact in any dtype: only outputs are rounded.
+
+    Rounding alone leaves a root-mean-square error well under one eps; quantised activations leave a percent.
+    """
+    whole = torch.randn(8, state.shape[-1], generator=torch.Generator().manual_seed(0)).to(state)
+    even = whole.clone()
+    even[:, 1::2] = 0
+    with torch.no_grad():
+        f_whole, f_even, f_odd = (module.forward(x).double() - bias for x in (whole, even, whole - even))
+    error = (f_whole - f_even - f_odd).square().mean().sqrt()
+    return bool(error <= max(torch.finfo(state.dtype).eps, 1e-5) * f_whole.square().mean().sqrt())
+
+
+def _storage(module: Any) -> str:
+    if hasattr(module, "base_layer"):  # the convention of adapter libraries
+        return f"{type(module).__name__} on {_storage(module.base_layer)}"
+    if type(module) is not nn.Linear:
+        return type(module).__name__
+    plain = type(module.weight) in (nn.Parameter, Tensor) and module.weight.is_floating_point()
+    return "float" if plain else type(module.weight).__name__

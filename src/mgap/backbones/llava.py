@@ -1,0 +1,30 @@
+"""LLaVA-1.5 and its relatives: a CLIP or SigLIP tower, a projector, a language model."""
+
+from __future__ import annotations
+
+from mgap.backbones.base import Backbone
+
+
+class Llava(Backbone):
+    """LLaVA-1.5 and LLaVA-Next. Older checkpoints lack the chat template and three numbers of the processor."""
+
+    fallback_template = (
+        "{% for message in messages %}{{ 'USER: ' if message['role'] == 'user' else 'ASSISTANT: ' }}"
+        "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<image>\\n' }}"
+        "{% else %}{{ part['text'] + ' ' }}{% endif %}{% endfor %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+    )
+
+    def prepare_processor(self) -> None:
+        super().prepare_processor()
+        processor, config = self.processor, self.config
+        if processor.patch_size is None:
+            processor.patch_size = config.vision_config.patch_size
+        if processor.vision_feature_select_strategy is None:
+            processor.vision_feature_select_strategy = config.vision_feature_select_strategy
+        if not processor.num_additional_image_tokens and config.vision_config.model_type == "clip_vision_model":
+            processor.num_additional_image_tokens = 1  # CLIP's class token
+
+
+class LlavaOneVision(Backbone):
+    """LLaVA-OneVision: its processor counts the image tokens by itself."""

@@ -1,0 +1,81 @@
+"""Load a backbone by hub id or folder, with errors a person can act on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, ProcessorMixin
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+from transformers.utils import is_torchvision_available
+
+from mgap.backbones.base import Backbone
+from mgap.errors import ModelError
+from mgap.registry import BACKBONES
+
+
+def load_backbone(
+    name: str,
+    *,
+    device: str | None = None,
+    dtype: str | torch.dtype = "auto",
+    revision: str | None = None,
+    attention: str | None = None,
+    trust_remote_code: bool = False,
+    device_map: Any = None,
+) -> Backbone:
+    """Configuration first (cheap, catches most mistakes), then processor, then weights."""
+    where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise ModelError(f"{name}: a folder without config.json; name the folder that save_pretrained wrote")
+    try:
+        config = AutoConfig.from_pretrained(name, **where)
+        if type(config) not in AutoModelForImageTextToText._model_mapping and "auto_map" not in config.to_dict():
+            raise ModelError(f"{name} is a {config.model_type} model, which reads no pictures: name an image-text model")
+        processor = load_processor(name, config, **where)
+        placement = {"device_map": device_map} if device_map is not None else {}
+        model = AutoModelForImageTextToText.from_pretrained(
+            name, dtype=dtype, attn_implementation=attention, **placement, **where
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise ModelError(_explain(name, error)) from error
+    if device_map is None:
+        model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return backbone_class(model)(model.eval(), processor, name=name)
+
+
+def backbone_class(model: Any) -> type[Backbone]:
+    kind = model.config.model_type
+    chosen: type[Backbone] = BACKBONES.get(kind) if kind in BACKBONES else Backbone
+    return chosen
+
+
+def load_processor(name: str, config: Any, **where: Any) -> Any:
+    """The checkpoint's own processor; without torchvision, its image half on transformers' PIL processors."""
+    if is_torchvision_available() or type(config) not in PROCESSOR_MAPPING:
+        return AutoProcessor.from_pretrained(name, **where)
+    return images_only(PROCESSOR_MAPPING[type(config)]).from_pretrained(name, backend="pil", **where)
+
+
+def images_only(processor_class: type[ProcessorMixin]) -> type[ProcessorMixin]:
+    """The same processor without its video part, which transformers cannot build without torchvision."""
+    if "video_processor" not in processor_class.get_attributes():
+        return processor_class
+
+    def get_attributes(_: type[ProcessorMixin]) -> list[str]:
+        return [part for part in processor_class.get_attributes() if part != "video_processor"]
+
+    return type(processor_class.__name__, (processor_class,), {"get_attributes": classmethod(get_attributes)})
+
+
+def _explain(name: str, error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if "trust_remote_code" in text:
+        return f"{name} ships its own Python code: read it, then pass trust_remote_code=True if you trust it"
+    if Path(name).is_dir():
+        return f"{name}: the checkpoint cannot be loaded ({text[:300]})"
+    return (
+        f"no model {name!r}: it is no folder here, and it could not be fetched from the hub; check the spelling, "
+        f"the network, and that you are logged in if it is private ({text[:160]})"
+    )

@@ -1,0 +1,32 @@
+"""Null images: what a model is shown when it is to see nothing (methods/mgap.md, section 6).
+
+Dynamic-resolution models give each of them another number of image tokens, hence another subspace:
+the choice is stored with whatever is fitted from it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PIL import Image
+
+from mgap.errors import SettingError
+
+NULL_IMAGES = ("black336", "black_same_size", "mean_colour", "no_image")
+
+
+def null_image(kind: str, processor: Any, size: tuple[int, int] | None = None) -> Image.Image | None:
+    """Build a null image; `size` (width, height) is that of the picture it stands for. None: no image at all."""
+    if kind not in NULL_IMAGES:
+        raise SettingError(f"unknown null image {kind!r}: choose from {', '.join(NULL_IMAGES)}")
+    if kind == "no_image":
+        return None
+    if kind == "black_same_size":
+        if size is None:
+            raise SettingError("null image 'black_same_size' needs the size of the picture: pass size=(width, height)")
+        return Image.new("RGB", size)
+    if kind == "black336":
+        return Image.new("RGB", (336, 336))
+    mean = getattr(processor.image_processor, "image_mean", None) or (0.5, 0.5, 0.5)  # normalised to zero
+    red, green, blue = (round(255 * channel) for channel in mean)
+    return Image.new("RGB", size or (336, 336), (red, green, blue))

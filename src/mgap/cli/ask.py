@@ -1,0 +1,142 @@
+"""`mgap ask`: one question about one picture."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mgap.cli.options import (
+    Device,
+    Dtype,
+    ModelName,
+    Revision,
+    TrustRemoteCode,
+    fit_default_prior,
+    load_model,
+    parse_settings,
+)
+from mgap.errors import SettingError
+
+if TYPE_CHECKING:
+    from mgap.decoding.model import Model
+    from mgap.methods.base import Method
+    from mgap.types import Answer, Step
+
+
+def ask(
+    image: Annotated[str, typer.Argument(help="A picture file.")],
+    question: Annotated[str, typer.Argument(help="What to ask, or an instruction such as 'Describe the image.'")],
+    model: ModelName,
+    prior: Annotated[
+        str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one now.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="A method of `mgap ls methods`, or vanilla.")] = "mgap",
+    alpha: Annotated[float | None, typer.Option(help="Strength of the method.")] = None,
+    lam: Annotated[float | None, typer.Option(help="Slope of MGAP's entropy gate.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Named settings of the method.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as key=value; repeatable.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 512,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample instead of taking the likeliest token.")] = False,
+    temperature: Annotated[float, typer.Option(help="Of the sampling.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Of the sampling.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Of the sampling; 0: no limit.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
+    num_beams: Annotated[int, typer.Option(help="Beam search with this many beams.")] = 1,
+    compile_: Annotated[bool, typer.Option("--compile", help="Compile the decoding step (slow start, fast tokens).")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print the answer as it is made.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Show what the method did at every token.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer (and trace) as JSON.")] = False,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Answer a question about a picture, with a method or plainly.
+
+    Example: mgap ask street.jpg "Is there a dog in the image?" --model llava-hf/llava-1.5-7b-hf --prior priors/llava
+    """
+    from mgap.data.images import open_image
+    from mgap.data.prompts import check_prompt
+    from mgap.types import Decoding
+
+    if stream and (trace or as_json):
+        raise SettingError("--stream prints as it goes: leave out --trace and --json, or --stream")
+    options: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens, "sample": sample, "temperature": temperature, "top_p": top_p,
+        "top_k": top_k, "seed": seed, "num_beams": num_beams, "compile": compile_,
+    }  # fmt: skip
+    Decoding.of(**options).modes(stream=stream)  # mistakes are told before the weights are loaded
+    picture = open_image(image)
+    check_prompt(question)
+    named = {"alpha": alpha, "lam": lam, "preset": preset}
+    settings = {**parse_settings(set_ or []), **{k: v for k, v in named.items() if v is not None}}
+    build = _prepare(method, prior, settings)
+    loaded = load_model(model, device, dtype, revision, trust_remote_code)
+    chosen = build(loaded)
+    with nullcontext() if chosen is None else loaded.using(chosen):
+        if stream:
+            for piece in loaded.stream(picture, question, **options):
+                print(piece, end="", flush=True)
+            print()
+            return
+        answer = loaded.answer(picture, question, trace=trace, **options)
+    if as_json:
+        print(json.dumps({"model": model, "method": method, "settings": settings, **asdict(answer)}, indent=1))
+        return
+    print(answer)
+    if trace:
+        print_trace(answer)
+
+
+def _prepare(name: str, prior: str | None, settings: dict[str, Any]) -> Any:
+    """Check everything that needs no model; returns what builds the method once the model is there."""
+    if name == "vanilla":
+        if settings or prior:
+            raise SettingError("--method vanilla takes no prior and no settings: leave them out, or name a method")
+        return lambda _model: None
+
+    from dataclasses import fields
+
+    from mgap.registry import METHODS
+    from mgap.states.subspace import Subspace
+
+    method = METHODS.get(name)
+    needs_prior = "prior" in {f.name for f in fields(method)}
+    if not needs_prior and prior:
+        raise SettingError(f"{name} uses no prior: leave out --prior")
+    if needs_prior and prior:
+        built: Method = method.of(prior=Subspace.load(prior), **settings)
+        return lambda _model: built
+
+    def build(model: Model) -> Method:
+        made: Method = method.of(**({"prior": fit_default_prior(model)} if needs_prior else {}), **settings)
+        return made
+
+    return build
+
+
+def print_trace(answer: Answer) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    steps = answer.trace or ()
+    table = Table(title="what the method saw and did")
+    table.add_column("token")
+    for name in steps[0].values if steps else ():
+        table.add_column(name, justify="right")
+    table.add_column("likeliest before")
+    table.add_column("likeliest after")
+    for step in steps:
+        numbers = (f"{value:.3f}" for value in step.values.values())
+        table.add_row(Text(repr(step.token)), *numbers, Text(_best(step, "before")), Text(_best(step, "after")))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def _best(step: Step, side: str) -> str:
+    return "  ".join(f"{c.token!r} {100 * c.probability:.0f}%" for c in getattr(step, side)[:3])

@@ -1,0 +1,83 @@
+"""`mgap doctor`: what this machine and a model are like, and whether the methods are exact there."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import mgap
+from mgap.cli.options import Device, Dtype, Revision, TrustRemoteCode, load_model
+from mgap.errors import UnsupportedHead
+
+if TYPE_CHECKING:
+    from mgap.backbones.base import Backbone
+    from mgap.backbones.head import Head
+
+
+def doctor(
+    model: Annotated[str | None, typer.Argument(help="Hub id or folder; default: the environment only.")] = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Show versions and, for a model, what its head is like and whether MGAP is exact there."""
+    _print(_environment())
+    if model is None:
+        return
+    backbone = load_model(model, device, dtype, revision, trust_remote_code).backbone
+    _print(_model(backbone))
+    try:
+        _print(_head(backbone.probe_head()))
+    except UnsupportedHead as refusal:
+        _print({"MGAP": f"refused: {refusal}"})
+        raise
+
+
+def _print(lines: dict[str, str]) -> None:
+    for name, value in lines.items():
+        print(f"{name:<16} {value}")
+
+
+def _environment() -> dict[str, str]:
+    import torch
+
+    found = {"mgap": mgap.__version__, "python": platform.python_version()}
+    for package in ("torch", "transformers", "torchvision", "scipy", "accelerate", "peft"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    found["gpu"] = ", ".join(gpus) or "none"
+    return found
+
+
+def _model(backbone: Backbone) -> dict[str, str]:
+    parameters = sum(p.numel() for p in backbone.model.parameters())
+    return {
+        "model": backbone.name,
+        "class": f"{type(backbone.model).__name__}, through mgap's {type(backbone).__name__}",
+        "size": f"{parameters:,} parameters, {len(backbone.layers)} decoder blocks",
+        "device": str(backbone.device),
+        "images by": type(backbone.processor.image_processor).__name__,
+    }
+
+
+def _head(head: Head) -> dict[str, str]:
+    after = [] if head.scale == 1 else [f"multiplied by {head.scale:g}"]
+    after += [] if head.cap is None else [f"soft-capped at {head.cap:g}"]
+    if head.linear:
+        verdict = "exact, in one head product (logits identity)"
+    else:
+        verdict = "exact, with a second head product a token: this head is not linear"
+    return {
+        "head": f"{head.hidden_size} -> {head.vocab_size}, {str(head.dtype).removeprefix('torch.')}, {head.weights} weights",
+        "tied": "to the input embedding" if head.tied else "no",
+        "bias": "no" if head.bias is None else "yes",
+        "logits": ", ".join(after) or "as the head gives them",
+        "MGAP": verdict,
+    }

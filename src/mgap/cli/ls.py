@@ -1,0 +1,59 @@
+"""`mgap ls`: what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from mgap.errors import SettingError
+from mgap.registry import BACKBONES, METHODS
+
+
+def ls(
+    what: Annotated[str | None, typer.Argument(help="methods, presets, backbones, null-images or prompts.")] = None,
+) -> None:
+    """List methods, presets, backbones, null images and calibration prompts."""
+    listings: dict[str, Callable[[], list[str]]] = {
+        "methods": _methods,
+        "presets": _presets,
+        "backbones": BACKBONES.names,
+        "null-images": _null_images,
+        "prompts": _prompts,
+    }
+    if what is not None and what not in listings:
+        raise SettingError(f"nothing called {what!r} to list: choose from {', '.join(listings)}")
+    for name in [what] if what else [n for n in listings if n != "prompts"]:
+        if what is None:
+            print(f"{name}:")
+        for line in listings[name]():
+            print(line if what else f"  {line}")
+
+
+def _methods() -> list[str]:
+    lines = []
+    for name in METHODS.names():
+        method = METHODS.get(name)
+        modes = ", ".join(sorted(mode.value for mode in method.modes))
+        lines.append(f"{name:<12} seam {method.seam.value}, {method.forwards:g} forward a token: {method.summary}")
+        lines.append(f"{'':<12} decoding: {modes}")
+    return lines
+
+
+def _presets() -> list[str]:
+    from mgap.methods.mgap import PRESETS
+
+    return [f"mgap {name:<16} {', '.join(f'{k}={v}' for k, v in values.items())}" for name, values in PRESETS.items()]
+
+
+def _null_images() -> list[str]:
+    from mgap.backbones.nulls import NULL_IMAGES
+
+    return list(NULL_IMAGES)
+
+
+def _prompts() -> list[str]:
+    from mgap.data.prompts import default_prompts
+
+    return default_prompts()

@@ -1,0 +1,39 @@
+"""`mgap`: collects the verbs and turns every expected error into one sentence and exit status 2."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import typer
+
+from mgap.cli import ask, demo, doctor, fit, ls, verify
+from mgap.errors import MgapError
+
+app = typer.Typer(
+    help="Fewer invented things about a picture: decode multimodal models against their language prior.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (ask, demo, doctor, fit, ls, verify):
+    name = verb.__name__.rpartition(".")[2]
+    app.command(name)(getattr(verb, name))
+
+
+def main() -> None:
+    warnings.showwarning = _show_warning
+    try:
+        app()
+    except MgapError as error:
+        print(f"mgap: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"mgap: warning: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Options that several verbs share, and what they build."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from mgap.errors import SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mgap.decoding.model import Model
+    from mgap.states.subspace import Subspace
+
+ModelName = Annotated[str, typer.Option("--model", "-m", help="Hub id or folder of a multimodal model.")]
+Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, cpu, ...; default: a GPU when there is one.")]
+Dtype = Annotated[str, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")]
+TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model ships.")]
+
+
+def load_model(name: str, device: str | None, dtype: str, revision: str | None, trust_remote_code: bool) -> Model:
+    """Load with the library's own progress bars on a terminal, and silently elsewhere."""
+    import torch
+    from transformers.utils import logging
+
+    from mgap.decoding.model import load
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise SettingError(f"unknown dtype {dtype!r}: choose auto, float32, bfloat16 or float16")
+    try:
+        torch.device(device or "cpu")
+    except RuntimeError:
+        raise SettingError(f"unknown device {device!r}: choose cpu, cuda or cuda:N") from None
+    if (device or "").startswith("cuda") and not torch.cuda.is_available():
+        raise SettingError(f"device {device!r} was asked for, but torch sees no GPU here: use --device cpu")
+    chosen = dtype if dtype == "auto" else getattr(torch, dtype)
+    return load(name, device=device, dtype=chosen, revision=revision, trust_remote_code=trust_remote_code)
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """key=value words to typed values, read as YAML: numbers, true and false, strings."""
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (key and equals):
+            raise SettingError(f"--set {pair!r} is not of the form key=value, such as --set alpha=1")
+        try:
+            settings[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise SettingError(f"--set {pair!r}: the value cannot be read; write a number, true, false or a word") from None
+    return settings
+
+
+@contextmanager
+def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error; called with how many are done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=False) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def fit_default_prior(model: Model) -> Subspace:
+    """A prior from the calibration prompts that ship with the package."""
+    from mgap.data.prompts import default_prompts
+    from mgap.states.subspace import Subspace
+
+    prompts = default_prompts()
+    with progress("fitting the prior", len(prompts)) as report:
+        return Subspace.fit(model, prompts, progress=report)

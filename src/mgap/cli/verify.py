@@ -1,0 +1,31 @@
+"""`mgap verify`: the installed methods against reference vectors."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def verify(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of reference vectors (.npz, .json).")],
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every array.")] = False,
+) -> None:
+    """Check every method that is here against reference vectors; exit status 1 when one is out of tolerance."""
+    from mgap.verify.compare import verify_folder
+
+    failed = False
+    for verdict in verify_folder(folder):
+        failed |= verdict.status == "failed"
+        if verdict.status == "absent":
+            print(f"absent  {verdict.file:<20} {verdict.method} is not in this version")
+            continue
+        outside = [d.name for d in verdict.differences if not d.within]
+        note = verdict.problem or (f"out of tolerance: {', '.join(outside)}" if outside else "")
+        count = f"{len(verdict.differences)} arrays, largest difference {verdict.largest:.1e}"
+        print(f"{verdict.status:<7} {verdict.file:<20} {count}  {note}".rstrip())
+        for d in verdict.differences if verbose else ():
+            mark = "ok" if d.within else "OUT"
+            print(f"        {mark:<4} {d.name:<34} {d.largest:.1e} (allowed {d.tolerance:.0e})")
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Pictures and prompts as users have them."""

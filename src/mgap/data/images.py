@@ -1,0 +1,58 @@
+"""Open pictures: a file or a PIL image in, an upright RGB image of a sane size out."""
+
+from __future__ import annotations
+
+import warnings
+from os import PathLike
+from pathlib import Path
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from mgap.errors import ImageError
+
+MAX_PIXELS = 89_478_485  # Pillow's own warning line: a quarter of a GiB as RGB
+MIN_SIDE = 8  # pixels; less than the smallest vision patch shows nothing
+MAX_ASPECT = 200  # the dynamic-resolution processors refuse longer strips
+
+ImageSource = str | PathLike[str] | Image.Image
+
+
+def open_image(source: ImageSource) -> Image.Image:
+    """Decode a picture completely, turn it upright (EXIF) and convert it to RGB."""
+    if isinstance(source, Image.Image):
+        name, image = "the image", source
+    else:
+        name = str(source)
+        image = _decode(Path(source))
+    _check_size(name, image)
+    return ImageOps.exif_transpose(image).convert("RGB")
+
+
+def _decode(path: Path) -> Image.Image:
+    if not path.exists():
+        raise ImageError(f"{path}: no such image file; check the path")
+    if not path.is_file():
+        raise ImageError(f"{path}: is a folder, not an image file; name one picture")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(path)
+        _check_size(str(path), image)  # before any pixel is decoded
+        image.load()
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        raise ImageError(f"{path}: more than {MAX_PIXELS:,} pixels once decoded; scale it down first") from None
+    except UnidentifiedImageError:
+        raise ImageError(f"{path}: not a picture Pillow can read; convert it to PNG or JPEG") from None
+    except (OSError, SyntaxError, ValueError, EOFError) as error:  # what Pillow's decoders raise on damaged files
+        raise ImageError(f"{path}: the picture is damaged ({error}); fetch or export it again") from error
+    return image
+
+
+def _check_size(name: str, image: Image.Image) -> None:
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise ImageError(f"{name}: {width} x {height} is more than {MAX_PIXELS:,} pixels; scale it down first")
+    if min(width, height) < MIN_SIDE:
+        raise ImageError(f"{name}: {width} x {height} pixels; both sides must be at least {MIN_SIDE}")
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise ImageError(f"{name}: {width} x {height} is longer than {MAX_ASPECT}:1; crop it first")

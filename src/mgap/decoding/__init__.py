@@ -1,0 +1,1 @@
+"""Putting methods on models, and making answers."""

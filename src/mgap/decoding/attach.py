@@ -1,0 +1,91 @@
+"""Switch methods on and off: the only place that enters and leaves a method's hooks.
+
+Nothing is patched and no module is replaced. torch.compile does not guard hooks by default, so a graph compiled
+before a hook came would skip it silently: attaching and detaching therefore drop what was compiled so far.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from mgap.backbones.base import Backbone
+from mgap.decoding.trace import Recorder
+from mgap.errors import SettingError, UnsupportedDecoding
+from mgap.methods.base import Method, Tap
+from mgap.types import Mode
+
+_attached: WeakKeyDictionary[nn.Module, list[Attachment]] = WeakKeyDictionary()
+
+
+class Attachment:
+    """A method that is on. Leave it with `detach()`, or use it as a context manager."""
+
+    def __init__(self, backbone: Backbone, method: Method) -> None:
+        self.method, self._model, self._tap = method, backbone.model, Tap()
+        for other in attached(backbone.model):
+            raise SettingError(f"{other.method.name} is already attached to this model: detach it first")
+        self._handle = method.attach(backbone, self._tap)
+        _attached.setdefault(self._model, []).append(self)
+        _forget_compiled()
+
+    def detach(self) -> None:
+        """Take the method off; the model is then as it was. Doing it twice does no harm."""
+        if self in attached(self._model):
+            self._handle.remove()
+            _attached[self._model].remove(self)
+            _forget_compiled()
+
+    @contextmanager
+    def record(self, top: int = 5) -> Iterator[Recorder]:
+        """Keep what the method sees and does in each forward, with the `top` tokens before and after."""
+        if self._tap.listener is not None:
+            raise SettingError("this attachment is being recorded already: leave the other record() first")
+        recorder = Recorder(top)
+        self._tap.listener = recorder
+        try:
+            yield recorder
+        finally:
+            self._tap.listener = None
+
+    def __enter__(self) -> Attachment:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.detach()
+
+
+def attach(model: Any, method: Method) -> Attachment:
+    """Put a method on a model: your own transformers model, or one from `mgap.load`.
+
+    Afterwards your own `generate(...)` uses it, in every mode that the method accepts.
+    """
+    if not isinstance(method, Method):
+        raise SettingError(f"{method!r} is not a method: pass, for example, mgap.MGAP(prior)")
+    return Attachment(Backbone.of(model), method)
+
+
+def attached(model: nn.Module) -> list[Attachment]:
+    return _attached.get(model, [])
+
+
+def refuse_modes(method: Method, modes: frozenset[Mode]) -> None:
+    """Raise, before any token is made, if a method does not accept how it is to be decoded."""
+    refused = sorted(mode.value for mode in modes - method.modes)
+    if refused:
+        accepted = ", ".join(sorted(mode.value for mode in method.modes))
+        raise UnsupportedDecoding(f"{method.name} does not work with {', '.join(refused)} decoding; it accepts {accepted}")
+
+
+def _forget_compiled() -> None:
+    if "torch._dynamo" in sys.modules:  # otherwise nothing has been compiled in this process
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            sys.modules["torch._dynamo"].reset()

@@ -1,0 +1,88 @@
+"""From a Decoding to a call of transformers' own generate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import CompileConfig, GenerationConfig
+
+from mgap.backbones.base import Backbone
+from mgap.types import Decoding
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What generate made, without the prompt."""
+
+    tokens: Tensor  # [sequences, new] on the CPU; padded after the end
+    beam_rows: Tensor | None  # [sequences, new]: which row of each forward a token came from, under beam search
+    milliseconds: float
+
+
+def generation_config(backbone: Backbone, decoding: Decoding) -> GenerationConfig:
+    """Exactly what `decoding` says: of the checkpoint's own settings only the special tokens are taken."""
+    own = backbone.model.generation_config
+    end, pad = own.eos_token_id, own.pad_token_id
+    if pad is None:
+        pad = end[0] if isinstance(end, list) else end
+    sampling: dict[str, Any] = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50}
+    if decoding.sample:
+        sampling = {
+            "do_sample": True,
+            "temperature": decoding.temperature,
+            "top_p": decoding.top_p,
+            "top_k": decoding.top_k,
+        }
+    config = GenerationConfig(
+        max_new_tokens=decoding.max_new_tokens,
+        num_beams=decoding.num_beams,
+        num_return_sequences=decoding.num_return_sequences,
+        repetition_penalty=decoding.repetition_penalty,
+        return_dict_in_generate=True,
+        bos_token_id=own.bos_token_id,
+        eos_token_id=end,
+        pad_token_id=pad,
+        **sampling,
+    )
+    if decoding.prompt_lookup:
+        config.prompt_lookup_num_tokens = decoding.prompt_lookup
+        config.suppress_tokens = [backbone.image_token_id]  # drafts copy the prompt, placeholders and all
+    if decoding.static_cache or decoding.compile:
+        config.cache_implementation = "static"
+        config.disable_compile = not decoding.compile
+    if decoding.compile:
+        config.compile_config = CompileConfig()
+        config.compile_config._compile_all_devices = True  # transformers compiles on accelerators only otherwise
+    return config
+
+
+def generate(
+    backbone: Backbone, inputs: dict[str, Tensor], decoding: Decoding, *, keep_beams: bool = False, **more: Any
+) -> Generated:
+    """Run generate on encoded rows; sampling draws from a generator seeded by the decoding, not from the caller's."""
+    config = generation_config(backbone, decoding)
+    if keep_beams and decoding.num_beams > 1:
+        config.output_scores = True  # transformers keeps the beams' rows only with the scores
+    started = time.perf_counter()
+    with seeded(decoding, backbone.device), torch.no_grad():
+        out = backbone.model.generate(**inputs, generation_config=config, **more)
+    tokens = out.sequences[:, inputs["input_ids"].shape[1] :].cpu()
+    beams = getattr(out, "beam_indices", None)
+    elapsed = 1000 * (time.perf_counter() - started)
+    return Generated(tokens, None if beams is None else beams.cpu(), elapsed)
+
+
+@contextmanager
+def seeded(decoding: Decoding, device: torch.device) -> Iterator[None]:
+    if not decoding.sample:
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(decoding.seed)
+        yield

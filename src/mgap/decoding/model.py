@@ -1,0 +1,192 @@
+"""The object that `mgap.load` returns: a backbone that answers, with methods switched on and off."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
+
+from mgap.backbones.base import Backbone
+from mgap.backbones.loading import backbone_class, load_backbone
+from mgap.data.images import ImageSource
+from mgap.decoding.attach import Attachment, attach, attached, refuse_modes
+from mgap.decoding.generate import Generated, generate
+from mgap.decoding.trace import Recorder
+from mgap.errors import SettingError, UnsupportedDecoding
+from mgap.methods.base import Method
+from mgap.types import Answer, Decoding, Mode
+
+
+def load(
+    name: str,
+    *,
+    device: str | None = None,
+    dtype: str | torch.dtype = "auto",
+    revision: str | None = None,
+    attention: str | None = None,
+    trust_remote_code: bool = False,
+    device_map: Any = None,
+) -> Model:
+    """Load a multimodal model by hub id or folder: any AutoModelForImageTextToText with a chat template.
+
+    On a GPU when there is one. `attention` is transformers' attn_implementation; `device_map` needs accelerate.
+    """
+    return Model(
+        load_backbone(
+            name,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            attention=attention,
+            trust_remote_code=trust_remote_code,
+            device_map=device_map,
+        )
+    )
+
+
+def wrap(model: Any, processor: Any, *, name: str | None = None) -> Model:
+    """The same around a transformers model and processor that you have already."""
+    return Model(backbone_class(model)(model, processor, name=name))
+
+
+class Model:
+    """Answers questions about pictures, plainly or under the methods that `using` switches on."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+
+    @contextmanager
+    def using(self, method: Method) -> Iterator[Attachment]:
+        """Decode with a method inside the `with` block; the model is as it was afterwards, also after an error."""
+        with attach(self, method) as attachment:
+            yield attachment
+
+    def answer(
+        self, image: ImageSource | None, prompt: str, *, trace: bool = False, assistant: Any = None, **options: Any
+    ) -> Answer:
+        """Answer one prompt about one picture (None: about no picture).
+
+        `options` are the fields of `Decoding`. `trace=True` keeps what the method saw and did at every token.
+        `assistant` is a smaller model that drafts tokens (assisted decoding).
+        """
+        return self._answer_rows([image], [prompt], Decoding.of(**options), trace=trace, assistant=assistant)[0]
+
+    def answers(
+        self,
+        images: Sequence[ImageSource | None],
+        prompts: Sequence[str],
+        *,
+        batch_size: int = 8,
+        trace: bool = False,
+        **options: Any,
+    ) -> Iterator[Answer]:
+        """Answer many prompts, in order, in left-padded batches; yields answers as batches finish."""
+        decoding = Decoding.of(**options)
+        if batch_size < 1:
+            raise SettingError(f"batch_size={batch_size} must be at least 1")
+        self._check(decoding.modes(rows=min(batch_size, len(prompts))), trace)
+        for start in range(0, len(prompts), batch_size):
+            rows = slice(start, start + batch_size)
+            yield from self._answer_rows(images[rows], prompts[rows], decoding, trace=trace)
+
+    def stream(self, image: ImageSource | None, prompt: str, *, assistant: Any = None, **options: Any) -> Iterator[str]:
+        """Yield the answer's text as it is made. Leaving the loop early stops the model."""
+        decoding = Decoding.of(**options)
+        self._check(decoding.modes(stream=True, assistant=assistant is not None), False)
+        inputs = self.backbone.encode([image], [prompt])
+        streamer = TextIteratorStreamer(self.backbone.tokenizer, skip_prompt=True, skip_special_tokens=True)
+        stop, failure = _Stop(), list[BaseException]()
+
+        def work() -> None:
+            try:
+                criteria = StoppingCriteriaList([stop])
+                generate(self.backbone, inputs, decoding, streamer=streamer, stopping_criteria=criteria, **_draft(assistant))
+            except BaseException as error:  # carried to the consumer below
+                failure.append(error)
+            finally:
+                streamer.on_finalized_text("", stream_end=True)
+
+        worker = threading.Thread(target=work, name="mgap-stream", daemon=True)
+        worker.start()
+        try:
+            yield from (piece for piece in streamer if piece)
+        finally:
+            stop.asked = True
+            worker.join()
+        if failure:
+            raise failure[0]
+
+    def _answer_rows(
+        self,
+        images: Sequence[ImageSource | None],
+        prompts: Sequence[str],
+        decoding: Decoding,
+        *,
+        trace: bool = False,
+        assistant: Any = None,
+    ) -> list[Answer]:
+        self._check(decoding.modes(rows=len(prompts), assistant=assistant is not None), trace)
+        inputs = self.backbone.encode(images, prompts)
+        with ExitStack() as stack:
+            recorder = stack.enter_context(attached(self.backbone.model)[0].record()) if trace else None
+            made = generate(self.backbone, inputs, decoding, keep_beams=trace, **_draft(assistant))
+        texts = [self.backbone.render(p, has_image=i is not None) for i, p in zip(images, prompts, strict=True)]
+        return self._read(made, texts, decoding, recorder)
+
+    def _check(self, modes: frozenset[Mode], trace: bool) -> None:
+        active = attached(self.backbone.model)
+        for attachment in active:
+            refuse_modes(attachment.method, modes)
+        if not trace:
+            return
+        if not active:
+            raise SettingError("there is no method to trace: answer inside `with model.using(method)`")
+        for mode in (Mode.ASSISTED, Mode.COMPILE):
+            if mode in modes:
+                raise UnsupportedDecoding(f"a trace cannot be kept in {mode.value} decoding: leave one of them out")
+
+    def _read(self, made: Generated, texts: list[str], decoding: Decoding, recorder: Recorder | None) -> list[Answer]:
+        tokenizer, end = self.backbone.tokenizer, self._end_ids()
+        each = decoding.num_return_sequences
+        answers = []
+        for index, row in enumerate(made.tokens.tolist()):
+            length = next((n for n, token in enumerate(row, start=1) if token in end), len(row))
+            tokens = row[:length]
+            trace = None
+            if recorder is not None:
+                rows = [index] * length if made.beam_rows is None else made.beam_rows[index, :length].tolist()
+                trace = recorder.along(tokens, rows, lambda token: str(tokenizer.decode([token])))
+            answers.append(
+                Answer(
+                    text=tokenizer.decode(tokens, skip_special_tokens=True).strip(),
+                    token_ids=tuple(tokens),
+                    stop="end" if tokens and tokens[-1] in end else "length",
+                    prompt=texts[index // each],
+                    milliseconds=made.milliseconds,
+                    trace=trace,
+                )
+            )
+        groups = [answers[start : start + each] for start in range(0, len(answers), each)]
+        return [replace(first, alternatives=tuple(others)) for first, *others in groups]
+
+    def _end_ids(self) -> set[int]:
+        end = self.backbone.model.generation_config.eos_token_id
+        return set(end) if isinstance(end, list) else {end}
+
+
+def _draft(assistant: Any) -> dict[str, Any]:
+    return {} if assistant is None else {"assistant_model": Backbone.of(assistant).model}
+
+
+class _Stop(StoppingCriteria):
+    """Ends generation when the consumer of a stream has left."""
+
+    asked = False
+
+    def __call__(self, input_ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        return torch.full((len(input_ids),), self.asked, device=input_ids.device)

@@ -1,0 +1,56 @@
+"""The trace: what a method saw and did at every step, as it used it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mgap.methods.base import Observation
+from mgap.types import Candidate, Step
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """One forward's last position, for every row of the batch; on the device until someone asks."""
+
+    values: dict[str, Tensor]  # each [B]
+    before: tuple[Tensor, Tensor]  # probabilities and token ids, each [B, top]
+    after: tuple[Tensor, Tensor]
+
+
+class Recorder:
+    """Listens to a method and keeps a few numbers a step: nothing of the size of the vocabulary."""
+
+    def __init__(self, top: int = 5) -> None:
+        self.top, self.steps = top, list[StepRows]()
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, seen: Observation) -> None:
+        last = {name: value[:, -1].detach() for name, value in seen.values.items()}
+        self.steps.append(StepRows(last, self._best(seen.before), self._best(seen.after)))
+
+    def _best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        logits = logits[:, -1].detach()
+        best = logits.softmax(-1).topk(min(self.top, logits.shape[-1]))
+        return best.values, best.indices
+
+    def along(self, token_ids: list[int], rows: list[int], spell: Callable[[int], str]) -> tuple[Step, ...]:
+        """The steps of one sequence: token t was chosen from row rows[t] of forward t."""
+
+        def candidates(best: tuple[Tensor, Tensor], row: int) -> tuple[Candidate, ...]:
+            pairs = zip(best[1][row].tolist(), best[0][row].tolist(), strict=True)
+            return tuple(Candidate(i, spell(i), p) for i, p in pairs)
+
+        return tuple(
+            Step(
+                token_id=token,
+                token=spell(token),
+                values={name: float(value[row]) for name, value in step.values.items()},
+                before=candidates(step.before, row),
+                after=candidates(step.after, row),
+            )
+            for token, row, step in zip(token_ids, rows, self.steps, strict=False)  # a last forward may go unused
+        )

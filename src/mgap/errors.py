@@ -1,0 +1,52 @@
+"""One tree of errors. Each message is a sentence: what was given, what is allowed, what to do."""
+
+
+class MgapError(Exception):
+    """Everything this package raises on purpose; the command line prints it and exits with 2."""
+
+
+class SettingError(MgapError, ValueError):
+    """A hyper-parameter, option or name outside what is allowed."""
+
+
+class PromptError(MgapError, ValueError):
+    """A prompt, or a file of prompts, that cannot be used."""
+
+
+class ImageError(MgapError, ValueError):
+    """A picture that is missing, broken, or of an unusable size."""
+
+
+class ModelError(MgapError):
+    """A model that cannot be found, loaded, or understood."""
+
+
+class UnsupportedHead(ModelError):
+    """The model's output head does something that a method cannot follow exactly."""
+
+
+class BackboneMismatch(MgapError):
+    """A saved object belongs to another model."""
+
+
+class DegenerateSubspace(MgapError):
+    """The states do not determine a subspace of the rank that was asked for."""
+
+
+class NonFiniteStates(DegenerateSubspace):
+    """The model produced NaN or infinite hidden states."""
+
+
+class UnsupportedDecoding(MgapError):
+    """A method, or an option, cannot act in the decoding mode that was asked for."""
+
+
+class CorruptFile(MgapError):
+    """A saved file is incomplete, altered, or not what its name says."""
+
+
+class MissingExtra(MgapError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f'{purpose} needs {package}; install it with: pip install "mgap[{extra}]"')

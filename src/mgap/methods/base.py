@@ -1,0 +1,73 @@
+"""What a method declares, and what it is given to act with."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from mgap.backbones.base import Backbone
+from mgap.errors import SettingError
+from mgap.types import Mode
+
+
+class Seam(str, Enum):
+    """Where a method acts."""
+
+    HEAD = "head"  # the head's input and output, one branch
+    BRANCH = "branch"  # a second branch's logits
+    LAYERS = "layers"  # states of earlier layers
+    ATTENTION = "attention"  # attention scores or weights
+    SEARCH = "search"  # the choice among hypotheses
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a method computed in one forward, as it used it. Tensors stay on their device."""
+
+    values: dict[str, Tensor]  # each [B, T]
+    before: Tensor  # [B, T, vocab] logits that the plain model would give
+    after: Tensor  # [B, T, vocab] logits that the method gives
+
+
+class Tap:
+    """Where a method reports its observations; costs nothing while nobody listens."""
+
+    def __init__(self) -> None:
+        self.listener: Callable[[Observation], None] | None = None
+
+
+class Method(ABC):
+    """A decoding method: frozen settings, a declared seam and cost, and a hook that can be taken away again."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    seam: ClassVar[Seam]
+    forwards: ClassVar[float]  # passes through the model per token
+    modes: ClassVar[frozenset[Mode]]  # what it accepts; anything else is refused before a token is made
+
+    @classmethod
+    def of(cls, **settings: Any) -> Method:
+        """Build it from named settings, as they stand in YAML or on the command line."""
+        known = [f.name for f in fields(cls)]  # type: ignore[arg-type]  # every method is a dataclass
+        for name in settings:
+            if name not in known:
+                raise SettingError(f"{cls.name} has no setting {name!r}: choose from {', '.join(known)}")
+        return cls(**settings)
+
+    @abstractmethod
+    def attach(self, backbone: Backbone, tap: Tap) -> RemovableHandle:
+        """Hook into the model, or raise; leaves nothing behind when it raises."""
+
+
+def check_strength(name: str, value: float) -> float:
+    """A finite number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise SettingError(f"{name}={value!r} must be a finite number of at least 0")
+    return float(value)

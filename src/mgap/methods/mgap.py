@@ -1,0 +1,186 @@
+"""MGAP, section 4.2: shrink the language-prior part of the state that the head reads.
+
+    h_cut = h - beta V V'h,   beta = alpha * gamma * delta,   gamma = tanh(lam * H),   delta = 1 - cos(h, V V'h)
+
+The head is linear, so W h_cut = W h - beta (W V)(V'h): one [K, vocab] table, built once, replaces a second pass
+through the head. Cost per token: 1 forward, 2 K (d + vocab) flops. Every decoding mode; attention of any kind.
+
+Where the authors' code differs (preset "reference-code"): slope 0.6, rank 3, full strength below a cosine of 0.25
+and a rescaled delta above it, 1e-6 inside the entropy's logarithm, and the norm of h restored afterwards.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from mgap.backbones.base import Backbone
+from mgap.backbones.head import Head
+from mgap.errors import SettingError
+from mgap.methods.base import Method, Observation, Seam, Tap, check_strength
+from mgap.states.subspace import Subspace
+from mgap.types import ALL_MODES, Mode
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The numbers of one step. `threshold=0, epsilon=0, restore=False` is the paper."""
+
+    alpha: float
+    lam: float
+    gate: bool = True  # off: gamma = 1
+    protect: bool = True  # off: delta = 1
+    threshold: float = 0.0  # full strength up to this cosine, then falling to 0 at cosine 1
+    epsilon: float = 0.0  # inside the logarithm of the entropy
+    restore: bool = False  # give h_cut the norm of h
+
+
+class Gate(NamedTuple):
+    """What decides the strength of one step; all [...], as used."""
+
+    entropy: Tensor  # nats, of the plain prediction
+    cosine: Tensor  # |V'h| / |h|, which equals cos(h, V V'h)
+    gamma: Tensor
+    delta: Tensor
+    beta: Tensor  # in [0, alpha)
+
+
+def entropy_of(logits: Tensor, epsilon: float = 0.0) -> Tensor:
+    """-sum p ln(p + epsilon) in nats over [..., vocab]; a masked token (-inf) adds nothing."""
+    p = logits.softmax(-1)
+    if epsilon == 0.0:
+        plain: Tensor = torch.special.entr(p).sum(-1)
+        return plain
+    return -(p * (p + epsilon).log()).sum(-1)
+
+
+def gate_of(norm: Tensor, coeff: Tensor, entropy: Tensor, s: Settings) -> Gate:
+    """beta from |h| [...], c = V'h [..., K] and the entropy [...]."""
+    held = torch.linalg.vector_norm(coeff, dim=-1)
+    cosine = torch.where(norm > 0, held / norm, 0.0).clamp(max=1.0)
+    gamma = torch.tanh(s.lam * entropy) if s.gate else torch.ones_like(entropy)
+    delta = ((1 - cosine) / (1 - s.threshold)).clamp(0.0, 1.0) if s.protect else torch.ones_like(cosine)
+    return Gate(entropy, cosine, gamma, delta, s.alpha * gamma * delta)
+
+
+def restore_scale(norm: Tensor, cosine: Tensor, beta: Tensor) -> Tensor:
+    """|h| / (|h_cut| + 1e-6), with |h_cut|^2 = |h|^2 - (2 beta - beta^2) |c|^2."""
+    shrink = (2 * beta - beta**2) * cosine**2
+    return norm / (norm * (1 - shrink).clamp(min=0.0).sqrt() + 1e-6)
+
+
+def cut_state(h: Tensor, basis: Tensor, coeff: Tensor, gate: Gate, norm: Tensor, s: Settings) -> Tensor:
+    """h_cut [..., d], rescaled to |h| if the settings say so."""
+    cut = h - gate.beta.unsqueeze(-1) * (coeff @ basis.T)
+    return cut * restore_scale(norm, gate.cosine, gate.beta).unsqueeze(-1) if s.restore else cut
+
+
+def cut_logits(
+    logits: Tensor, table: Tensor, bias: Tensor | None, coeff: Tensor, gate: Gate, norm: Tensor, s: Settings
+) -> Tensor:
+    """head(h_cut) [..., vocab] from head(h), without a second product: l - beta (W V) c. The bias is not rescaled."""
+    cut = logits - (gate.beta.unsqueeze(-1) * coeff) @ table
+    if not s.restore:
+        return cut
+    scale = restore_scale(norm, gate.cosine, gate.beta).unsqueeze(-1)
+    return scale * cut if bias is None else scale * (cut - bias) + bias
+
+
+class Correction:
+    """MGAP bound to one head. Called as that head's forward hook."""
+
+    def __init__(self, basis: Tensor, head: Head, settings: Settings, tap: Tap) -> None:
+        self.basis = basis.to(head.device, head.wide)  # [d, K]
+        self.table = head.table(self.basis) if head.linear else None  # [K, vocab]; None: the exact path
+        self.head, self.settings, self.tap = head, settings, tap
+
+    def __call__(self, _module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        s, listener = self.settings, self.tap.listener
+        if s.alpha == 0 and listener is None:
+            return output
+        h = args[0].to(self.basis)  # [B, T, d], to the head's device and float32
+        logits = output.to(self.basis.dtype)  # [B, T, vocab]
+        coeff, norm = h @ self.basis, torch.linalg.vector_norm(h, dim=-1)  # [B, T, K], [B, T]
+        gate = gate_of(norm, coeff, entropy_of(self.head.post(logits), s.epsilon), s)
+        if s.alpha == 0:
+            corrected = output  # to the bit
+        elif self.table is not None:
+            corrected = cut_logits(logits, self.table, self.head.bias, coeff, gate, norm, s).to(output.dtype)
+        else:
+            corrected = self.head.product(cut_state(h, self.basis, coeff, gate, norm, s))
+        if listener is not None:
+            post = self.head.post
+            listener(Observation(gate._asdict(), post(logits), post(corrected.to(logits.dtype))))
+        return corrected
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {"alpha": 0.75, "lam": 0.5},
+    "table-random": {"alpha": 0.75, "lam": 1.0},
+    "table-hard": {"alpha": 1.0, "lam": 0.5},
+    "reference-code": {"alpha": 0.75, "lam": 0.6, "rank": 3, "threshold": 0.25, "epsilon": 1e-6, "restore": True},
+}
+
+
+@dataclass(frozen=True)
+class MGAP(Method):
+    """Manifold-guided adaptive projection. What is not given comes from the preset.
+
+    `gate=False` and `protect=False` are the paper's ablations. `rank` uses the first directions of the prior only.
+    """
+
+    name: ClassVar[str] = "mgap"
+    summary: ClassVar[str] = "attenuate the language-prior part of the head's input"
+    seam: ClassVar[Seam] = Seam.HEAD
+    forwards: ClassVar[float] = 1.0
+    modes: ClassVar[frozenset[Mode]] = ALL_MODES
+
+    prior: Subspace
+    alpha: float | None = None
+    lam: float | None = None
+    gate: bool = True
+    protect: bool = True
+    preset: str = "paper"
+    rank: int | None = None
+    threshold: float | None = None
+    epsilon: float | None = None
+    restore: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prior, Subspace):
+            raise SettingError(f"prior must be a Subspace, not {type(self.prior).__name__}: use mgap.Subspace.load(...)")
+        if self.preset not in PRESETS:
+            raise SettingError(f"unknown preset {self.preset!r}: choose from {', '.join(PRESETS)}")
+        for name, value in PRESETS[self.preset].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        for name in ("gate", "protect"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingError(f"{name}={getattr(self, name)!r} must be true or false")
+        settings = self.settings
+        for name in ("alpha", "lam", "threshold", "epsilon"):
+            check_strength(name, getattr(settings, name))
+        if settings.threshold >= 1:
+            raise SettingError(f"threshold={settings.threshold} must be below 1")
+        if settings.alpha > 1:
+            warnings.warn(f"alpha={settings.alpha} > 1 can flip the sign of the prior's part", stacklevel=3)
+        self.subspace  # noqa: B018  refuses a rank that the prior does not have
+
+    @property
+    def settings(self) -> Settings:
+        given = {f.name: getattr(self, f.name) for f in fields(Settings)}
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+
+    @property
+    def subspace(self) -> Subspace:
+        return self.prior if self.rank is None else self.prior.truncate(self.rank)
+
+    def attach(self, backbone: Backbone, tap: Tap) -> RemovableHandle:
+        self.prior.require(backbone)
+        head = backbone.probe_head()
+        return head.module.register_forward_hook(Correction(self.subspace.basis, head, self.settings, tap))

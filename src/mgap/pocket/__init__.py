@@ -1,0 +1,1 @@
+"""Models small enough to carry along."""

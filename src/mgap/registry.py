@@ -1,0 +1,62 @@
+"""Names to classes, as "module:attribute" strings, so that listing what exists imports nothing heavy.
+
+Other packages add entries through the entry-point groups `mgap.methods` and `mgap.backbones`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from mgap.errors import SettingError
+
+
+class Registry:
+    """A read-only table of named things that are imported on first use."""
+
+    def __init__(self, kind: str, group: str, entries: Mapping[str, str]) -> None:
+        self.kind, self.group, self._entries = kind, group, dict(entries)
+
+    def _all(self) -> dict[str, str]:
+        installed = {point.name: point.value for point in entry_points(group=self.group)}
+        return {**installed, **self._entries}  # an installed package cannot replace a built-in name
+
+    def names(self) -> list[str]:
+        return sorted(self._all())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._all()
+
+    def get(self, name: str) -> Any:
+        entries = self._all()
+        if name not in entries:
+            close = difflib.get_close_matches(name, entries, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise SettingError(f"unknown {self.kind} {name!r}: choose from {', '.join(sorted(entries))}{hint}")
+        module, _, attribute = entries[name].partition(":")
+        return getattr(import_module(module), attribute)
+
+
+METHODS = Registry("method", "mgap.methods", {"mgap": "mgap.methods.mgap:MGAP"})
+
+# By transformers' `config.model_type`; what is not listed gets the generic Backbone.
+BACKBONES = Registry(
+    "backbone",
+    "mgap.backbones",
+    {
+        "llava": "mgap.backbones.llava:Llava",
+        "llava_next": "mgap.backbones.llava:Llava",
+        "llava_onevision": "mgap.backbones.llava:LlavaOneVision",
+        "qwen2_vl": "mgap.backbones.qwen_vl:QwenVL",
+        "qwen2_5_vl": "mgap.backbones.qwen_vl:QwenVL",
+        "qwen3_vl": "mgap.backbones.qwen_vl:QwenVL",
+        "qwen3_vl_moe": "mgap.backbones.qwen_vl:QwenVL",
+        "gemma3": "mgap.backbones.base:Backbone",
+        "idefics3": "mgap.backbones.base:Backbone",
+        "smolvlm": "mgap.backbones.base:Backbone",
+        "internvl": "mgap.backbones.base:Backbone",
+    },
+)

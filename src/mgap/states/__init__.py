@@ -1,0 +1,1 @@
+"""Hidden states: collecting them, and the subspaces they span."""

@@ -1,0 +1,162 @@
+"""Right singular vectors of centred states, in one pass and in memory that does not grow with their number.
+
+States are gathered until there are more of them than `2 d`, then replaced by the triangular factor of a QR
+decomposition, which has the same right singular vectors and singular values. The running mean is kept aside; two
+centred blocks are joined by one extra row that carries the difference of their means (Chan, Golub and LeVeque 1983).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mgap.errors import DegenerateSubspace, MissingExtra, NonFiniteStates, SettingError
+
+SOLVERS = ("exact", "lanczos", "randomized")
+_NULL = 1e-6  # a direction below _NULL * sqrt(N) * |mean| is rounding, not variation
+_TIE = 1e-6  # singular values closer than _TIE * S_1 do not tell their directions apart
+
+
+class CentredRows:
+    """A growing set of states, as their mean and a matrix with the same centred Gram matrix."""
+
+    def __init__(self, width: int) -> None:
+        self.width, self.count = width, 0
+        self.mean = torch.zeros(width, dtype=torch.float64)
+        self.limit = 2 * width
+        self._blocks: list[Tensor] = []
+        self._rows = 0
+
+    def add(self, states: Tensor) -> None:
+        """Take [n, d] states in."""
+        states = states.detach().to("cpu", torch.float64)
+        if not bool(torch.isfinite(states).all()):
+            raise NonFiniteStates(
+                "the model gave NaN or infinite hidden states: load it in bfloat16 or float32 instead of float16"
+            )
+        for block in states.split(self.limit):
+            self._join(block)
+
+    def _join(self, block: Tensor) -> None:
+        n, mean = len(block), block.mean(0)
+        rows = [block - mean]
+        if self.count:
+            weight = (self.count * n / (self.count + n)) ** 0.5
+            rows.append(weight * (mean - self.mean).unsqueeze(0))
+        self._blocks += rows
+        self._rows += sum(map(len, rows))
+        self.mean += (mean - self.mean) * (n / (self.count + n))
+        self.count += n
+        if self._rows > self.limit:
+            triangle = torch.linalg.qr(torch.cat(self._blocks), mode="r").R
+            self._blocks, self._rows = [triangle], len(triangle)
+
+    @property
+    def matrix(self) -> Tensor:
+        """[rows <= 2 d, d] float64 with the right singular vectors and singular values of the centred states."""
+        return torch.cat(self._blocks)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Principal directions of a set of states."""
+
+    basis: Tensor  # [d, K] float64, orthonormal columns; signs are arbitrary
+    singular_values: Tensor  # [m] float64, descending; as many as the solver gives, at least K
+    mean: Tensor  # [d] float64
+    count: int
+    total_variance: float  # sum of all squared singular values
+
+
+def principal_directions(chunks: Iterable[Tensor], rank: int | str, solver: str = "exact", seed: int = 0) -> Spectrum:
+    """Top right singular vectors of the centred rows (paper, eq. for V_prior), or a named error."""
+    if solver not in SOLVERS:
+        raise SettingError(f"unknown svd solver {solver!r}: choose from {', '.join(SOLVERS)}")
+    if rank != "auto" and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 1):
+        raise SettingError(f"rank={rank!r} must be a whole number of at least 1, or 'auto'")
+    rows: CentredRows | None = None
+    distinct: set[bytes] = set()  # never more than rank + 1 of them are kept
+    wanted = 2 if isinstance(rank, str) else rank + 1
+    for chunk in chunks:
+        rows = rows or CentredRows(chunk.shape[-1])
+        if isinstance(rank, int) and rank > rows.width:
+            raise SettingError(f"rank={rank} is larger than the model's hidden size {rows.width}: choose a smaller one")
+        if len(distinct) < wanted:
+            distinct.update(row.numpy().tobytes() for row in chunk.detach().cpu().float())
+        rows.add(chunk)
+    if rows is None:
+        raise DegenerateSubspace(f"no states at all: give at least {wanted} different prompts")
+    if len(distinct) < wanted:
+        raise DegenerateSubspace(
+            f"{rows.count} prompts gave {len(distinct)} distinct states, but rank {rank} needs {wanted}: "
+            "add prompts with different wording, or lower the rank"
+        )
+    return _decompose(rows, rank, solver, seed)
+
+
+def _decompose(rows: CentredRows, rank: int | str, solver: str, seed: int) -> Spectrum:
+    matrix = rows.matrix
+    total = float(matrix.square().sum())
+    floor = _NULL * rows.count**0.5 * float(rows.mean.norm())
+    if rank == "auto":  # the rule needs the whole spectrum
+        values = torch.linalg.svdvals(matrix)
+        keep = auto_rank(values[values > floor], rows.count, rows.width)
+    else:
+        keep = int(rank)
+    values, vectors = _solve(matrix, keep, solver, seed)
+    if len(values) < keep or float(values[keep - 1]) <= floor:
+        found = int((values > floor).sum())
+        raise DegenerateSubspace(
+            f"the states vary in {found} directions only, but rank {keep} was asked for: "
+            "use prompts that differ more, or lower the rank"
+        )
+    if len(values) > keep and float(values[keep - 1] - values[keep]) <= _TIE * float(values[0]):
+        raise DegenerateSubspace(
+            f"the spectrum is flat at rank {keep} (singular values {values[keep - 1]:.6g} and {values[keep]:.6g}): "
+            "the directions there are arbitrary; use another rank or more prompts"
+        )
+    return Spectrum(vectors[:, :keep].contiguous(), values, rows.mean, rows.count, total)
+
+
+def _solve(matrix: Tensor, keep: int, solver: str, seed: int) -> tuple[Tensor, Tensor]:
+    """Singular values [m] and right vectors [d, m]; one more than `keep` where there is one, to see a tie."""
+    more = min(keep + 1, *matrix.shape)
+    if solver == "lanczos" and more < min(matrix.shape):  # ARPACK wants fewer than all
+        try:
+            from scipy.sparse.linalg import svds
+        except ImportError:
+            raise MissingExtra("scipy", "svd", "svd='lanczos'") from None
+        _, values, right = svds(matrix.numpy(), k=more, solver="arpack", rng=seed)
+        order = values.argsort()[::-1].copy()
+        return torch.from_numpy(values[order]), torch.from_numpy(right[order].T.copy())
+    if solver == "randomized":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            oversampled = min(more + 10, *matrix.shape)
+            _, values, vectors = torch.svd_lowrank(matrix, q=oversampled, niter=8)
+        return values[:more], vectors[:, :more]
+    _, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    return values, right.T
+
+
+def auto_rank(values: Tensor, count: int, width: int) -> int:
+    """The optimal hard threshold for singular values under noise of unknown level (Gavish and Donoho, 2014).
+
+    Directions count whose singular value exceeds w(b) * median, with b the aspect ratio of the centred matrix and
+    w(b) = 0.56 b^3 - 0.95 b^2 + 1.82 b + 1.43.
+    """
+    if len(values) == 0:
+        raise DegenerateSubspace("the states do not vary at all: use prompts that differ")
+    short, long = sorted((max(count - 1, 1), width))
+    b = short / long
+    threshold = (0.56 * b**3 - 0.95 * b**2 + 1.82 * b + 1.43) * float(values.median())
+    found = int((values > threshold).sum())
+    if found == 0:
+        raise DegenerateSubspace(
+            "the spectrum is flat: no direction stands out from the noise, so rank='auto' finds none; "
+            "give a rank, or use more prompts"
+        )
+    return found

@@ -1,0 +1,111 @@
+"""Tensors with a description, on disk and on the hub: `<kind>.json` names and checksums one safetensors file.
+
+Nothing is unpickled. The JSON file is replaced last and in one step, so a crash at any point leaves the old
+object or the new one, never half of each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load as parse_tensors
+from safetensors.torch import save as dump_tensors
+from torch import Tensor
+
+from mgap.errors import CorruptFile, MgapError
+
+FORMAT = 1
+_HUB_ERRORS = (HfHubHTTPError, HFValidationError, OSError, ValueError)
+
+
+def _is_tensor_file(kind: str, name: str) -> bool:
+    return re.fullmatch(rf"{kind}-[0-9a-f]{{12}}\.safetensors", name) is not None
+
+
+def save(kind: str, folder: str | PathLike[str], tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Write `<kind>.json` and its tensor file into a folder, replacing an earlier pair."""
+    folder = Path(folder)
+    data = dump_tensors({name: tensor.contiguous() for name, tensor in tensors.items()})
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"{kind}-{digest[:12]}.safetensors"
+    index = {"format": FORMAT, "tensors": name, "sha256": digest, **about}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / name, data)
+        _replace(folder / f"{kind}.json", (json.dumps(index, indent=1) + "\n").encode())
+        for old in folder.iterdir():
+            if _is_tensor_file(kind, old.name) and old.name != name:
+                old.unlink()
+    except OSError as error:
+        raise MgapError(f"{folder}: the {kind} cannot be written there ({error.strerror or error})") from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".mgap-", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp's own mode is private
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def load(kind: str, folder: str | PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save` wrote, checking it byte for byte."""
+    index_path = Path(folder) / f"{kind}.json"
+    if not index_path.is_file():
+        raise CorruptFile(f"{folder}: no {kind}.json in it, so no saved {kind}; name the folder it was saved to")
+    try:
+        index = json.loads(index_path.read_bytes())
+        name, digest, written = str(index["tensors"]), index["sha256"], int(index["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFile(f"{index_path}: damaged ({error!r}); make the {kind} again") from error
+    if written > FORMAT:
+        raise CorruptFile(f"{index_path}: format {written} is newer than this mgap reads: upgrade mgap")
+    if not _is_tensor_file(kind, name):
+        raise CorruptFile(f"{index_path}: {name!r} is not the name of a tensor file; make the {kind} again")
+    path = Path(folder) / name
+    try:
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise CorruptFile(f"{path}: damaged, its checksum is not the one in {kind}.json; make the {kind} again")
+        return parse_tensors(data), index
+    except (OSError, SafetensorError) as error:
+        raise CorruptFile(f"{path}: cannot be read ({error}); make the {kind} again") from error
+
+
+def download(kind: str, repo: str, revision: str | None = None) -> Path:
+    """Fetch a saved object from a hub repository into the cache; returns the local folder."""
+    try:
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=[f"{kind}.json", f"{kind}-*"]))
+    except _HUB_ERRORS as error:
+        text = " ".join(str(error).split())[:160]
+        raise MgapError(f"no {kind} {repo!r}: it is no folder here, and the hub did not give it ({text})") from error
+
+
+def push(kind: str, repo: str, folder: str | PathLike[str], *, private: bool = False) -> str:
+    """Upload a saved folder to a hub repository, made if need be; returns the commit's address."""
+    try:
+        api = HfApi()
+        api.create_repo(repo, private=private, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repo, folder_path=Path(folder), delete_patterns=[f"{kind}-*"], commit_message=f"mgap {kind}"
+        )
+    except _HUB_ERRORS as error:
+        text = " ".join(str(error).split())[:160]
+        raise MgapError(f"the {kind} could not be pushed to {repo!r} ({text}): log in with hf auth login") from error
+    return str(commit.commit_url)

@@ -1,0 +1,141 @@
+"""Small frozen objects that every layer may pass around."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from mgap.errors import SettingError, UnsupportedDecoding
+
+
+class Mode(str, Enum):
+    """What a decoding call does; a method declares which of these it accepts."""
+
+    GREEDY = "greedy"
+    SAMPLE = "sample"
+    BEAM = "beam"
+    STREAM = "stream"
+    BATCH = "batch"
+    SEQUENCES = "sequences"  # num_return_sequences > 1
+    ASSISTED = "assisted"  # a draft model, or n-gram lookup in the prompt
+    STATIC = "static"  # preallocated cache
+    COMPILE = "compile"  # torch.compile'd decoding steps
+
+
+ALL_MODES = frozenset(Mode)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How tokens are chosen. The same keys on the command line, in YAML and in Python."""
+
+    max_new_tokens: int = 512
+    sample: bool = False
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: no limit
+    seed: int = 0  # of the sampling
+    num_beams: int = 1
+    num_return_sequences: int = 1
+    repetition_penalty: float = 1.0
+    prompt_lookup: int = 0  # drafted tokens per step, copied from the prompt; 0: off
+    static_cache: bool = False
+    compile: bool = False  # implies static_cache
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "num_beams", "num_return_sequences"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("top_k", "prompt_lookup", "seed"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"{name}={getattr(self, name)} must not be negative")
+        for name in ("temperature", "repetition_penalty", "top_p"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise SettingError(f"{name}={value} must be a positive number")
+        if self.top_p > 1:
+            raise SettingError(f"top_p={self.top_p} must be in (0, 1]")
+        if not self.sample and (self.temperature, self.top_p, self.top_k) != (1.0, 1.0, 0):
+            raise SettingError("temperature, top_p and top_k act on sampling only: pass sample=True as well")
+        if self.num_return_sequences > 1 and not self.sample and self.num_return_sequences > self.num_beams:
+            raise SettingError(
+                f"num_return_sequences={self.num_return_sequences} without sampling needs at least as many beams: "
+                f"set num_beams={self.num_return_sequences} or sample=True"
+            )
+
+    @classmethod
+    def of(cls, **options: Any) -> Decoding:
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(options) - known)
+        if unknown:
+            raise SettingError(f"unknown decoding option {unknown[0]!r}: choose from {', '.join(sorted(known))}")
+        return cls(**options)
+
+    def modes(self, *, rows: int = 1, stream: bool = False, assistant: bool = False) -> frozenset[Mode]:
+        """The modes that a call with these options and this many rows uses; refuses what cannot be combined."""
+        on = {
+            Mode.SAMPLE: self.sample,
+            Mode.BEAM: self.num_beams > 1,
+            Mode.STREAM: stream,
+            Mode.BATCH: rows > 1,
+            Mode.SEQUENCES: self.num_return_sequences > 1,
+            Mode.ASSISTED: assistant or self.prompt_lookup > 0,
+            Mode.STATIC: self.static_cache or self.compile,
+            Mode.COMPILE: self.compile,
+        }
+        modes = {mode for mode, used in on.items() if used}
+        if not modes & {Mode.SAMPLE, Mode.BEAM}:
+            modes.add(Mode.GREEDY)
+        for one, other in _EXCLUSIVE:
+            if {one, other} <= modes:
+                raise UnsupportedDecoding(f"{one.value} and {other.value} decoding cannot be combined: drop one of them")
+        return frozenset(modes)
+
+
+_EXCLUSIVE = (
+    (Mode.ASSISTED, Mode.BEAM),
+    (Mode.ASSISTED, Mode.BATCH),
+    (Mode.ASSISTED, Mode.SEQUENCES),
+    (Mode.ASSISTED, Mode.STATIC),
+    (Mode.STREAM, Mode.BEAM),
+    (Mode.STREAM, Mode.BATCH),
+    (Mode.STREAM, Mode.SEQUENCES),
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One token of a distribution."""
+
+    token_id: int
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a method saw and did when one token was chosen."""
+
+    token_id: int
+    token: str
+    values: dict[str, float]  # by the method's own names, e.g. entropy, cosine, delta, gamma, beta
+    before: tuple[Candidate, ...]
+    after: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A generated text and how it came about. Prints as the text."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    stop: str  # "end" (an end token) or "length" (max_new_tokens)
+    prompt: str  # as the model read it, before image tokens are expanded
+    milliseconds: float  # of the generate call that made it (shared by the rows of a batch)
+    alternatives: tuple[Answer, ...] = ()  # the other sequences of num_return_sequences
+    trace: tuple[Step, ...] | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return self.text

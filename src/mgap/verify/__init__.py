@@ -1,0 +1,1 @@
+"""Check the installed methods against files of reference vectors (`mgap verify DIR`)."""

@@ -1,0 +1,101 @@
+"""Run every check that a folder of reference vectors has a file for."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from mgap.errors import CorruptFile
+from mgap.registry import METHODS
+
+Vectors = Mapping[str, Any]  # what a file holds: arrays of an .npz, or the content of a .json
+
+# File stem -> the check that reads it. A file's method is the part of its stem before the first underscore.
+CHECKS = {
+    "mgap_paper": "mgap.verify.mgap:check_paper",
+    "mgap_refcode": "mgap.verify.mgap:check_reference_code",
+    "mgap_edges": "mgap.verify.mgap:check_edges",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One array: how far ours is from the reference, and how far it may be (absolute and relative)."""
+
+    name: str
+    largest: float
+    tolerance: float
+    within: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One file."""
+
+    file: str
+    method: str
+    status: str  # "ok", "failed", or "absent" (the method is not in this version)
+    differences: tuple[Difference, ...] = ()
+    problem: str = ""
+
+    @property
+    def largest(self) -> float:
+        return max((d.largest for d in self.differences), default=0.0)
+
+
+def differ(name: str, ours: Tensor, reference: npt.ArrayLike, tolerance: float = 1e-9) -> Difference:
+    """Compare shapes, the pattern of infinities, and values to |a - b| <= tolerance * (1 + |b|)."""
+    b = np.asarray(reference, dtype=np.float64)
+    a = ours.detach().double().numpy()
+    if a.size != b.size:
+        return Difference(name, float("inf"), tolerance, False)
+    a = a.reshape(b.shape)
+    finite = np.isfinite(b)
+    gap = np.abs(a[finite] - b[finite])
+    same_pattern = bool(np.array_equal(a[~finite], b[~finite]))
+    within = same_pattern and bool(np.all(gap <= tolerance * (1 + np.abs(b[finite]))))  # a NaN of ours is never within
+    return Difference(name, float(gap.max(initial=0.0)) if same_pattern else float("inf"), tolerance, within)
+
+
+def verify_folder(folder: str | PathLike[str]) -> Iterator[Verdict]:
+    """One verdict a file, in the order of their names."""
+    folder = Path(folder)
+    files = sorted(p for p in folder.glob("*") if p.suffix in (".npz", ".json")) if folder.is_dir() else []
+    if not files:
+        raise CorruptFile(f"{folder}: no reference vectors there (.npz or .json files); name the folder that holds them")
+    for path in files:
+        yield _verify(path)
+
+
+def _verify(path: Path) -> Verdict:
+    method = path.stem.split("_")[0]
+    if path.stem not in CHECKS:
+        if method not in METHODS:
+            return Verdict(path.name, method, "absent")
+        return Verdict(path.name, method, "failed", problem="the method is here, but nothing checks this file")
+    module, _, function = CHECKS[path.stem].partition(":")
+    check: Callable[[Vectors], Iterator[Difference]] = getattr(import_module(module), function)
+    try:
+        differences = tuple(check(_read(path)))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        return Verdict(path.name, method, "failed", problem=f"cannot be read: {error!r}")
+    status = "ok" if differences and all(d.within for d in differences) else "failed"
+    return Verdict(path.name, method, status, differences)
+
+
+def _read(path: Path) -> Vectors:
+    if path.suffix == ".json":
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return content
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
