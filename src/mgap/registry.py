@@ -56,7 +56,7 @@ BACKBONES = Registry(
         "qwen3_vl_moe": "mgap.backbones.qwen_vl:QwenVL",
         "gemma3": "mgap.backbones.base:Backbone",
         "idefics3": "mgap.backbones.base:Backbone",
-        "smolvlm": "mgap.backbones.base:Backbone",
+        "smolvlm": "mgap.backbones.idefics:SmolVLM",
         "internvl": "mgap.backbones.base:Backbone",
     },
 )

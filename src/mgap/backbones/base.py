@@ -65,6 +65,7 @@ class Backbone:
 
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # normalised pixels, for methods that add noise
     fallback_template: ClassVar[str | None] = None  # for checkpoints older than chat templates
+    processor_class: ClassVar[str | None] = None  # in transformers; None: the one that it maps the model to
 
     def __init__(self, model: nn.Module, processor: Any = None, *, name: str | None = None) -> None:
         self.model: Any = getattr(model, "_orig_mod", model)  # under torch.compile's wrapper
@@ -159,7 +160,7 @@ class Backbone:
         """The prompt as the model reads it, with one placeholder where the picture goes."""
         content = [{"type": "image"}] if has_image else []
         message = {"role": "user", "content": [*content, {"type": "text", "text": check_prompt(prompt)}]}
-        text: str = self.processor.apply_chat_template(
+        text: str = self._needs_processor().apply_chat_template(
             [message], chat_template=self.template, add_generation_prompt=True, tokenize=False
         )
         return text

@@ -107,8 +107,8 @@ def _probe_post(model: nn.Module, module: nn.Module) -> tuple[Tensor, float, flo
         steps = 2.0 ** torch.arange(-6, 14, device=output.device)  # 1/64 .. 8192: small slope and saturation
         steps = torch.cat([steps, -steps])
         ramp = steps.repeat(output.shape[-1] // len(steps) + 1)[: output.shape[-1]].to(output.dtype)
-        ramps.append(ramp.expand_as(output))
-        return ramps[-1]
+        ramps.append(ramp.expand_as(output).clone())
+        return ramps[-1].clone()  # some models mask tokens in place
 
     handle = module.register_forward_hook(replace)
     try:
@@ -122,24 +122,25 @@ def _probe_post(model: nn.Module, module: nn.Module) -> tuple[Tensor, float, flo
             "its logits cannot be corrected there"
         )
     z, out = ramps[0].double().flatten(), logits.double().flatten()
-    scale, cap = _fit_post(z, out)
+    eps = torch.finfo(seen[0].dtype).eps
+    scale, cap = _fit_post(z, out, eps)
     model_of_post = scale * z if cap is None else cap * torch.tanh(scale * z / cap)
-    tolerance = 4 * torch.finfo(seen[0].dtype).eps
-    if out.shape != z.shape or not torch.allclose(out, model_of_post, rtol=tolerance, atol=0):
+    if out.shape != z.shape or not torch.allclose(out, model_of_post, rtol=4 * eps, atol=0):
         raise UnsupportedHead(
             f"{type(model).__name__} changes its logits after the head in a way that is neither a scale nor a soft cap"
         )
     return seen[0], scale, cap
 
 
-def _fit_post(z: Tensor, out: Tensor) -> tuple[float, float | None]:
+def _fit_post(z: Tensor, out: Tensor, eps: float) -> tuple[float, float | None]:
     if out.shape != z.shape or len(z) < 20:
         return 1.0, None  # the caller compares and refuses
     scale = float(out[0] / z[0])  # slope at 1/64
     top = float(out[19])  # at 8192
     cap = top if abs(top) < 0.5 * abs(scale * float(z[19])) else None
-    # bf16 and fp16 round the slope: a value within rounding of 1 is 1
-    return (1.0 if abs(scale - 1) < 2**-9 else scale), cap
+    if cap is not None:
+        scale = float(cap * torch.atanh(out[0] / cap) / z[0])  # the slope at 0: tanh bends at 1/64 already
+    return (1.0 if abs(scale - 1) < 2 * eps else scale), cap
 
 
 def _one_token(model: nn.Module) -> dict[str, Tensor]:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, ProcessorMixin
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils import is_torchvision_available
@@ -38,35 +40,42 @@ def load_backbone(
         model = AutoModelForImageTextToText.from_pretrained(
             name, dtype=dtype, attn_implementation=attention, **placement, **where
         )
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise ModelError(_explain(name, error)) from error
     if device_map is None:
         model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return backbone_class(model)(model.eval(), processor, name=name)
+    return backbone_class(model.config)(model.eval(), processor, name=name)
 
 
-def backbone_class(model: Any) -> type[Backbone]:
-    kind = model.config.model_type
+def backbone_class(config: Any) -> type[Backbone]:
+    kind = config.model_type
     chosen: type[Backbone] = BACKBONES.get(kind) if kind in BACKBONES else Backbone
     return chosen
 
 
 def load_processor(name: str, config: Any, **where: Any) -> Any:
     """The checkpoint's own processor; without torchvision, its image half on transformers' PIL processors."""
-    if is_torchvision_available() or type(config) not in PROCESSOR_MAPPING:
+    named = backbone_class(config).processor_class
+    if named is None and (is_torchvision_available() or type(config) not in PROCESSOR_MAPPING):
         return AutoProcessor.from_pretrained(name, **where)
-    return images_only(PROCESSOR_MAPPING[type(config)]).from_pretrained(name, backend="pil", **where)
+    processor_class = PROCESSOR_MAPPING[type(config)] if named is None else getattr(transformers, named)
+    if is_torchvision_available():
+        return processor_class.from_pretrained(name, **where)
+    return images_only(processor_class).from_pretrained(name, backend="pil", **where)
 
 
 def images_only(processor_class: type[ProcessorMixin]) -> type[ProcessorMixin]:
     """The same processor without its video part, which transformers cannot build without torchvision."""
-    if "video_processor" not in processor_class.get_attributes():
-        return processor_class
 
     def get_attributes(_: type[ProcessorMixin]) -> list[str]:
         return [part for part in processor_class.get_attributes() if part != "video_processor"]
 
-    return type(processor_class.__name__, (processor_class,), {"get_attributes": classmethod(get_attributes)})
+    def load_tokenizer(_: type[ProcessorMixin], /, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("backend", None)  # meant for the image processor
+        return processor_class._load_tokenizer_from_pretrained(*args, **kwargs)
+
+    parts = {"get_attributes": classmethod(get_attributes), "_load_tokenizer_from_pretrained": classmethod(load_tokenizer)}
+    return type(processor_class.__name__, (processor_class,), parts)
 
 
 def _explain(name: str, error: Exception) -> str:

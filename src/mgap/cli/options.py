@@ -43,6 +43,7 @@ def load_model(name: str, device: str | None, dtype: str, revision: str | None, 
     if (device or "").startswith("cuda") and not torch.cuda.is_available():
         raise SettingError(f"device {device!r} was asked for, but torch sees no GPU here: use --device cpu")
     chosen = dtype if dtype == "auto" else getattr(torch, dtype)
+    print(f"loading {name}", file=sys.stderr)
     return load(name, device=device, dtype=chosen, revision=revision, trust_remote_code=trust_remote_code)
 
 

@@ -36,16 +36,17 @@ def _decode(path: Path) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(path)
-        _check_size(str(path), image)  # before any pixel is decoded
-        image.load()
+            image: Image.Image = Image.open(path)
+        with image:
+            _check_size(str(path), image)  # before any pixel is decoded
+            image.load()
+        return image
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise ImageError(f"{path}: more than {MAX_PIXELS:,} pixels once decoded; scale it down first") from None
     except UnidentifiedImageError:
         raise ImageError(f"{path}: not a picture Pillow can read; convert it to PNG or JPEG") from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:  # what Pillow's decoders raise on damaged files
         raise ImageError(f"{path}: the picture is damaged ({error}); fetch or export it again") from error
-    return image
 
 
 def _check_size(name: str, image: Image.Image) -> None:

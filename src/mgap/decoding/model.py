@@ -51,7 +51,7 @@ def load(
 
 def wrap(model: Any, processor: Any, *, name: str | None = None) -> Model:
     """The same around a transformers model and processor that you have already."""
-    return Model(backbone_class(model)(model, processor, name=name))
+    return Model(backbone_class(model.config)(model, processor, name=name))
 
 
 class Model:

@@ -97,5 +97,5 @@ def _read(path: Path) -> Vectors:
     if path.suffix == ".json":
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return content
-    with np.load(path, allow_pickle=False) as arrays:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)

@@ -1,0 +1,190 @@
+"""Every family of the registry loads, reads pictures, answers and takes MGAP; heads that scale or cap are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import mgap
+from mgap.backbones.base import Backbone
+from mgap.backbones.head import Head
+from mgap.backbones.idefics import SmolVLM
+from mgap.backbones.llava import Llava, LlavaOneVision
+from mgap.backbones.qwen_vl import QwenVL
+from tests.backbones import families
+
+BACKBONES = {
+    "llava_next": Llava, "llava_onevision": LlavaOneVision, "qwen2_vl": QwenVL, "qwen2_5_vl": QwenVL,
+    "gemma3": Backbone, "idefics3": Backbone, "smolvlm": SmolVLM, "internvl": Backbone,
+}  # fmt: skip
+SHORT, LONG = "Is there a dog?", "Describe this picture in a few words, and count the people in it."
+
+
+def noise(width: int, height: int) -> Image.Image:
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+WIDE, TALL = noise(64, 48), noise(40, 90)
+
+
+@pytest.fixture(scope="module", params=families.FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def model(family: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[mgap.Model]:
+    folder: Path = tmp_path_factory.mktemp("families") / family
+    families.FAMILIES[family](folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mgap.backbones.loading.is_torchvision_available", lambda: False)  # also where it is installed
+        yield mgap.load(str(folder), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def prior(model: mgap.Model) -> mgap.Subspace:
+    return mgap.Subspace.fit(model, mgap.default_prompts()[:12], rank=3)
+
+
+def logits_of(model: mgap.Model, inputs: dict[str, Tensor]) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = model.backbone.model(**inputs).logits
+    return logits
+
+
+def test_the_folder_loads_as_its_family_on_pillow_alone(family, model):
+    assert type(model.backbone) is BACKBONES[family]
+    assert model.backbone.config.model_type == family
+    assert type(model.backbone.processor.image_processor).__name__.endswith("Pil")
+
+
+def test_a_picture_becomes_image_tokens_and_changes_the_logits(model):
+    one, other = (model.backbone.encode([Image.new("RGB", (64, 48), colour)], [SHORT]) for colour in ("red", "white"))
+    mask = model.backbone.image_mask(one)
+    assert mask.any()
+    assert not mask.all()
+    assert torch.equal(one["input_ids"], other["input_ids"])
+    assert not torch.allclose(logits_of(model, one)[:, -1], logits_of(model, other)[:, -1], atol=1e-3)
+
+
+def test_a_batch_is_padded_on_the_left(model):
+    backbone = model.backbone
+    batch = backbone.encode([WIDE, WIDE], [SHORT, LONG])
+    alone = backbone.encode([WIDE], [SHORT])["input_ids"][0]
+    padding = batch["input_ids"].shape[1] - len(alone)
+    assert padding > 0
+    assert torch.equal(batch["input_ids"][0, padding:], alone)
+    assert (batch["input_ids"][0, :padding] == backbone.tokenizer.pad_token_id).all()
+    assert batch["attention_mask"].sum(1).tolist() == [len(alone), len(alone) + padding]
+    assert not batch["attention_mask"][0, :padding].any()
+
+
+def test_a_batched_answer_equals_the_answer_alone(model):
+    images, prompts = [WIDE, TALL, None], [SHORT, LONG, SHORT]  # other sizes, other lengths, and no picture
+    alone = [model.answer(i, p, max_new_tokens=6).token_ids for i, p in zip(images, prompts, strict=True)]
+    batched = [answer.token_ids for answer in model.answers(images, prompts, max_new_tokens=6)]
+    assert batched == alone
+    assert len(set(alone)) == 3
+
+
+@pytest.mark.parametrize("null", ["black336", "mean_colour", "no_image", "black_same_size"])
+def test_a_null_image_can_stand_for_the_picture(model, null):
+    inputs = model.backbone.blind([SHORT, LONG], null, size=(64, 48) if null == "black_same_size" else None)
+    assert model.backbone.image_mask(inputs).any(1).tolist() == [null != "no_image"] * 2
+    assert ("pixel_values" in inputs) == (null != "no_image")
+    if null == "mean_colour":
+        assert inputs["pixel_values"].abs().max() < 0.02  # half a grey level
+    if null == "black_same_size":
+        seen = model.backbone.encode([WIDE, WIDE], [SHORT, LONG])
+        assert torch.equal(inputs["input_ids"], seen["input_ids"])
+    assert logits_of(model, inputs).isfinite().all()
+
+
+def test_the_blocks_and_the_final_norm_are_found(model):
+    assert len(model.backbone.layers) == families.LAYERS
+    assert isinstance(model.backbone.final_norm, nn.Module)
+    assert model.backbone.final_norm.weight.shape == (families.WIDTH,)
+
+
+def test_the_head_is_linear_and_nothing_comes_after_it(model):
+    head = model.backbone.probe_head()
+    assert (head.linear, head.scale, head.cap, head.bias) == (True, 1.0, None, None)
+    assert (head.hidden_size, head.vocab_size) == (families.WIDTH, families.VOCABULARY)
+
+
+def test_alpha_zero_returns_the_same_logits_and_tokens(model, prior):
+    inputs = model.backbone.encode([WIDE], [SHORT])
+    plain, answer = logits_of(model, inputs), model.answer(WIDE, SHORT, max_new_tokens=6)
+    with model.using(mgap.MGAP(prior, alpha=0)):
+        assert torch.equal(logits_of(model, inputs), plain)
+        assert model.answer(WIDE, SHORT, max_new_tokens=6).token_ids == answer.token_ids
+
+
+@pytest.mark.filterwarnings("ignore:alpha=")
+def test_a_large_alpha_changes_the_answer_only_while_the_method_is_on(model, prior):
+    plain = model.answer(WIDE, LONG, max_new_tokens=6).token_ids
+    with model.using(mgap.MGAP(prior, alpha=8.0)):
+        assert model.answer(WIDE, LONG, max_new_tokens=6).token_ids != plain
+    assert model.answer(WIDE, LONG, max_new_tokens=6).token_ids == plain
+
+
+# --- heads whose output is changed before it is read as logits ----------------------------------------------------
+
+HEADS = {
+    "scaled": (lambda: families.granite4_vision(scale=0.3), 0.3, None),
+    "capped": (lambda: families.gemma4(cap=2.0), 1.0, 2.0),
+    "scaled-then-capped": (lambda: families.muse_glimmer(scale=0.3, cap=2.0), 0.3, 2.0),
+}
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def bare(request: pytest.FixtureRequest) -> tuple[Any, float, float | None]:
+    """A transformers model, and the scale and cap of its configuration."""
+    build, scale, cap = HEADS[request.param]
+    return build(), scale, cap
+
+
+def test_a_scale_and_a_soft_cap_are_measured(bare):
+    model, scale, cap = bare
+    head = Head.probe(model)
+    assert head.linear
+    assert head.scale == pytest.approx(scale, rel=0.01)
+    assert head.cap == (None if cap is None else pytest.approx(cap, rel=0.01))
+
+
+def test_mgap_cuts_before_the_scale_and_cap_and_takes_the_entropy_after_them(bare):
+    model, scale, cap = bare
+    draw = torch.Generator().manual_seed(0)
+    prior = mgap.Subspace.from_states(torch.randn(40, families.WIDTH, generator=draw), rank=3)
+    ids = torch.randint(8, families.VOCABULARY, (2, 7), generator=draw)
+    states: list[Tensor] = []
+    with mgap.attach(model, mgap.MGAP(prior, alpha=0.75, lam=0.5)) as attachment, attachment.record() as recorder:
+        handle = model.get_output_embeddings().register_forward_pre_hook(lambda _, args: states.append(args[0]))
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits
+        handle.remove()
+
+    h, W, V = states[0].double(), model.get_output_embeddings().weight.detach().double(), prior.basis  # [B, T, d]
+
+    def post(z: Tensor) -> Tensor:
+        return scale * z if cap is None else cap * torch.tanh(scale * z / cap)
+
+    def entropy(z: Tensor) -> Tensor:
+        return torch.distributions.Categorical(logits=z).entropy()
+
+    H = entropy(post(h @ W.T))  # [B, T]
+    share = (h @ V).norm(dim=-1) / h.norm(dim=-1)
+    beta = 0.75 * torch.tanh(0.5 * H) * (1 - share)
+    h_cut = h - beta.unsqueeze(-1) * (h @ V @ V.T)
+    torch.testing.assert_close(logits.double(), post(h_cut @ W.T), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(logits.double(), post(h @ W.T), atol=1e-3)  # it did something
+    torch.testing.assert_close(recorder.steps[0].values["entropy"].double(), H[:, -1], rtol=1e-5, atol=1e-5)
+    assert (entropy(h @ W.T) - H).abs().min() > 1e-3  # the uncapped entropy would have been seen

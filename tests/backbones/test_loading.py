@@ -1,0 +1,132 @@
+"""Loading by folder, and what is said when that cannot work."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import mgap
+from mgap.backbones.llava import Llava
+from mgap.backbones.qwen_vl import QwenVL
+from mgap.errors import ImageError, ModelError, PromptError
+
+
+def test_both_families_load_by_folder_without_torchvision(model, family):
+    assert type(model.backbone) is {"llava": Llava, "qwen3-vl": QwenVL}[family]
+    assert type(model.backbone.processor.image_processor).__name__.endswith("Pil")
+    assert model.backbone.tokenizer.backend == "tokenizers"
+
+
+def test_wrapping_a_model_in_hand_is_the_same_as_loading_it(model, picture):
+    wrapped = mgap.wrap(model.backbone.model, model.backbone.processor)
+    assert type(wrapped.backbone) is type(model.backbone)
+    question = "What is this?"
+    assert wrapped.answer(picture, question, max_new_tokens=4).text == model.answer(picture, question, max_new_tokens=4).text
+
+
+def test_the_picture_matters(model, picture):
+    one = model.backbone.encode([picture], ["What is this?"])
+    other = model.backbone.encode([picture.transpose(0)], ["What is this?"])
+    with torch.no_grad():
+        assert not torch.allclose(model.backbone.model(**one).logits, model.backbone.model(**other).logits, atol=1e-3)
+
+
+def test_the_layers_the_norm_and_the_image_tokens_are_found(model, picture):
+    backbone = model.backbone
+    assert len(backbone.layers) == 3
+    assert backbone.final_norm.weight.shape == (64,)
+    inputs = backbone.encode([picture, None], ["What is this?", "What is this?"])
+    mask = backbone.image_mask(inputs)
+    assert mask[0].any()
+    assert not mask[1].any()
+    assert all(key in inputs for key in backbone.pixel_keys)
+
+
+def test_an_older_checkpoint_without_a_template_gets_its_family_s(family, checkpoints, tmp_path, picture, model):
+    shutil.copytree(checkpoints[family], tmp_path / "old")
+    (tmp_path / "old" / "chat_template.jinja").unlink()
+    if family == "llava":  # and without the numbers that were added later
+        config = json.loads((tmp_path / "old" / "processor_config.json").read_text())
+        for key in ("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens"):
+            config.pop(key)
+        (tmp_path / "old" / "processor_config.json").write_text(json.dumps(config))
+    old = mgap.load(str(tmp_path / "old"))
+    assert torch.equal(*(m.backbone.encode([picture], ["What is this?"])["input_ids"] for m in (old, model)))
+
+
+def test_a_generic_model_without_a_template_says_so(model, monkeypatch):
+    from mgap.backbones.base import Backbone
+
+    generic = Backbone(model.backbone.model, model.backbone.processor)
+    monkeypatch.setattr(generic.processor, "chat_template", None)
+    monkeypatch.setattr(generic.tokenizer, "chat_template", None)
+    with pytest.raises(PromptError, match="no chat template"):
+        generic.render("What is this?")
+
+
+def test_a_model_without_its_processor_says_what_to_do(model):
+    from mgap.backbones.base import Backbone
+
+    with pytest.raises(ModelError, match=r"mgap\.wrap"):
+        Backbone(model.backbone.model).encode([None], ["What is this?"])
+
+
+def test_a_beginning_of_text_token_stands_once(checkpoints, picture):
+    model = mgap.load(str(checkpoints["llava"]))
+    bos = model.backbone.tokenizer.bos_token_id
+    assert (model.backbone.encode([picture], ["What?"])["input_ids"] == bos).sum() == 1
+    model.backbone.processor.chat_template = "<s>" + model.backbone.template
+    assert (model.backbone.encode([picture], ["What?"])["input_ids"] == bos).sum() == 1
+
+
+def test_images_and_prompts_must_be_as_many(model):
+    with pytest.raises(PromptError, match="2 images but 1 prompts"):
+        model.backbone.encode([None, None], ["What is this?"])
+
+
+def test_an_image_that_is_missing_is_named(model):
+    with pytest.raises(ImageError, match=r"nowhere\.png"):
+        model.answer("nowhere.png", "What is this?")
+
+
+def test_an_empty_prompt_is_refused(model, picture):
+    with pytest.raises(PromptError, match="empty"):
+        model.answer(picture, "   ")
+
+
+def test_a_folder_without_a_model_is_named(tmp_path):
+    with pytest.raises(ModelError, match=r"without config\.json"):
+        mgap.load(str(tmp_path))
+
+
+def test_a_text_model_is_refused_before_its_weights_are_read(tmp_path):
+    config = LlamaConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=32)
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    for weights in tmp_path.glob("*.safetensors"):
+        weights.unlink()
+    with pytest.raises(ModelError, match="reads no pictures"):
+        mgap.load(str(tmp_path))
+
+
+def test_a_checkpoint_with_its_own_code_is_refused_unless_asked_for(checkpoints, tmp_path):
+    shutil.copytree(checkpoints["llava"], tmp_path / "own")
+    config = json.loads((tmp_path / "own" / "config.json").read_text())
+    config |= {"model_type": "homemade", "auto_map": {"AutoConfig": "homemade.Config"}}
+    (tmp_path / "own" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "own" / "homemade.py").write_text("raise SystemExit('foreign code ran')")
+    with pytest.raises(ModelError, match="trust_remote_code=True"):
+        mgap.load(str(tmp_path / "own"))
+
+
+def test_a_damaged_checkpoint_is_named(checkpoints, tmp_path):
+    shutil.copytree(checkpoints["llava"], tmp_path / "bad")
+    (tmp_path / "bad" / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        mgap.load(str(tmp_path / "bad"))
+
+
+def test_a_model_that_does_not_exist_is_named():
+    with pytest.raises(ModelError, match="no model 'someone/nothing'"):
+        mgap.load("someone/nothing")

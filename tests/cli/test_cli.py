@@ -1,0 +1,219 @@
+"""The command line as a user types it: what it prints, and one sentence with exit status 2 for every mistake."""
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import mgap
+from mgap.cli.main import main
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run `mgap WORDS` in this process; returns exit status, standard output and standard error."""
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["mgap", *map(str, words)])
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        capsys.readouterr()
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            try:
+                main()
+                status = 0
+            except SystemExit as leave:
+                status = leave.code or 0
+        return status, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def saved(prior, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("prior")
+    prior.save(folder)
+    return folder
+
+
+@pytest.fixture
+def checkpoint(family, checkpoints):
+    return checkpoints[family]
+
+
+def test_help_names_every_verb(run):
+    status, out, _ = run("--help")
+    assert status == 0
+    assert all(verb in out for verb in ("ask", "fit", "ls", "doctor", "verify", "demo"))
+
+
+@pytest.mark.parametrize("verb", ["ask", "fit", "ls", "doctor", "verify", "demo"])
+def test_each_verb_has_help(run, verb):
+    status, out, _ = run(verb, "--help")
+    assert status == 0
+    assert "Usage" in out
+
+
+def test_ask_answers_with_a_saved_prior(run, checkpoint, saved, picture_file, model, prior):
+    status, out, _ = run(
+        "ask", picture_file, "What?", "--model", checkpoint, "--prior", saved, "--max-new-tokens", 5, "--alpha", 1
+    )
+    with model.using(mgap.MGAP(prior, alpha=1.0)):
+        expected = model.answer(picture_file, "What?", max_new_tokens=5).text
+    assert (status, out.rstrip("\n")) == (0, expected)
+
+
+def test_ask_fits_a_prior_when_none_is_given(run, checkpoint, picture_file):
+    status, out, err = run("ask", picture_file, "What?", "--model", checkpoint, "--max-new-tokens", 3)
+    assert status == 0
+    assert out.strip()
+    assert "60/60" in err
+
+
+def test_ask_plainly(run, checkpoint, picture_file, model):
+    words = ["ask", picture_file, "What?", "-m", checkpoint, "--method", "vanilla", "--max-new-tokens", 5]
+    assert run(*words)[1].rstrip("\n") == model.answer(picture_file, "What?", max_new_tokens=5).text
+    assert run(*words, "--stream")[1].strip() == model.answer(picture_file, "What?", max_new_tokens=5).text
+
+
+def test_a_trace_is_printed_as_a_table(run, checkpoint, saved, picture_file):
+    words = ["ask", picture_file, "What?", "-m", checkpoint, "--prior", saved, "--max-new-tokens", 4]
+    status, out, _ = run(*words, "--trace")
+    assert status == 0
+    assert all(name in out for name in ("token", "entropy", "cosine", "delta", "gamma", "beta", "before", "after"))
+    status, out, _ = run(*words, "--trace", "--json", "--set", "gate=false", "--set", "preset=reference-code")
+    answer = json.loads(out)
+    assert len(answer["trace"]) == len(answer["token_ids"])
+    assert answer["settings"] == {"gate": False, "preset": "reference-code"}
+    assert answer["trace"][0]["values"]["gamma"] == 1.0
+
+
+def test_a_strong_setting_warns_on_standard_error(run, checkpoint, saved, picture_file):
+    words = ["ask", picture_file, "What?", "-m", checkpoint, "--prior", saved, "--max-new-tokens", 2, "--alpha", 3]
+    status, _, err = run(*words)
+    assert status == 0
+    assert "mgap: warning: alpha=3.0 > 1" in err
+
+
+def test_fit_writes_a_prior_that_ask_reads(run, checkpoint, tmp_path, picture_file):
+    (tmp_path / "prompts.txt").write_text("\n".join(mgap.default_prompts()[:20]))
+    status, out, err = run(
+        "fit", "-m", checkpoint, "-o", tmp_path / "p", "--prompts", tmp_path / "prompts.txt", "--rank", "auto"
+    )
+    assert status == 0
+    assert "20 prompts" in out
+    assert "20/20" in err
+    assert run("ask", picture_file, "What?", "-m", checkpoint, "--prior", tmp_path / "p", "--max-new-tokens", 2)[0] == 0
+
+
+@pytest.mark.parametrize("solver", ["exact", "lanczos", "randomized"])
+def test_fit_with_each_solver(run, checkpoint, tmp_path, solver):
+    assert run("fit", "-m", checkpoint, "-o", tmp_path, "--svd", solver, "--rank", 3)[0] == 0
+    assert mgap.Subspace.load(tmp_path).rank == 3
+
+
+def test_ls_lists_methods_with_seam_cost_and_modes(run):
+    status, out, _ = run("ls", "methods")
+    assert status == 0
+    assert "seam head" in out
+    assert "beam" in out
+    assert "reference-code" in run("ls")[1]
+    assert len(run("ls", "prompts")[1].splitlines()) == 60
+
+
+def test_doctor_says_whether_mgap_is_exact(run, checkpoint):
+    status, out, _ = run("doctor", checkpoint)
+    assert status == 0
+    assert "exact, in one head product" in out
+    assert "transformers" in out
+
+
+def test_doctor_without_a_model_shows_the_environment(run):
+    status, out, _ = run("doctor")
+    assert status == 0
+    assert mgap.__version__ in out
+
+
+def test_the_demo_says_that_its_weights_are_random(run, family):
+    status, out, _ = run("demo", "--family", family)
+    assert status == 0
+    assert "RANDOM" in out
+    assert "beta" in out
+
+
+ASK = ["ask", "PICTURE", "What?", "-m", "MODEL", "--prior", "PRIOR"]
+FIT = ["fit", "-m", "MODEL", "-o", "OUT"]
+MISTAKES = {  # what is wrong: the words typed, and what the sentence must name
+    "no image file": (["ask", "none.png", *ASK[2:]], "none.png"),
+    "a broken image": (["ask", "broken.png", *ASK[2:]], "broken.png"),
+    "one pixel": (["ask", "dot.png", *ASK[2:]], "1 x 1"),
+    "an empty prompt": (["ask", "PICTURE", "", *ASK[3:]], "empty"),
+    "blank lines": ([*FIT, "--prompts", "blank.txt"], "line 2"),
+    "no prompts file": ([*FIT, "--prompts", "none.txt"], "none.txt"),
+    "prompts all alike": ([*FIT, "--prompts", "alike.txt"], "1 distinct states"),
+    "negative alpha": ([*ASK, "--alpha", "-1"], "alpha=-1"),
+    "alpha nan": ([*ASK, "--alpha", "nan"], "alpha=nan"),
+    "lambda infinite": ([*ASK, "--lam", "inf"], "lam=inf"),
+    "lambda negative": ([*ASK, "--set", "lam=-2"], "lam=-2"),
+    "rank 0": ([*FIT, "--rank", "0"], "rank=0"),
+    "rank above d": ([*FIT, "--rank", "65"], "hidden size 64"),
+    "rank in words": ([*FIT, "--rank", "five"], "rank=five"),
+    "a setting that is none": ([*ASK, "--set", "alhpa=1"], "alhpa"),
+    "a setting without a value": ([*ASK, "--set", "alpha"], "key=value"),
+    "an unknown method": ([*ASK, "--method", "mgpa"], "did you mean 'mgap'"),
+    "settings for vanilla": ([*ASK, "--method", "vanilla", "--alpha", "1"], "vanilla"),
+    "an unknown preset": ([*ASK, "--preset", "papr"], "reference-code"),
+    "no such model": (["ask", "PICTURE", "What?", "-m", "someone/nothing", "--prior", "PRIOR"], "someone/nothing"),
+    "a folder that is no model": (["ask", "PICTURE", "What?", "-m", "half"], "config.json"),
+    "no such prior": ([*ASK[:-1], "someone/none"], "someone/none"),
+    "a damaged prior": ([*ASK[:-1], "half"], "damaged"),
+    "a prior of another model": (["ask", "PICTURE", "What?", "-m", "OTHER", "--prior", "PRIOR"], "was made with"),
+    "temperature without sampling": ([*ASK, "--temperature", "0.5"], "sample"),
+    "beams and stream": ([*ASK, "--num-beams", "2", "--stream"], "cannot be combined"),
+    "stream and trace": ([*ASK, "--stream", "--trace"], "--stream"),
+    "an unknown dtype": ([*ASK, "--dtype", "float63"], "float63"),
+    "an unknown device": ([*ASK, "--device", "gpu9"], "gpu9"),
+    "an unknown null image": ([*FIT, "--null-image", "white"], "black336"),
+    "an unknown solver": ([*FIT, "--svd", "qr"], "lanczos"),
+    "a size that is none": ([*FIT, "--size", "big"], "WIDTHxHEIGHT"),
+    "a batch of none": ([*FIT, "--batch-size", "0"], "batch_size=0"),
+    "nothing to list": (["ls", "weather"], "weather"),
+    "no vectors": (["verify", "nowhere"], "reference vectors"),
+    "an unknown demo": (["demo", "--family", "gpt"], "llava"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_one_sentence_and_status_2(
+    run, mistake, family, checkpoints, saved, picture_file, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (1, 1)).save("dot.png")
+    Path("broken.png").write_bytes(b"\x89PNG\r\n\x1a\nrubbish")
+    Path("blank.txt").write_text("What?\n\nWhere?\n")
+    Path("alike.txt").write_text("What?\n" * 20)
+    Path("half").mkdir()
+    Path("half/subspace.json").write_text("{")
+    (other,) = (folder for name, folder in checkpoints.items() if name != family)
+    names = {"PICTURE": picture_file, "MODEL": checkpoints[family], "OTHER": other, "PRIOR": saved, "OUT": "out"}
+    words, named = MISTAKES[mistake]
+    status, out, err = run(*(names.get(word, word) for word in words))
+    lines = [line for line in err.splitlines() if line.startswith("mgap: ")]
+    assert status == 2
+    assert out == ""
+    assert len(lines) == 1
+    assert named in lines[0]
+    assert "Traceback" not in err
+    assert not Path("out").exists(), "nothing half-written"
+
+
+def test_a_mistake_typed_in_a_shell_shows_no_traceback(tmp_path):
+    command = [sys.executable, "-m", "mgap.cli.main", "ask", str(tmp_path / "none.png"), "What?", "--model", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1

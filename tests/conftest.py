@@ -1,0 +1,62 @@
+"""Tiny random checkpoints of both families, built once a worker; a picture; the published files where they exist."""
+
+import os
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client: no test reaches for the network
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from PIL import Image
+
+import mgap
+from mgap.pocket.tiny import TINY_FAMILIES, build_tiny
+
+settings.register_profile("mgap", deadline=None, derandomize=True)
+settings.load_profile("mgap")
+
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    if not SHARED.is_dir():
+        pytest.skip("the published reference files (../shared) are not on this machine")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory) -> dict[str, Path]:
+    folders = {family: tmp_path_factory.mktemp(family) for family in TINY_FAMILIES}
+    for family, folder in folders.items():
+        build_tiny(family, folder)
+    return folders
+
+
+@pytest.fixture(scope="session", params=TINY_FAMILIES)
+def family(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def model(family, checkpoints) -> mgap.Model:
+    return mgap.load(str(checkpoints[family]))
+
+
+@pytest.fixture(scope="session")
+def prior(model) -> mgap.Subspace:
+    return mgap.Subspace.fit(model, mgap.default_prompts())
+
+
+@pytest.fixture(scope="session")
+def picture() -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture(scope="session")
+def picture_file(picture, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("pictures") / "street.png"
+    picture.save(path)
+    return path

@@ -1,0 +1,180 @@
+"""Every registered method in every decoding mode: it changes the tokens, or it is refused before one is made."""
+
+import warnings
+from dataclasses import fields
+
+import pytest
+import torch
+from transformers import CompileConfig, TextIteratorStreamer
+
+import mgap
+from mgap.errors import SettingError, UnsupportedDecoding
+from mgap.registry import METHODS
+from mgap.types import ALL_MODES, Decoding, Mode
+
+QUESTIONS = ["Is there a dog?", "What?", "Describe what you can make out in this long and winding picture, please."]
+NEW = 12
+
+
+def ask(model, picture, **options):
+    answer = model.answer(picture, QUESTIONS[0], max_new_tokens=NEW, **options)
+    return [answer.token_ids, *(other.token_ids for other in answer.alternatives)]
+
+
+def batch(model, picture):
+    return [a.token_ids for a in model.answers([picture] * 3, QUESTIONS, batch_size=3, max_new_tokens=NEW)]
+
+
+# mode -> what a user of mgap.load calls
+CALLS = {
+    Mode.GREEDY: lambda model, picture, draft: ask(model, picture),
+    Mode.SAMPLE: lambda model, picture, draft: ask(model, picture, sample=True, seed=3),
+    Mode.BEAM: lambda model, picture, draft: ask(model, picture, num_beams=3),
+    Mode.STREAM: lambda model, picture, draft: list(model.stream(picture, QUESTIONS[0], max_new_tokens=NEW)),
+    Mode.BATCH: lambda model, picture, draft: batch(model, picture),
+    Mode.SEQUENCES: lambda model, picture, draft: ask(model, picture, sample=True, num_return_sequences=3),
+    Mode.ASSISTED: lambda model, picture, draft: ask(model, picture, assistant=draft),
+    Mode.STATIC: lambda model, picture, draft: ask(model, picture, static_cache=True),
+    Mode.COMPILE: lambda model, picture, draft: ask(model, picture, compile=True),
+}
+
+
+@pytest.fixture(scope="module")
+def draft(family, checkpoints):
+    return mgap.load(str(checkpoints[family]))
+
+
+def strong(name, prior):
+    """A method at a strength that shows: whatever it is called, it takes these where it has them."""
+    method = METHODS.get(name)
+    has = {f.name for f in fields(method)}
+    settings = {"prior": prior, "alpha": 8.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return method.of(**{key: value for key, value in settings.items() if key in has})
+
+
+def test_there_is_a_call_for_every_mode():
+    assert set(CALLS) == ALL_MODES
+
+
+@pytest.mark.parametrize("mode", CALLS, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("name", METHODS.names())
+def test_a_method_changes_the_tokens_or_is_refused(model, prior, picture, draft, name, mode):
+    method, call = strong(name, prior), CALLS[mode]
+    plain = call(model, picture, draft)
+    assert call(model, picture, draft) == plain, "the mode itself must be repeatable"
+    with model.using(method):
+        if mode in method.modes:
+            assert call(model, picture, draft) != plain
+        else:
+            with pytest.raises(UnsupportedDecoding, match=mode.value):
+                call(model, picture, draft)
+    assert call(model, picture, draft) == plain, "nothing may stay behind"
+
+
+@pytest.mark.parametrize("mode", [Mode.BATCH, Mode.STATIC, Mode.ASSISTED, Mode.COMPILE], ids=lambda mode: mode.value)
+def test_deterministic_modes_agree_with_greedy_under_mgap(model, prior, picture, draft, mode):
+    with model.using(strong("mgap", prior)):
+        assert CALLS[mode](model, picture, draft)[0] == CALLS[Mode.GREEDY](model, picture, draft)[0]
+
+
+def test_a_stream_says_what_greedy_says(model, prior, picture):
+    with model.using(strong("mgap", prior)):
+        pieces = list(model.stream(picture, QUESTIONS[0], max_new_tokens=NEW))
+        assert len(pieces) > 1
+        assert "".join(pieces).strip() == model.answer(picture, QUESTIONS[0], max_new_tokens=NEW).text
+
+
+def test_a_batch_of_mixed_lengths_gives_each_row_the_answer_it_has_alone(model, prior, picture):
+    other = picture.rotate(90, expand=True)
+    pictures = [picture, other, picture]
+    for method in (mgap.MGAP(prior), mgap.MGAP(prior, preset="reference-code"), strong("mgap", prior)):
+        with model.using(method):
+            alone = [model.answer(p, q, max_new_tokens=NEW) for p, q in zip(pictures, QUESTIONS, strict=True)]
+            together = list(model.answers(pictures, QUESTIONS, batch_size=3, max_new_tokens=NEW))
+            backwards = list(model.answers(pictures[::-1], QUESTIONS[::-1], batch_size=3, max_new_tokens=NEW))[::-1]
+        assert [a.token_ids for a in together] == [a.token_ids for a in alone]
+        assert [a.token_ids for a in backwards] == [a.token_ids for a in alone]
+
+
+def test_prompt_lookup_drafts_without_changing_the_answer(model, prior, picture):
+    with model.using(strong("mgap", prior)):
+        greedy, looked_up = ask(model, picture)[0], ask(model, picture, prompt_lookup=3)[0]
+    image_token = model.backbone.image_token_id  # lookup never drafts it; a random model may choose it
+    until = greedy.index(image_token) if image_token in greedy else NEW
+    assert looked_up[:until] == greedy[:until]
+
+
+def test_sampling_follows_its_seed_and_leaves_the_callers_generator_alone(model, picture):
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    assert ask(model, picture, sample=True, seed=1) == ask(model, picture, sample=True, seed=1)
+    assert ask(model, picture, sample=True, seed=1) != ask(model, picture, sample=True, seed=2)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# what people with their own transformers model pass to their own generate
+OWN = {
+    Mode.GREEDY: {"do_sample": False},
+    Mode.SAMPLE: {"do_sample": True, "top_k": 0},
+    Mode.BEAM: {"num_beams": 3, "do_sample": False},
+    Mode.SEQUENCES: {"num_beams": 3, "num_return_sequences": 3, "do_sample": False},
+    Mode.STATIC: {"cache_implementation": "static", "do_sample": False},
+    Mode.COMPILE: {"cache_implementation": "static", "do_sample": False},
+    Mode.STREAM: {"do_sample": False},
+    Mode.BATCH: {"do_sample": False},
+    Mode.ASSISTED: {"do_sample": False},
+}
+
+
+@pytest.mark.parametrize("mode", OWN, ids=lambda mode: mode.value)
+def test_mgap_on_somebodys_own_model_acts_in_their_own_generate(model, prior, picture, draft, mode):
+    own, backbone = model.backbone.model, model.backbone
+    rows = len(QUESTIONS) if mode is Mode.BATCH else 1
+    inputs = backbone.encode([picture] * rows, QUESTIONS[:rows])
+
+    def call():
+        options = dict(OWN[mode], max_new_tokens=NEW)
+        if mode is Mode.COMPILE:
+            options["compile_config"] = CompileConfig(backend="eager")
+            options["compile_config"]._compile_all_devices = True
+        if mode is Mode.ASSISTED:
+            options["assistant_model"] = draft.backbone.model
+        if mode is Mode.STREAM:
+            options["streamer"] = TextIteratorStreamer(backbone.tokenizer, skip_prompt=True)
+        torch.manual_seed(0)
+        tokens = own.generate(**inputs, **options)
+        return list(options["streamer"]) if mode is Mode.STREAM else tokens.tolist()
+
+    plain = call()
+    handle = mgap.attach(own, strong("mgap", prior))
+    changed = call()
+    handle.detach()
+    assert changed != plain
+    assert call() == plain
+
+
+@pytest.mark.parametrize(
+    ("options", "call"),
+    [
+        ({"num_beams": 2, "prompt_lookup": 2}, {}),
+        ({"static_cache": True, "prompt_lookup": 2}, {}),
+        ({"num_beams": 2}, {"stream": True}),
+        ({"prompt_lookup": 2}, {"rows": 2}),
+    ],
+)
+def test_modes_that_exclude_each_other_are_refused(options, call):
+    with pytest.raises(UnsupportedDecoding, match="cannot be combined"):
+        Decoding(**options).modes(**call)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_new_tokens": 0}, {"temperature": 0.0, "sample": True}, {"top_p": 1.5, "sample": True}, {"temperature": 0.5},
+     {"num_return_sequences": 2}, {"num_beams": 0}, {"temprature": 1}, {"temperature": float("nan"), "sample": True},
+     {"seed": -1}],
+)  # fmt: skip
+def test_a_decoding_option_out_of_range_is_refused(options):
+    with pytest.raises(SettingError):
+        Decoding.of(**options)

@@ -1,0 +1,102 @@
+"""The trace holds the values that were used."""
+
+import pytest
+import torch
+
+import mgap
+from mgap.errors import SettingError, UnsupportedDecoding
+
+pytestmark = pytest.mark.filterwarnings("ignore:alpha=")
+
+
+def test_every_token_has_its_values_and_they_fit_together(model, prior, picture):
+    with model.using(mgap.MGAP(prior, alpha=0.75, lam=0.5)):
+        answer = model.answer(picture, "What is this?", max_new_tokens=6, trace=True)
+    assert [step.token_id for step in answer.trace] == list(answer.token_ids)
+    for step in answer.trace:
+        v = step.values
+        assert v["gamma"] == pytest.approx(torch.tanh(torch.tensor(0.5 * v["entropy"])).item(), abs=1e-6)
+        assert v["delta"] == pytest.approx(1 - v["cosine"], abs=1e-6)
+        assert v["beta"] == pytest.approx(0.75 * v["gamma"] * v["delta"], abs=1e-6)
+        assert step.after[0].token_id == step.token_id  # greedy takes the likeliest after the correction
+        assert len(step.before) == len(step.after) == 5
+        assert 0 < step.before[-1].probability <= step.before[0].probability <= 1
+
+
+def test_the_traced_values_are_those_of_the_forward_that_ran(model, prior, picture):
+    """Recompute the first step from the state the head read; a trace of recomputed values would pass only if equal."""
+    states = []
+    handle = model.backbone.head_module.register_forward_pre_hook(lambda _, args: states.append(args[0]))
+    with model.using(mgap.MGAP(prior)):
+        states.clear()
+        answer = model.answer(picture, "What is this?", max_new_tokens=3, trace=True)
+    handle.remove()
+    assert len(states) >= len(answer.trace) == 3
+    for h, step in zip(states, answer.trace, strict=False):
+        state = h[0, -1].double()
+        logits = state @ model.backbone.head_module.weight.detach().double().T
+        p = logits.softmax(-1)
+        assert step.values["entropy"] == pytest.approx(float(-(p * p.log()).sum()), rel=1e-4)
+        assert step.values["cosine"] == pytest.approx(float((state @ prior.basis).norm() / state.norm()), rel=1e-4)
+        assert step.before[0].probability == pytest.approx(float(p.max()), rel=1e-4)
+
+
+def test_tracing_does_not_change_the_answer(model, prior, picture):
+    with model.using(mgap.MGAP(prior, alpha=4.0)):
+        plain = model.answer(picture, "What is this?", max_new_tokens=8)
+        traced = model.answer(picture, "What is this?", max_new_tokens=8, trace=True)
+    assert plain.token_ids == traced.token_ids
+    assert plain.trace is None
+
+
+def test_each_row_of_a_batch_has_its_own_trace(model, prior, picture):
+    questions = ["What?", "Describe everything that you can see in the picture."]
+    with model.using(mgap.MGAP(prior)):
+        together = list(model.answers([picture] * 2, questions, max_new_tokens=4, trace=True))
+        alone = [model.answer(picture, q, max_new_tokens=4, trace=True) for q in questions]
+    for a, b in zip(together, alone, strict=True):
+        assert [s.values for s in a.trace] == [pytest.approx(s.values, abs=1e-4) for s in b.trace]
+
+
+def test_a_beam_is_traced_along_its_own_history(model, prior, picture):
+    with model.using(mgap.MGAP(prior, alpha=4.0)) as attachment:
+        answer = model.answer(picture, "What is this?", max_new_tokens=6, num_beams=4, trace=True)
+        assert [step.token_id for step in answer.trace] == list(answer.token_ids)
+        # teacher-force the winning beam: its states must give the traced values
+        inputs = model.backbone.encode([picture], ["What is this?"])
+        forced = dict(inputs)
+        tokens = torch.tensor([answer.token_ids])
+        forced["input_ids"] = torch.cat([inputs["input_ids"], tokens], dim=1)
+        forced["attention_mask"] = torch.ones_like(forced["input_ids"])
+        if "mm_token_type_ids" in forced:
+            extra = torch.zeros_like(tokens)
+            forced["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], extra], dim=1)
+        seen = []
+        attachment._tap.listener = seen.append
+        with torch.no_grad():
+            model.backbone.model(**forced)
+        attachment._tap.listener = None
+    start = inputs["input_ids"].shape[1] - 1
+    for t, step in enumerate(answer.trace):
+        assert step.values["beta"] == pytest.approx(float(seen[0].values["beta"][0, start + t]), abs=1e-3)
+
+
+def test_a_trace_needs_a_method(model, picture):
+    with pytest.raises(SettingError, match="no method to trace"):
+        model.answer(picture, "What is this?", trace=True)
+
+
+@pytest.mark.parametrize("options", [{"compile": True}, {"prompt_lookup": 2}])
+def test_a_trace_is_refused_where_steps_and_tokens_do_not_match(model, prior, picture, options):
+    with model.using(mgap.MGAP(prior)), pytest.raises(UnsupportedDecoding, match="trace"):
+        model.answer(picture, "What is this?", trace=True, **options)
+
+
+def test_recording_somebodys_own_generate_keeps_one_entry_a_forward(model, prior, picture):
+    own = model.backbone.model
+    inputs = model.backbone.encode([picture], ["What is this?"])
+    with mgap.attach(own, mgap.MGAP(prior)) as attachment, attachment.record(top=3) as recorder:
+        tokens = own.generate(**inputs, max_new_tokens=5, do_sample=False)
+    made = tokens.shape[1] - inputs["input_ids"].shape[1]
+    assert len(recorder.steps) >= made
+    assert recorder.steps[0].after[1].shape == (1, 3)

@@ -1,0 +1,75 @@
+"""`mgap verify`: green on the published vectors, red on anything altered."""
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from mgap.cli.main import main
+from mgap.verify.compare import CHECKS, differ, verify_folder
+
+
+@pytest.fixture
+def vectors(shared):
+    return shared / "fixtures" / "methods"
+
+
+def test_every_mgap_file_is_within_tolerance(vectors):
+    verdicts = {v.file: v for v in verify_folder(vectors)}
+    for stem in CHECKS:
+        verdict = verdicts[f"{stem}.npz"]
+        assert verdict.status == "ok", [d for d in verdict.differences if not d.within]
+        assert all(d.largest < 1e-12 for d in verdict.differences if d.tolerance < 1e-6)
+    assert verdicts["vcd.npz"].status in ("ok", "absent")
+
+
+@pytest.mark.parametrize(
+    ("stem", "array"),
+    [("mgap_paper", "logits_cut"), ("mgap_paper", "projector"), ("mgap_paper", "beta"), ("mgap_paper", "h_cut"),
+     ("mgap_refcode", "default_logits"), ("mgap_refcode", "no_gate_gate"), ("mgap_refcode", "no_restore_h_final"),
+     ("mgap_refcode", "default_logits_with_bias"), ("mgap_refcode", "native_logits_f16"), ("mgap_edges", "entropy_with_eps"),
+     ("mgap_edges", "cos")],
+)  # fmt: skip
+def test_an_altered_array_is_noticed(vectors, tmp_path, stem, array, monkeypatch, capsys):
+    with np.load(vectors / f"{stem}.npz") as file:
+        arrays = dict(file)
+    arrays[array] = arrays[array] + np.asarray(0.05 if "native" in array else 1e-7, arrays[array].dtype)
+    np.savez(tmp_path / f"{stem}.npz", **arrays)
+    (verdict,) = verify_folder(tmp_path)
+    assert verdict.status == "failed"
+    assert any(d.name.startswith(array) for d in verdict.differences if not d.within)
+    monkeypatch.setattr(sys, "argv", ["mgap", "verify", str(tmp_path)])
+    with pytest.raises(SystemExit) as leave:
+        main()
+    assert leave.value.code == 1
+    assert array in capsys.readouterr().out
+
+
+def test_a_method_that_is_not_here_is_listed_as_such(vectors, tmp_path):
+    shutil.copy(vectors / "vcd.npz", tmp_path / "soothsayer.npz")
+    (verdict,) = verify_folder(tmp_path)
+    assert (verdict.status, verdict.method) == ("absent", "soothsayer")
+
+
+def test_a_file_of_a_known_method_that_nothing_checks_fails(vectors, tmp_path):
+    shutil.copy(vectors / "mgap_edges.npz", tmp_path / "mgap_new.npz")
+    (verdict,) = verify_folder(tmp_path)
+    assert verdict.status == "failed"
+
+
+def test_a_damaged_file_fails(tmp_path):
+    (tmp_path / "mgap_paper.npz").write_bytes(b"PK\x03\x04 rubbish")
+    (verdict,) = verify_folder(tmp_path)
+    assert verdict.status == "failed"
+    assert "cannot be read" in verdict.problem
+
+
+def test_infinities_must_stand_in_the_same_places():
+    reference = np.array([1.0, -np.inf])
+    assert differ("x", torch.tensor([1.0, -torch.inf]), reference).within
+    assert not differ("x", torch.tensor([-torch.inf, 1.0]), reference).within
+    assert not differ("x", torch.tensor([1.0, 2.0]), reference).within
+    assert not differ("x", torch.tensor([torch.nan, -torch.inf]), reference).within
+    assert not differ("x", torch.tensor([1.0]), reference).within
