@@ -5,7 +5,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test check clean
+.PHONY: setup demo test test-gpu check clean
 
 setup: .venv/ready
 
@@ -31,6 +31,10 @@ check: setup
 test: check
 	@echo "== tests"
 	@$(BIN)/pytest -n 2
+
+test-gpu: setup
+	@echo "== decoding tests on the GPU"
+	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/decoding
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

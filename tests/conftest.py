@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client: no test reaches for the network
+if "MGAP_TEST_GPU" not in os.environ:  # make test-gpu
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import numpy as np
 import pytest
@@ -17,6 +19,12 @@ settings.register_profile("mgap", deadline=None, derandomize=True)
 settings.load_profile("mgap")
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("gpu") and "MGAP_TEST_GPU" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device: make test-gpu"))
 
 
 @pytest.fixture(scope="session")

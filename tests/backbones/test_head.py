@@ -2,8 +2,6 @@
 
 import warnings
 
-import bitsandbytes
-import peft
 import pytest
 import torch
 from torch import nn
@@ -11,6 +9,10 @@ from torch import nn
 import mgap
 from mgap.backbones.head import Head
 from mgap.errors import UnsupportedHead
+
+
+peft = pytest.importorskip("peft", reason="adapters on the head need peft")
+bitsandbytes = pytest.importorskip("bitsandbytes", reason="weights in four bits need bitsandbytes")
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ def test_the_traced_values_are_those_of_the_forward_that_ran(model, prior, pictu
     handle.remove()
     assert len(states) >= len(answer.trace) == 3
     for h, step in zip(states, answer.trace, strict=False):
-        state = h[0, -1].double()
-        logits = state @ model.backbone.head_module.weight.detach().double().T
+        state = h[0, -1].double().cpu()
+        logits = state @ model.backbone.head_module.weight.detach().double().cpu().T
         p = logits.softmax(-1)
         assert step.values["entropy"] == pytest.approx(float(-(p * p.log()).sum()), rel=1e-4)
         assert step.values["cosine"] == pytest.approx(float((state @ prior.basis).norm() / state.norm()), rel=1e-4)
@@ -65,7 +65,7 @@ def test_a_beam_is_traced_along_its_own_history(model, prior, picture):
         # teacher-force the winning beam: its states must give the traced values
         inputs = model.backbone.encode([picture], ["What is this?"])
         forced = dict(inputs)
-        tokens = torch.tensor([answer.token_ids])
+        tokens = torch.tensor([answer.token_ids], device=model.backbone.device)
         forced["input_ids"] = torch.cat([inputs["input_ids"], tokens], dim=1)
         forced["attention_mask"] = torch.ones_like(forced["input_ids"])
         if "mm_token_type_ids" in forced:

@@ -54,14 +54,13 @@ def backbone_class(config: Any) -> type[Backbone]:
 
 
 def load_processor(name: str, config: Any, **where: Any) -> Any:
-    """The checkpoint's own processor; without torchvision, its image half on transformers' PIL processors."""
+    """The checkpoint's own processor without its video part; on transformers' PIL image processors without torchvision."""
     named = backbone_class(config).processor_class
-    if named is None and (is_torchvision_available() or type(config) not in PROCESSOR_MAPPING):
-        return AutoProcessor.from_pretrained(name, **where)
+    if named is None and type(config) not in PROCESSOR_MAPPING:
+        return AutoProcessor.from_pretrained(name, **where)  # a model that brings its own code
     processor_class = PROCESSOR_MAPPING[type(config)] if named is None else getattr(transformers, named)
-    if is_torchvision_available():
-        return processor_class.from_pretrained(name, **where)
-    return images_only(processor_class).from_pretrained(name, backend="pil", **where)
+    backend = {} if is_torchvision_available() else {"backend": "pil"}
+    return images_only(processor_class).from_pretrained(name, **backend, **where)
 
 
 def images_only(processor_class: type[ProcessorMixin]) -> type[ProcessorMixin]:
