@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils import is_torchvision_available
 
 import mgap
 from mgap.backbones.llava import Llava
@@ -13,9 +14,9 @@ from mgap.backbones.qwen_vl import QwenVL
 from mgap.errors import ImageError, ModelError, PromptError
 
 
-def test_both_families_load_by_folder_without_torchvision(model, family):
+def test_both_families_load_by_folder_with_and_without_torchvision(model, family):
     assert type(model.backbone) is {"llava": Llava, "qwen3-vl": QwenVL}[family]
-    assert type(model.backbone.processor.image_processor).__name__.endswith("Pil")
+    assert type(model.backbone.processor.image_processor).__name__.endswith("Pil") != is_torchvision_available()
     assert model.backbone.tokenizer.backend == "tokenizers"
 
 
