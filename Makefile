@@ -13,10 +13,10 @@ setup: .venv/ready
 	@echo "== setting up .venv (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "== torch: the GPU build where there is a GPU, else the CPU build"
-	@if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then $(BIN)/pip install -q $(TORCH); \
-	 else $(BIN)/pip install -q "$(TORCH)+cpu" 2>/dev/null || $(BIN)/pip install -q $(TORCH); fi
+	@if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then $(BIN)/pip install -qq $(TORCH); \
+	 else $(BIN)/pip install -qq "$(TORCH)+cpu" 2>/dev/null || $(BIN)/pip install -qq $(TORCH); fi
 	@echo "== mgap and what its tests need, at the tested versions"
-	@$(BIN)/pip install -q -c constraints.txt -e ".[test]"
+	@$(BIN)/pip install -qq -c constraints.txt -e ".[test]"
 	@touch $@
 
 demo: setup

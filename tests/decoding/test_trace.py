@@ -58,27 +58,35 @@ def test_each_row_of_a_batch_has_its_own_trace(model, prior, picture):
         assert [s.values for s in a.trace] == [pytest.approx(s.values, abs=1e-4) for s in b.trace]
 
 
-def test_a_beam_is_traced_along_its_own_history(model, prior, picture):
-    with model.using(mgap.MGAP(prior, alpha=4.0)) as attachment:
-        answer = model.answer(picture, "What is this?", max_new_tokens=6, num_beams=4, trace=True)
-        assert [step.token_id for step in answer.trace] == list(answer.token_ids)
-        # teacher-force the winning beam: its states must give the traced values
-        inputs = model.backbone.encode([picture], ["What is this?"])
-        forced = dict(inputs)
-        tokens = torch.tensor([answer.token_ids], device=model.backbone.device)
-        forced["input_ids"] = torch.cat([inputs["input_ids"], tokens], dim=1)
-        forced["attention_mask"] = torch.ones_like(forced["input_ids"])
-        if "mm_token_type_ids" in forced:
-            extra = torch.zeros_like(tokens)
-            forced["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], extra], dim=1)
-        seen = []
-        attachment._tap.listener = seen.append
-        with torch.no_grad():
-            model.backbone.model(**forced)
-        attachment._tap.listener = None
+def forced_betas(model, attachment, picture, question, token_ids):
+    """beta at every token of a given answer, from one forward over prompt and answer together."""
+    inputs = model.backbone.encode([picture], [question])
+    tokens = torch.tensor([token_ids], device=model.backbone.device)
     start = inputs["input_ids"].shape[1] - 1
-    for t, step in enumerate(answer.trace):
-        assert step.values["beta"] == pytest.approx(float(seen[0].values["beta"][0, start + t]), abs=1e-3)
+    inputs["input_ids"] = torch.cat([inputs["input_ids"], tokens], dim=1)
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    if "mm_token_type_ids" in inputs:
+        inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(tokens)], dim=1)
+    seen = []
+    attachment._tap.listener = seen.append
+    with torch.no_grad():
+        model.backbone.model(**inputs)
+    attachment._tap.listener = None
+    return seen[0].values["beta"][0, start:-1].tolist()
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 4}, {"num_beams": 4, "num_return_sequences": 4},
+                                     {"sample": True, "num_return_sequences": 4, "seed": 2}])  # fmt: skip
+def test_each_sequence_is_traced_along_its_own_history(model, prior, picture, options):
+    question = "What is this?"
+    with model.using(mgap.MGAP(prior, alpha=4.0)) as attachment:
+        answer = model.answer(picture, question, max_new_tokens=6, trace=True, **options)
+        sequences = [answer, *answer.alternatives]
+        assert len({a.token_ids for a in sequences}) == len(sequences) == options.get("num_return_sequences", 1)
+        for one in sequences:
+            assert [step.token_id for step in one.trace] == list(one.token_ids)
+            expected = forced_betas(model, attachment, picture, question, one.token_ids)
+            assert [step.values["beta"] for step in one.trace] == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_trace_needs_a_method(model, picture):

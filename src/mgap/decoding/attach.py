@@ -30,8 +30,8 @@ class Attachment:
 
     def __init__(self, backbone: Backbone, method: Method) -> None:
         self.method, self._model, self._tap = method, backbone.model, Tap()
-        for other in attached(backbone.model):
-            raise SettingError(f"{other.method.name} is already attached to this model: detach it first")
+        if others := attached(backbone.model):
+            raise SettingError(f"{others[0].method.name} is already attached to this model: detach it first")
         self._handle = method.attach(backbone, self._tap)
         _attached.setdefault(self._model, []).append(self)
         _forget_compiled()

@@ -26,7 +26,7 @@ class Generated:
 
 
 def generation_config(backbone: Backbone, decoding: Decoding) -> GenerationConfig:
-    """Exactly what `decoding` says: of the checkpoint's own settings only the special tokens are taken."""
+    """Sampling and search as `decoding` says, never as the checkpoint suggests; its special tokens stay in force."""
     own = backbone.model.generation_config
     end, pad = own.eos_token_id, own.pad_token_id
     if pad is None:
