@@ -251,8 +251,8 @@ def internvl(folder: Path) -> None:
 def granite4_vision(scale: float) -> Any:
     """A model alone, without processor, that divides its logits."""
     config = Granite4VisionConfig(
-        text_config=text(logits_scaling=1 / scale), vision_config=SiglipVisionConfig(**tower()),
-        qformer_config=tower(encoder_hidden_size=32), downsample_rate="1/2", deepstack_layer_map=[[-1, 0]],
+        text_config=text(logits_scaling=1 / scale), vision_config=SiglipVisionConfig(**tower(hidden_size=64)),
+        qformer_config=tower(hidden_size=64, encoder_hidden_size=64), downsample_rate="1/2", deepstack_layer_map=[[-1, 0]],
         spatial_target_layers=[1],
     )  # fmt: skip
     return random_model(Granite4VisionForConditionalGeneration, config)

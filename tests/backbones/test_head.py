@@ -10,7 +10,6 @@ import mgap
 from mgap.backbones.head import Head
 from mgap.errors import UnsupportedHead
 
-
 peft = pytest.importorskip("peft", reason="adapters on the head need peft")
 bitsandbytes = pytest.importorskip("bitsandbytes", reason="weights in four bits need bitsandbytes")
 
