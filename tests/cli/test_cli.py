@@ -177,6 +177,7 @@ MISTAKES = {  # what is wrong: the words typed, and what the sentence must name
     "stream and trace": ([*ASK, "--stream", "--trace"], "--stream"),
     "an unknown dtype": ([*ASK, "--dtype", "float63"], "float63"),
     "an unknown device": ([*ASK, "--device", "gpu9"], "gpu9"),
+    "a GPU that is not there": ([*ASK, "--device", "cuda:77"], "cuda:77"),
     "an unknown null image": ([*FIT, "--null-image", "white"], "black336"),
     "an unknown solver": ([*FIT, "--svd", "qr"], "lanczos"),
     "a size that is none": ([*FIT, "--size", "big"], "WIDTHxHEIGHT"),

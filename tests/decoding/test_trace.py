@@ -94,10 +94,20 @@ def test_a_trace_needs_a_method(model, picture):
         model.answer(picture, "What is this?", trace=True)
 
 
-@pytest.mark.parametrize("options", [{"compile": True}, {"prompt_lookup": 2}])
-def test_a_trace_is_refused_where_steps_and_tokens_do_not_match(model, prior, picture, options):
+def test_a_compiled_answer_has_the_trace_of_a_plain_one(model, prior, picture):
+    with model.using(mgap.MGAP(prior, alpha=4.0)):
+        untraced = model.answer(picture, "What is this?", max_new_tokens=8, compile=True)  # compiled without a listener
+        compiled = model.answer(picture, "What is this?", max_new_tokens=8, compile=True, trace=True)
+        plain = model.answer(picture, "What is this?", max_new_tokens=8, trace=True)
+    assert untraced.token_ids == compiled.token_ids == plain.token_ids
+    for one, other in zip(compiled.trace, plain.trace, strict=True):
+        assert one.values == pytest.approx(other.values, abs=1e-4)
+        assert [c.token_id for c in one.after] == [c.token_id for c in other.after]
+
+
+def test_a_trace_is_refused_where_steps_and_tokens_do_not_match(model, prior, picture):
     with model.using(mgap.MGAP(prior)), pytest.raises(UnsupportedDecoding, match="trace"):
-        model.answer(picture, "What is this?", trace=True, **options)
+        model.answer(picture, "What is this?", trace=True, prompt_lookup=2)
 
 
 def test_recording_somebodys_own_generate_keeps_one_entry_a_forward(model, prior, picture):

@@ -53,6 +53,11 @@ def test_a_rank_outside_the_width_is_refused_before_the_model_runs(model, rank):
         mgap.Subspace.fit(model, iter(()), rank=rank)
 
 
+def test_one_string_is_not_a_list_of_prompts(model):
+    with pytest.raises(PromptError, match="not one"):
+        mgap.Subspace.fit(model, "What is this?")
+
+
 def test_an_empty_prompt_is_refused(model):
     with pytest.raises(PromptError, match="empty"):
         mgap.Subspace.fit(model, ["What?", "  "])

@@ -13,7 +13,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils import is_torchvision_available
 
 from mgap.backbones.base import Backbone
-from mgap.errors import ModelError
+from mgap.errors import ModelError, SettingError
 from mgap.registry import BACKBONES
 
 
@@ -28,6 +28,7 @@ def load_backbone(
     device_map: Any = None,
 ) -> Backbone:
     """Configuration first (cheap, catches most mistakes), then processor, then weights."""
+    target, dtype = _check_device(device), _check_dtype(dtype)
     where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise ModelError(f"{name}: a folder without config.json; name the folder that save_pretrained wrote")
@@ -43,8 +44,29 @@ def load_backbone(
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise ModelError(_explain(name, error)) from error
     if device_map is None:
-        model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model = model.to(target)
     return backbone_class(model.config)(model.eval(), processor, name=name)
+
+
+def _check_device(device: str | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise SettingError(f"unknown device {device!r}: choose cpu, cuda or cuda:N") from None
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise SettingError(f"device {device!r} was asked for, but torch sees {torch.cuda.device_count()} GPUs here: use cpu")
+    return chosen
+
+
+def _check_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
+    if isinstance(dtype, torch.dtype) or dtype == "auto":
+        return dtype
+    chosen = getattr(torch, dtype, None)
+    if not isinstance(chosen, torch.dtype):
+        raise SettingError(f"unknown dtype {dtype!r}: choose auto, float32, bfloat16 or float16")
+    return chosen
 
 
 def backbone_class(config: Any) -> type[Backbone]:

@@ -19,6 +19,7 @@ from mgap.cli.options import (
     fit_default_prior,
     load_model,
     parse_settings,
+    working,
 )
 from mgap.errors import SettingError
 
@@ -84,7 +85,8 @@ def ask(
                 print(piece, end="", flush=True)
             print()
             return
-        answer = loaded.answer(picture, question, trace=trace, **options)
+        with working("answering"):
+            answer = loaded.answer(picture, question, trace=trace, **options)
     if as_json:
         print(json.dumps({"model": model, "method": method, "settings": settings, **asdict(answer)}, indent=1))
         return

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mgap.cli.options import fit_default_prior, load_model
+from mgap.cli.options import fit_default_prior
 
 
 def demo(
@@ -16,17 +16,20 @@ def demo(
 ) -> None:
     """Build a tiny random model, learn its prior, and answer plainly and with MGAP."""
     from PIL import Image, ImageDraw
+    from transformers.utils import logging
 
     from mgap.cli.ask import print_trace
+    from mgap.decoding.model import load
     from mgap.methods.mgap import MGAP
     from mgap.pocket.tiny import build_tiny
 
     question = "Is there a dog in the image?"
     picture = Image.new("RGB", (96, 96), "skyblue")
     ImageDraw.Draw(picture).ellipse((28, 28, 68, 68), fill="orange")
+    logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
         build_tiny(family, folder)
-        model = load_model(folder, "cpu", "auto", None, False)
+        model = load(folder, device="cpu")
     print(f"A {family} of {sum(p.numel() for p in model.backbone.model.parameters()):,} RANDOM weights: its answers are")
     print("noise, and only show that every part runs. Name a real model to get sense: mgap ask --model ...\n")
     prior = fit_default_prior(model)

@@ -15,6 +15,8 @@ from mgap.errors import SettingError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.status import Status
+
     from mgap.decoding.model import Model
     from mgap.states.subspace import Subspace
 
@@ -27,24 +29,14 @@ TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run 
 
 def load_model(name: str, device: str | None, dtype: str, revision: str | None, trust_remote_code: bool) -> Model:
     """Load with the library's own progress bars on a terminal, and silently elsewhere."""
-    import torch
     from transformers.utils import logging
 
     from mgap.decoding.model import load
 
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
-    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise SettingError(f"unknown dtype {dtype!r}: choose auto, float32, bfloat16 or float16")
-    try:
-        torch.device(device or "cpu")
-    except RuntimeError:
-        raise SettingError(f"unknown device {device!r}: choose cpu, cuda or cuda:N") from None
-    if (device or "").startswith("cuda") and not torch.cuda.is_available():
-        raise SettingError(f"device {device!r} was asked for, but torch sees no GPU here: use --device cpu")
-    chosen = dtype if dtype == "auto" else getattr(torch, dtype)
     print(f"loading {name}", file=sys.stderr)
-    return load(name, device=device, dtype=chosen, revision=revision, trust_remote_code=trust_remote_code)
+    return load(name, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
@@ -59,6 +51,13 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
         except yaml.YAMLError:
             raise SettingError(f"--set {pair!r}: the value cannot be read; write a number, true, false or a word") from None
     return settings
+
+
+def working(label: str) -> Status:
+    """A spinner on standard error while something of unknown length runs; nothing where that is no terminal."""
+    from rich.console import Console
+
+    return Console(stderr=True).status(label)
 
 
 @contextmanager

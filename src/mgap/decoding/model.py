@@ -146,9 +146,8 @@ class Model:
             return
         if not active:
             raise SettingError("there is no method to trace: answer inside `with model.using(method)`")
-        for mode in (Mode.ASSISTED, Mode.COMPILE):
-            if mode in modes:
-                raise UnsupportedDecoding(f"a trace cannot be kept in {mode.value} decoding: leave one of them out")
+        if Mode.ASSISTED in modes:  # one forward checks several tokens, and drops some of them
+            raise UnsupportedDecoding("a trace cannot be kept in assisted decoding: leave one of them out")
 
     def _read(self, made: Generated, texts: list[str], decoding: Decoding, recorder: Recorder | None) -> list[Answer]:
         tokenizer, end = self.backbone.tokenizer, self._end_ids()

@@ -29,7 +29,7 @@ class Recorder:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, seen: Observation) -> None:
-        last = {name: value[:, -1].detach() for name, value in seen.values.items()}
+        last = {name: value[:, -1].detach().clone() for name, value in seen.values.items()}  # a graph reuses its memory
         self.steps.append(StepRows(last, self._best(seen.before), self._best(seen.after)))
 
     def _best(self, logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import mgap
 from mgap.backbones.base import Backbone, HasBackbone, Identity
-from mgap.errors import BackboneMismatch, CorruptFile, SettingError
+from mgap.errors import BackboneMismatch, CorruptFile, PromptError, SettingError
 from mgap.states import storage
 from mgap.states.collect import blind_states
 from mgap.states.spectrum import principal_directions
@@ -76,6 +76,8 @@ class Subspace:
         `prompts` may be a generator: it is read once, and memory does not grow with its length. `rank="auto"` keeps
         the directions that stand out from noise (`states.spectrum.auto_rank`). `svd` is exact, lanczos or randomized.
         """
+        if isinstance(prompts, str):
+            raise PromptError("prompts must be several texts, not one: pass a list, or mgap.read_prompts(file)")
         backbone = Backbone.of(model)
         width = backbone.identity.hidden_size
         if isinstance(rank, int) and not 1 <= rank <= width:
