@@ -57,6 +57,30 @@ def test_an_older_checkpoint_without_a_template_gets_its_family_s(family, checkp
     assert torch.equal(*(m.backbone.encode([picture], ["What is this?"])["input_ids"] for m in (old, model)))
 
 
+def test_a_checkpoint_laid_out_as_on_the_hub_gives_the_same_inputs(family, checkpoints, tmp_path, picture, model):
+    """Hub repositories keep image, video and template settings in files of their own, and name the torchvision classes."""
+    hub = tmp_path / "hub"
+    shutil.copytree(checkpoints[family], hub)
+    config = json.loads((hub / "processor_config.json").read_text())
+    pictures = {k: v for k, v in config.pop("image_processor").items() if k != "image_processor_type"}
+    named = {"llava": "CLIPImageProcessor", "qwen3-vl": "Qwen2VLImageProcessorFast"}[family]
+    pictures |= {"image_processor_type": named, "processor_class": config["processor_class"]}
+    (hub / "preprocessor_config.json").write_text(json.dumps(pictures))
+    if family == "llava":
+        (hub / "processor_config.json").write_text(json.dumps(config))
+    else:
+        (hub / "processor_config.json").unlink()
+        videos = {**pictures, "video_processor_type": "Qwen3VLVideoProcessor"}
+        (hub / "video_preprocessor_config.json").write_text(json.dumps(videos))
+    template = (hub / "chat_template.jinja").read_text()
+    (hub / "chat_template.jinja").unlink()
+    (hub / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    loaded = mgap.load(str(hub)).backbone.encode([picture], ["What is this?"])
+    expected = model.backbone.encode([picture], ["What is this?"])
+    assert loaded.keys() == expected.keys()
+    assert all(torch.equal(loaded[key], expected[key]) for key in expected)
+
+
 def test_a_generic_model_without_a_template_says_so(model, monkeypatch):
     from mgap.backbones.base import Backbone
 
