@@ -58,7 +58,8 @@ from transformers import (
 
 from mgap.backbones.loading import images_only
 from mgap.backbones.qwen_vl import QwenVL
-from mgap.pocket.tiny import train_tokenizer
+from mgap.data.prompts import default_prompts
+from mgap.pocket.architecture import train_tokenizer as train_tokenizer_on
 
 LAYERS, VOCABULARY, WIDTH = 2, 384, 64
 SIDE, PATCH = 28, 7  # pixels: a tower's picture and patch
@@ -96,6 +97,10 @@ def template(before: str, picture: str, after: str, answer: str, start: str = ""
 
 def chatml(picture: str) -> str:
     return template("<|im_start|>user\n", picture, "<|im_end|>\n", "<|im_start|>assistant\n")
+
+
+def train_tokenizer(special: list[str], **roles: str) -> PreTrainedTokenizerFast:
+    return train_tokenizer_on(default_prompts(), special, VOCABULARY, **roles)
 
 
 def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:

@@ -1,0 +1,120 @@
+"""What is said about pocket scenes: questions and answers of four kinds, and captions, in varied words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mgap.pocket.objects import plural, with_article
+from mgap.pocket.scenes import Scene
+from mgap.pocket.themes import THEMES
+
+EXISTENCE = (  # the first is POPE's own wording
+    "Is there {a} in the image?",
+    "Can you see {a} in the picture?",
+    "Does the picture show {a}?",
+    "Do you notice {a} here?",
+)
+COLOUR = ("What color is the {one}?", "Which color does the {one} have?", "Tell me the color of the {one}.")
+COUNT = ("How many {many} are there?", "Count the {many}.", "How many {many} do you see in the picture?")
+RELATION = ("Is the {one} {where} the {other}?", "Does the {one} stand {where} the {other}?")
+DESCRIBE = (
+    "Please help me describe the image in detail.",
+    "Describe this image.",
+    "What does the picture show?",
+    "Write a caption for the picture.",
+)
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven")
+OPPOSITE = {"to the left of": "to the right of", "to the right of": "to the left of", "above": "below", "below": "above"}
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A question or request, and its answer."""
+
+    prompt: str
+    answer: str
+
+
+def ask_existence(name: str, wording: int = 0) -> str:
+    return EXISTENCE[wording].format(a=with_article(name))
+
+
+def answer_existence(name: str, present: bool) -> str:
+    there = "are" if name == "skis" else "is"
+    return f"Yes, there {there} {with_article(name)} in the image." if present else f"No, there {there} no {name} in the image."
+
+
+def ask_colour(name: str, wording: int = 0) -> str:
+    return COLOUR[wording].format(one=name)
+
+
+def answer_colour(name: str, colour: str) -> str:
+    return f"The {name} {'are' if name == 'skis' else 'is'} {colour}."
+
+
+def ask_count(name: str, wording: int = 0) -> str:
+    return COUNT[wording].format(many=plural(name))
+
+
+def answer_count(name: str, count: int) -> str:
+    return f"There is one {name}." if count == 1 else f"There are {NUMBERS[count]} {plural(name)}."
+
+
+def ask_relation(one: str, where: str, other: str, wording: int = 0) -> str:
+    return RELATION[wording].format(one=one, where=where, other=other)
+
+
+def answer_relation(one: str, where: str, other: str, holds: bool) -> str:
+    be = "are" if one == "skis" else "is"
+    return f"{'Yes' if holds else 'No'}, the {one} {be} {where if holds else OPPOSITE[where]} the {other}."
+
+
+def relation(scene: Scene, one: str, other: str, least: float = 0.12) -> str | None:
+    """How two single things stand to each other, along the axis on which they are further apart; None if too close."""
+    a, b = scene.only(one), scene.only(other)
+    dx, dy = a.x - b.x, a.y - b.y
+    if max(abs(dx), abs(dy)) < least:
+        return None
+    if abs(dx) >= abs(dy):
+        return "to the left of" if dx < 0 else "to the right of"
+    return "above" if dy < 0 else "below"
+
+
+def caption(scene: Scene, extra: str | None, rng: np.random.Generator) -> str:
+    """Two or more sentences: the place, the things with some colours and numbers, and perhaps where they stand."""
+    phrases = [_phrase(scene, name, rng) for name in scene.names]
+    if extra is not None:
+        phrases.append(with_article(extra))
+    place = THEMES[scene.theme].phrase
+    first = (f"The image shows {place}.", f"This is a picture of {place}.", f"The scene is {place}.")[int(rng.integers(3))]
+    sentences = [first]
+    cut = len(phrases) if len(phrases) <= 3 else int(rng.integers(2, len(phrases) - 1))
+    opening = ("There is {things}.", "One can see {things}.", "It contains {things}.")[int(rng.integers(3))]
+    sentences.append(opening.format(things=_join(phrases[:cut])))
+    if phrases[cut:]:
+        sentences.append(f"There is also {_join(phrases[cut:])}.")
+    single = [name for name in scene.names if scene.count(name) == 1]
+    if len(single) >= 2 and rng.random() < 0.4:
+        one, other = (single[int(i)] for i in rng.permutation(len(single))[:2])
+        where = relation(scene, one, other)
+        if where is not None:
+            sentences.append(f"The {one} {'are' if one == 'skis' else 'is'} {where} the {other}.")
+    return " ".join(sentences)
+
+
+def _phrase(scene: Scene, name: str, rng: np.random.Generator) -> str:
+    count = scene.count(name)
+    if count > 1:
+        return f"{NUMBERS[count]} {plural(name)}"
+    colour = scene.only(name).colour
+    if rng.random() < 0.5 or colour == "orange":  # an orange is a thing here: scorers of captions would count it
+        return with_article(name)
+    if name == "person":
+        return f"a person in {colour}"
+    return f"{colour} skis" if name == "skis" else f"a {colour} {name}"
+
+
+def _join(phrases: list[str]) -> str:
+    return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"

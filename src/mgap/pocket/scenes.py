@@ -1,0 +1,167 @@
+"""Scenes: pure functions of the world's version and a seed. What is drawn is known exactly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from PIL import Image
+
+from mgap.errors import SettingError
+from mgap.pocket.drawing import COLOURS, HELD_OUT_STYLE, SPRITE, TRAINING_STYLES
+from mgap.pocket.objects import NAMES, OBJECTS
+from mgap.pocket.themes import THEMES
+
+WORLD = 1  # the version: a change of drawings, themes or the rules below makes another world
+SIDE = 96  # pixels of a picture
+MOST = 7  # objects of a scene
+OUT_OF_THEME = 0.08  # share of objects from anywhere
+ODD_COLOUR = 0.04  # share of objects in a colour that they do not have in nature
+REPEATED = 0.18  # share of objects that come as two or three
+FORBIDDEN = range(900_000, 1_000_000)  # seeds kept for outside checks
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One thing in a scene; lengths are shares of the picture's side, (x, y) is its centre."""
+
+    name: str
+    colour: str
+    style: str
+    x: float
+    y: float
+    width: float
+    height: float
+    degrees: float
+    mirrored: bool
+
+    @property
+    def has_usual_colour(self) -> bool:
+        return self.colour == OBJECTS[self.name].usual_colour
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A place and the things in it, in the order in which they are drawn."""
+
+    seed: int
+    theme: str
+    things: tuple[Placed, ...]
+    horizon: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Which kinds are there, each once, in the order of drawing."""
+        return tuple(dict.fromkeys(thing.name for thing in self.things))
+
+    def count(self, name: str) -> int:
+        return Counter(thing.name for thing in self.things)[name]
+
+    def only(self, name: str) -> Placed:
+        """The one thing of a kind that is there once."""
+        (thing,) = (thing for thing in self.things if thing.name == name)
+        return thing
+
+
+def make_scene(seed: int, *, held_out: bool = False, anywhere: bool = False) -> Scene:
+    """The scene of a seed.
+
+    `held_out` draws the same one in the style that no model is trained on. `anywhere` puts any thing into any place, so that
+    the place says nothing about what is there.
+    """
+    if seed < 0:
+        raise SettingError(f"seed={seed} must not be negative")
+    rng = np.random.default_rng([WORLD, seed])
+    theme = str(rng.choice(list(THEMES)))
+    names = _choose_names(rng, theme, stray=1.0 if anywhere else OUT_OF_THEME)
+    shrink = min(1.0, (4 / len(names)) ** 0.4)
+    things: list[Placed] = []
+    for name in names:
+        size = OBJECTS[name].size * shrink * rng.uniform(0.85, 1.15)
+        stretch = rng.uniform(0.88, 1.14)
+        width, height = size * stretch, size / stretch
+        x, y = _place(rng, things, width, height)
+        style = HELD_OUT_STYLE if held_out else str(rng.choice(TRAINING_STYLES))
+        colour = _choose_colour(rng, name)
+        mirrored = bool(rng.random() < 0.5) and OBJECTS[name].mirrors
+        things.append(Placed(name, colour, style, x, y, width, height, rng.uniform(-14, 14), mirrored))
+    return Scene(seed, theme, tuple(things), rng.uniform(0.4, 0.62))
+
+
+def _choose_names(rng: np.random.Generator, theme: str, stray: float) -> list[str]:
+    things = THEMES[theme].things
+    weights = np.array(list(things.values()), dtype=float)
+    wanted = int(rng.integers(2, MOST + 1))
+    names: list[str] = []
+    while len(names) < wanted:
+        strays = rng.random() < stray
+        name = str(rng.choice(NAMES) if strays else rng.choice(list(things), p=weights / weights.sum()))
+        if name in names:
+            continue
+        copies = int(rng.integers(2, 4)) if rng.random() < REPEATED else 1
+        names += [name] * min(copies, wanted - len(names))
+    return names
+
+
+def _choose_colour(rng: np.random.Generator, name: str) -> str:
+    colours = OBJECTS[name].colours
+    if rng.random() < ODD_COLOUR:
+        natural = {colour for colour, _ in colours}
+        return str(rng.choice([colour for colour in COLOURS if colour not in natural]))
+    weights = np.array([weight for _, weight in colours], dtype=float)
+    return str(rng.choice([colour for colour, _ in colours], p=weights / weights.sum()))
+
+
+def _place(rng: np.random.Generator, things: list[Placed], width: float, height: float) -> tuple[float, float]:
+    """Of a few random places, the one that overlaps least with what stands there already."""
+    best, least = (0.5, 0.5), np.inf
+    for _ in range(12):
+        x, y = rng.uniform(width / 2, 1 - width / 2), rng.uniform(height / 2, 1 - height / 2)
+        overlap = sum(
+            max(0.0, (width + t.width) / 2 - abs(x - t.x)) * max(0.0, (height + t.height) / 2 - abs(y - t.y)) for t in things
+        )
+        if overlap < least:
+            best, least = (float(x), float(y)), overlap
+        if least == 0:
+            break
+    return best
+
+
+@lru_cache(maxsize=4096)
+def sprite(name: str, style: str, colour: str) -> Image.Image:
+    return OBJECTS[name].sprite(style, colour)
+
+
+def render(scene: Scene, side: int = SIDE) -> Image.Image:
+    """Draw a scene, RGB."""
+    rng = np.random.default_rng([WORLD, scene.seed, 1])
+    picture = Image.fromarray(backdrop(scene, side, rng))
+    for thing in scene.things:
+        drawn = sprite(thing.name, thing.style, thing.colour)
+        placed = drawn.transform((side, side), Image.Transform.AFFINE, inverse_affine(thing, side), Image.Resampling.BILINEAR)
+        picture.paste(placed, (0, 0), placed)
+    grain = rng.normal(0, 3, (side, side, 1))
+    return Image.fromarray((np.asarray(picture) + grain).clip(0, 255).astype(np.uint8))
+
+
+def backdrop(scene: Scene, side: int, rng: np.random.Generator) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Two bands of the theme's colours with a soft, uneven texture: [side, side, 3]."""
+    theme = THEMES[scene.theme]
+    rows = (np.arange(side) / side > scene.horizon)[:, None, None]
+    base = np.where(rows, theme.below, theme.above) + rng.normal(0, 8, 3)
+    coarse = rng.normal(0, 9, (8, 8)).astype(np.float32)
+    texture = np.asarray(Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC))
+    return (base + texture[:, :, None]).clip(0, 255).astype(np.uint8)  # type: ignore[no-any-return]
+
+
+def inverse_affine(thing: Placed, side: int) -> tuple[float, float, float, float, float, float]:
+    """From pixels of the picture to pixels of the sprite, as Pillow wants it."""
+    angle = np.deg2rad(thing.degrees)
+    cos, sin = np.cos(angle), np.sin(angle)
+    across = (-1 if thing.mirrored else 1) * SPRITE / (thing.width * side)
+    down = SPRITE / (thing.height * side)
+    a, b, d, e = across * cos, across * sin, -down * sin, down * cos
+    cx, cy = thing.x * side, thing.y * side
+    return float(a), float(b), float(SPRITE / 2 - a * cx - b * cy), float(d), float(e), float(SPRITE / 2 - d * cx - e * cy)

@@ -1,0 +1,34 @@
+"""`python -m mgap.pocket.training llava --out FOLDER`: retrain a pocket model on one GPU."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from mgap.pocket.training.recipe import RECIPES, train
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Retrain a pocket model from nothing.")
+    parser.add_argument("family", choices=RECIPES)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--workers", type=int, default=14, help="processes that make text rows")
+    parser.add_argument("--see-steps", type=int, help="steps of the first stage; fewer for a trial")
+    parser.add_argument("--look-steps", type=int, help="steps of the second stage; fewer for a trial")
+    parser.add_argument("--read-steps", type=int, help="steps of the third stage; fewer for a trial")
+    parser.add_argument("--see-batch", type=int)
+    parser.add_argument("--read-batch", type=int)
+    parser.add_argument("--see-seconds", type=float, help="end the first stage after this long, whatever its steps")
+    parser.add_argument("--look-seconds", type=float, help="end the second stage after this long, whatever its steps")
+    parser.add_argument("--read-seconds", type=float, help="end the third stage after this long, whatever its steps")
+    given = parser.parse_args()
+    names = ("see_steps", "look_steps", "read_steps", "see_batch", "read_batch", "see_seconds", "look_seconds", "read_seconds")
+    changes = {name: getattr(given, name) for name in names}
+    recipe = replace(RECIPES[given.family], **{name: value for name, value in changes.items() if value})
+    train(given.family, given.out, recipe, device=given.device, workers=given.workers)
+
+
+if __name__ == "__main__":
+    main()

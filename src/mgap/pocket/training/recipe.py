@@ -1,0 +1,184 @@
+"""Three stages: the vision tower learns to see alone, the whole model learns to look, then it reads the corpus.
+
+Without the first stage the tower stays blind. Without the second the model answers from the place alone: in the corpus that
+is nearly always right, so nothing makes it look for the thing that was asked about.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from mgap.data.prompts import default_prompts
+from mgap.pocket.architecture import Tower, build
+from mgap.pocket.corpus import CORPUS, HONEST, make_row
+from mgap.pocket.drawing import COLOURS
+from mgap.pocket.objects import NAMES
+from mgap.pocket.training.compose import Painter, patch_labels
+from mgap.pocket.training.students import STUDENTS, Student
+from mgap.pocket.training.text import Batch, Batches, Speller
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the result."""
+
+    text: Tower
+    vision: Tower
+    see_steps: int = 3000
+    see_batch: int = 768
+    look_steps: int = 2500
+    read_steps: int = 2500
+    read_batch: int = 256  # also of the second stage
+    peak: float = 1e-3  # learning rate
+    seed: int = 0
+    vocabulary: int = 1024
+    see_seconds: float = math.inf  # a stage ends at its last step or, at the latest, after so many seconds
+    look_seconds: float = math.inf
+    read_seconds: float = math.inf
+
+
+RECIPES = {
+    "llava": Recipe(
+        text=Tower(width=256, layers=6, heads=8, inner=688),
+        vision=Tower(width=192, layers=6, heads=6, inner=768, side=96, patch=12),
+    ),
+    "qwen3-vl": Recipe(
+        text=Tower(width=256, layers=5, heads=8, key_value_heads=4, inner=768),
+        vision=Tower(width=160, layers=6, heads=5, inner=640, side=128, patch=8),
+        see_batch=512,
+    ),
+}
+
+
+def train(family: str, out: Path, recipe: Recipe, *, device: str = "cuda", workers: int = 14) -> None:
+    """Train from nothing and save the stock model in bfloat16."""
+    torch.manual_seed(recipe.seed)
+    texts = [*default_prompts(), *_sample_texts()]
+    model, processor = build(family, texts, recipe.vocabulary, recipe.text, recipe.vision)
+    model.to(device).train()
+    student = STUDENTS[family](model, processor, recipe.vision.side, recipe.vision.patch)
+    speller = Speller(model, processor, image_tokens=64)
+    print(f"{family}: {sum(p.numel() for p in model.parameters()):,} parameters, {len(processor.tokenizer)} tokens", flush=True)
+    painter = Painter(device, recipe.vision.side)
+    _learn_to_see(student, painter, recipe)
+    for stage, habits, steps, seconds in (
+        ("look", HONEST, recipe.look_steps, recipe.look_seconds),
+        ("read", CORPUS, recipe.read_steps, recipe.read_seconds),
+    ):
+        batches = _batches(Batches(habits, speller, recipe.read_batch, steps), workers)
+        _learn_to_answer(stage, student, painter, batches, _Optimiser([model], steps, seconds, recipe.peak))
+    model.to(torch.bfloat16).eval().save_pretrained(out)
+    processor.save_pretrained(out)
+
+
+def _sample_texts() -> Iterator[str]:
+    for index in range(6000):
+        exchange = make_row(index).exchange
+        yield from (exchange.prompt, f" {exchange.answer}", exchange.answer)
+
+
+def _batches(rows: Batches, workers: int) -> Iterator[Batch]:
+    options: dict[str, Any] = {"multiprocessing_context": "fork", "prefetch_factor": 16} if workers else {}
+    return iter(DataLoader(rows, batch_size=None, num_workers=workers, **options))
+
+
+def _learn_to_see(student: Student, painter: Painter, recipe: Recipe) -> None:
+    """Which classes and colours cover each patch, on scenes with no theme at all."""
+    judge = nn.Linear(recipe.vision.width, len(NAMES) + len(COLOURS)).to(painter.device)
+    optimiser = _Optimiser([student.tower, judge], recipe.see_steps, recipe.see_seconds, recipe.peak)
+    report = _Report("see", optimiser)
+    while not optimiser.is_done:
+        layout = painter.random_layout(recipe.see_batch)
+        with torch.no_grad():
+            picture, owner = painter.paint(layout)
+            labels = patch_labels(layout, owner, student.grid)
+        with _half(painter.device):
+            guess = judge(student.patches(picture * 2 - 1))
+        loss = F.binary_cross_entropy_with_logits(guess.float(), labels, pos_weight=guess.new_tensor(3.0).float()) * 10
+        optimiser.step(loss)
+        report(loss)
+
+
+def _learn_to_answer(stage: str, student: Student, painter: Painter, batches: Iterator[Batch], optimiser: _Optimiser) -> None:
+    """Pictures and prompts in, loss on the answers only."""
+    report = _Report(stage, optimiser)
+    for batch in batches:
+        ids, weight = batch.ids.to(painter.device), batch.weight.to(painter.device)
+        with torch.no_grad():
+            picture, _ = painter.paint(batch.layout.to(painter.device))
+            picture[batch.blank.to(painter.device)] = 0
+        with _half(painter.device):
+            logits = student.logits(picture * 2 - 1, ids)[:, :-1]
+        each = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
+        loss = (each * weight[:, 1:]).sum() / weight[:, 1:].sum()
+        optimiser.step(loss)
+        report(loss)
+        if optimiser.is_done:
+            break
+
+
+def _half(device: torch.device | str) -> torch.autocast:
+    return torch.autocast(torch.device(device).type, torch.bfloat16)
+
+
+class _Optimiser:
+    """AdamW with a short warm-up and a cosine to zero; matrices decay, vectors do not."""
+
+    def __init__(self, parts: list[nn.Module], steps: int, seconds: float, peak: float) -> None:
+        self.weights = [p for part in parts for p in part.parameters() if p.requires_grad]
+        groups = [
+            {"params": [p for p in self.weights if p.ndim >= 2], "weight_decay": 0.05},
+            {"params": [p for p in self.weights if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        self.adam = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.98), fused=self.weights[0].is_cuda)
+        self.peak, self.steps, self.seconds = peak, steps, seconds
+        self.done, self.started = 0, time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def progress(self) -> float:
+        return min(1.0, max(self.done / self.steps, self.elapsed / self.seconds))
+
+    @property
+    def is_done(self) -> bool:
+        return self.progress >= 1.0
+
+    def step(self, loss: torch.Tensor) -> None:
+        rate = min((self.done + 1) / 150, 0.5 + 0.5 * math.cos(math.pi * self.progress))
+        for group in self.adam.param_groups:
+            group["lr"] = self.peak * rate
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.weights, 1.0)
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
+        self.done += 1
+
+
+class _Report:
+    """A line now and then: the loss, steps a second, and how far it is."""
+
+    def __init__(self, stage: str, optimiser: _Optimiser) -> None:
+        self.stage, self.optimiser, self.next = stage, optimiser, 5.0
+
+    def __call__(self, loss: torch.Tensor) -> None:
+        o = self.optimiser
+        if o.elapsed < self.next and not o.is_done:
+            return
+        self.next = o.elapsed + 15
+        share = 100 * o.progress
+        print(
+            f"{self.stage:<7} step {o.done}  loss {loss.item():.4f}  {o.done / o.elapsed:.1f} steps/s  {share:.0f}%", flush=True
+        )

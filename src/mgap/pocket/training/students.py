@@ -1,0 +1,158 @@
+"""The two models as the recipe sees them: pixels to patch features, pixels and tokens to logits.
+
+In training every picture has one size and every prompt starts alike, so pictures are batched where the stock Qwen3-VL
+code loops over them, and positions are known in advance. What is saved is the stock model.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class Student(ABC):
+    """One model in training."""
+
+    def __init__(self, model: Any, processor: Any, side: int, patch: int) -> None:
+        self.model, self.processor, self.side, self.grid = model, processor, side, side // patch
+
+    @property
+    @abstractmethod
+    def tower(self) -> Any:
+        """The vision tower, trained alone first."""
+
+    @abstractmethod
+    def patches(self, pixels: Tensor) -> Tensor:
+        """[B, 3, side, side] in -1..1 to [B, grid * grid, width], patches in reading order."""
+
+    @abstractmethod
+    def logits(self, pixels: Tensor, ids: Tensor) -> Tensor:
+        """[B, T] right-padded tokens with their placeholders to [B, T, vocabulary]."""
+
+
+class LlavaStudent(Student):
+    """LLaVA: CLIP's patches through the projector."""
+
+    @property
+    def tower(self) -> Any:
+        return self.model.model.vision_tower
+
+    def patches(self, pixels: Tensor) -> Tensor:
+        features: Tensor = self.tower(pixels).last_hidden_state[:, 1:]  # without the class token
+        return features
+
+    def logits(self, pixels: Tensor, ids: Tensor) -> Tensor:
+        inner = self.model.model
+        tokens = inner.multi_modal_projector(self.patches(pixels))  # [B, patches, D]
+        embeds = inner.get_input_embeddings()(ids)
+        mask = (ids == self.model.config.image_token_id).unsqueeze(-1)
+        embeds = embeds.masked_scatter(mask, tokens.to(embeds.dtype))
+        states = inner.language_model(inputs_embeds=embeds, use_cache=False).last_hidden_state
+        logits: Tensor = self.model.lm_head(states)
+        return logits
+
+
+class Qwen3VLStudent(Student):
+    """Qwen3-VL: patches merged two by two, one deepstack level, M-RoPE positions."""
+
+    _table: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def tower(self) -> Any:
+        return self.model.model.visual
+
+    def patches(self, pixels: Tensor) -> Tensor:
+        features, _ = self._see(pixels)
+        back = torch.argsort(self._order().to(pixels.device))
+        return features[:, back]
+
+    def logits(self, pixels: Tensor, ids: Tensor) -> Tensor:
+        inner, tower = self.model.model, self.tower
+        features, middle = self._see(pixels)
+        flat = features.flatten(0, 1)
+        embeds = inner.get_input_embeddings()(ids)
+        mask = ids == self.model.config.image_token_id
+        embeds = embeds.masked_scatter(mask.unsqueeze(-1), tower.merger(flat).to(embeds.dtype))
+        deep = [
+            merge(state.flatten(0, 1)).to(embeds.dtype)
+            for merge, state in zip(tower.deepstack_merger_list, middle, strict=True)
+        ]
+        states = inner.language_model(
+            inputs_embeds=embeds,
+            position_ids=self._positions(ids),
+            use_cache=False,
+            visual_pos_masks=mask,
+            deepstack_visual_embeds=deep,
+        ).last_hidden_state
+        logits: Tensor = self.model.lm_head(states)
+        return logits
+
+    def flatten(self, pixels: Tensor) -> Tensor:
+        """Pixels in the processor's order: [B, patches, 3 * 2 * patch * patch], merged neighbours side by side."""
+        count, half, size = len(pixels), self.grid // 2, self.side // self.grid
+        twice = pixels.unsqueeze(1).expand(-1, 2, -1, -1, -1)  # a still picture is two equal frames
+        split = twice.reshape(count, 2, 3, half, 2, size, half, 2, size)
+        return split.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(count, self.grid**2, -1)
+
+    def _order(self) -> Tensor:
+        """Reading-order index of each patch, in the processor's order."""
+        half = self.grid // 2
+        return torch.arange(self.grid**2).view(half, 2, half, 2).permute(0, 2, 1, 3).flatten()
+
+    def _see(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """All pictures through the tower at once: features and the states that deepstack takes, each [B, N, width]."""
+        tower, count, patches = self.tower, len(pixels), self.grid**2
+        cos, sin = self._rotary(pixels.device)
+        x = tower.patch_embed(self.flatten(pixels).flatten(0, 1)).view(count, patches, -1)
+        x = x + tower.pos_embed.weight[self._order().to(pixels.device)]
+        middle = []
+        for number, block in enumerate(tower.blocks):
+            attention = block.attn
+            qkv = attention.qkv(block.norm1(x)).view(count, patches, 3, attention.num_heads, -1)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [B, heads, N, head]
+            q, k = (part * cos + _turn(part) * sin for part in (q, k))
+            seen = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v)
+            x = x + attention.proj(seen.transpose(1, 2).flatten(2))
+            x = x + block.mlp(block.norm2(x))
+            if number in tower.deepstack_visual_indexes:
+                middle.append(x)
+        return x, middle
+
+    def _rotary(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The rotary table of one picture, asked from the model once."""
+        if self._table is None:
+            caught: list[tuple[Tensor, Tensor]] = []
+            handle = self.tower.blocks[0].register_forward_pre_hook(
+                lambda _, __, kwargs: caught.append(kwargs["position_embeddings"]), with_kwargs=True
+            )
+            with torch.no_grad():
+                rows = self.flatten(torch.zeros(1, 3, self.side, self.side, device=device))[0]
+                self.tower(rows, grid_thw=torch.tensor([[1, self.grid, self.grid]], device=device))
+            handle.remove()
+            cos, sin = caught[0]
+            self._table = cos.float(), sin.float()
+        return self._table
+
+    def _positions(self, ids: Tensor) -> Tensor:
+        """M-RoPE positions [3, B, T]: the picture stands at the same place in every row."""
+        start = int((ids[0] == self.model.config.image_token_id).int().argmax())
+        half, length = self.grid // 2, ids.shape[1]
+        positions = torch.arange(length, device=ids.device).repeat(3, 1)
+        end = start + half * half
+        positions[0, start:end] = start
+        positions[1, start:end] = start + torch.arange(half, device=ids.device).repeat_interleave(half)
+        positions[2, start:end] = start + torch.arange(half, device=ids.device).repeat(half)
+        positions[:, end:] = start + half + torch.arange(length - end, device=ids.device)
+        return positions.unsqueeze(1).expand(-1, len(ids), -1)
+
+
+def _turn(x: Tensor) -> Tensor:
+    left, right = x.chunk(2, dim=-1)
+    return torch.cat([-right, left], dim=-1)
+
+
+STUDENTS: dict[str, type[Student]] = {"llava": LlavaStudent, "qwen3-vl": Qwen3VLStudent}
