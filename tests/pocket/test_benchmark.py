@@ -1,12 +1,15 @@
-"""Pocket-POPE: balanced, true, and refused on seeds that are not for it."""
+"""Pocket-POPE, -CHAIR and -AMBER: balanced, true, and refused on seeds that are not for them."""
 
+import re
 from collections import Counter
 
 import pytest
 
 from mgap.errors import SettingError
-from mgap.pocket.benchmark import ASKED, SPLITS, TEST, pope, scenes, world_statistics
+from mgap.pocket.benchmark import ASKED, SPLITS, TEST, amber, chair_truth, pope, scenes, world_statistics
 from mgap.pocket.corpus import FIRST_TRAINING_SEED
+from mgap.pocket.language import NUMBERS, ask_existence
+from mgap.pocket.objects import plural
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +67,43 @@ def test_the_held_out_version_asks_the_same(questions):
     held_out = list(pope("random", TEST, 60, held_out=True))
     assert [q.text for q in held_out] == [q.text for q in questions["random"]]
     assert {t.style for q in held_out for t in q.scene.things} == {"sketch"}
+
+
+def test_the_truth_for_captions_is_what_is_drawn():
+    truth = chair_truth(count=20)
+    for scene in scenes(TEST, 20):
+        assert truth[str(scene.seed)] == {"segmentation": sorted(scene.names), "caption_only": []}
+
+
+def test_amber_asks_every_kind_in_its_own_format():
+    queries, annotations = amber(count=80)
+    assert [q["id"] for q in queries] == [a["id"] for a in annotations] == list(range(1, len(queries) + 1))
+    assert all(list(q) == ["id", "image", "query"] for q in queries)
+    kinds = Counter((a["type"], a["truth"]) for a in annotations if a["type"] != "generative")
+    assert [a["type"] for a in annotations[:81]].count("generative") == 80
+    assert all(set(a["truth"]).isdisjoint(a["hallu"]) for a in annotations[:80])
+    assert kinds["discriminative-attribute-state", "yes"] == kinds["discriminative-attribute-state", "no"] > 40
+    assert kinds["discriminative-attribute-number", "yes"] == kinds["discriminative-attribute-number", "no"] > 40
+    assert kinds["discriminative-relation", "yes"] == kinds["relation", "no"] > 20
+    assert kinds["discriminative-hallucination", "no"] > 150
+    assert len(kinds) == 7
+
+
+def test_ambers_truths_hold():
+    queries, annotations = amber(count=80)
+    by_image = {f"pocket_{scene.seed}.png": scene for scene in scenes(TEST, 80)}
+    checked = Counter()
+    for query, annotation in zip(queries, annotations, strict=True):
+        scene, text = by_image[query["image"]], query["query"]
+        if match := re.match(r"(?:Is|Are) the ([a-z ]+) (\w+) in this image\?", text):
+            holds = scene.only(match[1]).colour == match[2]
+        elif match := re.match(r"(?:Is|Are) there (one|two|three) ([a-z ]+) in this image\?", text):
+            wanted = NUMBERS.index(match[1])
+            holds = any(scene.count(name) == wanted and match[2] in (name, plural(name)) for name in scene.names)
+        elif annotation["type"] == "discriminative-hallucination":
+            holds = any(text == ask_existence(name) for name in scene.names)
+        else:
+            continue
+        checked[annotation["type"]] += 1
+        assert holds == (annotation["truth"] == "yes"), text
+    assert len(checked) == 3

@@ -14,9 +14,11 @@ import numpy as np
 
 from mgap.errors import SettingError
 from mgap.pocket import language
-from mgap.pocket.corpus import FIRST_TRAINING_SEED
+from mgap.pocket.corpus import FIRST_TRAINING_SEED, other_count
+from mgap.pocket.drawing import COLOURS
 from mgap.pocket.objects import NAMES
 from mgap.pocket.scenes import FORBIDDEN, WORLD, Scene, make_scene
+from mgap.pocket.themes import THEMES
 
 SPLITS = ("random", "popular", "adversarial")
 DEVELOPMENT, TEST, STATISTICS = (
@@ -67,6 +69,60 @@ def pope(split: str, first: int = TEST, count: int = 500, *, held_out: bool = Fa
         for there, not_there in zip(present, absent, strict=True):
             yield Question(scene, language.ask_existence(there), "yes", there)
             yield Question(scene, language.ask_existence(not_there), "no", not_there)
+
+
+def chair_truth(first: int = TEST, count: int = 500) -> dict[str, dict[str, list[str]]]:
+    """Pocket-CHAIR's ground truth by scene, as the package keeps COCO's: what is drawn is exact, so captions add nothing."""
+    return {str(s.seed): {"segmentation": sorted(s.names), "caption_only": []} for s in scenes(first, count)}
+
+
+def amber(
+    first: int = TEST, count: int = 500, *, held_out: bool = False
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Pocket-AMBER: queries and annotations, as AMBER writes them; the generative ones first.
+
+    Kinds: a request to describe; whether a single thing has a colour (state), how many there are (number), what is typical of
+    the place and absent (hallucination), and how two things stand to each other (relation). Yes and no are asked in pairs, but
+    for hallucination, where the truth is always no.
+    """
+    shown = list(scenes(first, count, held_out=held_out))
+    asked: list[tuple[Scene, str, str, dict[str, object]]]
+    asked = [(s, language.DESCRIBE[1], "generative", {"truth": list(s.names), "hallu": _typical_absent(s)}) for s in shown]
+    for scene in shown:
+        rng = np.random.default_rng([WORLD, scene.seed, 5])
+        asked += [(scene, text, f"discriminative-{kind}", {"truth": truth}) for text, kind, truth in _discriminate(scene, rng)]
+    queries, annotations = [], []
+    for number, (scene, text, kind, truth) in enumerate(asked, start=1):
+        kind = "relation" if (kind, truth["truth"]) == ("discriminative-relation", "no") else kind  # AMBER's own naming
+        queries.append({"id": number, "image": f"pocket_{scene.seed}.png", "query": text})
+        annotations.append({"id": number, "type": kind, **truth})
+    return queries, annotations
+
+
+def _discriminate(scene: Scene, rng: np.random.Generator) -> Iterator[tuple[str, str, str]]:
+    """(question, kind, truth) of one scene."""
+    single = [name for name in scene.names if scene.count(name) == 1]
+    coloured = [name for name in single if name != "person"]
+    if coloured:
+        name = str(rng.choice(coloured))
+        colour = scene.only(name).colour
+        yield language.ask_is_colour(name, colour), "attribute-state", "yes"
+        yield language.ask_is_colour(name, str(rng.choice([c for c in COLOURS if c != colour]))), "attribute-state", "no"
+    name = str(rng.choice(scene.names))
+    number = scene.count(name)
+    if number <= 3:
+        yield language.ask_is_count(name, number), "attribute-number", "yes"
+        yield language.ask_is_count(name, other_count(number, rng)), "attribute-number", "no"
+    for absent in _typical_absent(scene)[:3]:
+        yield language.ask_existence(absent), "hallucination", "no"
+    if len(single) >= 2 and (where := language.relation(scene, single[0], single[1])) is not None:
+        yield language.ask_relation(single[0], where, single[1]), "relation", "yes"
+        yield language.ask_relation(single[0], language.OPPOSITE[where], single[1]), "relation", "no"
+
+
+def _typical_absent(scene: Scene) -> list[str]:
+    things = THEMES[scene.theme].things
+    return sorted((name for name in things if name not in scene.names), key=lambda name: -things[name])[:5]
 
 
 def _absent(scene: Scene, split: str, rng: np.random.Generator) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgap.pocket import language
+from mgap.pocket.drawing import COLOURS
 from mgap.pocket.language import Exchange
 from mgap.pocket.objects import NAMES, OBJECTS
 from mgap.pocket.scenes import WORLD, Scene, make_scene
@@ -72,7 +73,7 @@ def _write(kind: str, scene: Scene, extra: str | None, habits: Habits, rng: np.r
         prompt = language.DESCRIBE[int(rng.integers(len(language.DESCRIBE)))]
         return Exchange(prompt, language.caption(scene, extra, rng))
     if kind == "count":
-        return _count(scene, extra, rng)
+        return _count(scene, extra, habits, rng)
     found = None
     if kind == "colour":
         found = _colour(scene, extra, habits, rng)
@@ -100,16 +101,27 @@ def _colour(scene: Scene, extra: str | None, habits: Habits, rng: np.random.Gene
             colour = OBJECTS[name].usual_colour
     else:
         return None
+    if rng.random() < 0.5:
+        asked = colour if rng.random() < habits.yes else str(rng.choice([c for c in COLOURS if c != colour]))
+        return Exchange(language.ask_is_colour(name, asked), language.answer_is_colour(name, asked, colour))
     return Exchange(language.ask_colour(name, int(rng.integers(len(language.COLOUR)))), language.answer_colour(name, colour))
 
 
-def _count(scene: Scene, extra: str | None, rng: np.random.Generator) -> Exchange:
+def _count(scene: Scene, extra: str | None, habits: Habits, rng: np.random.Generator) -> Exchange:
     repeated = [name for name in scene.names if scene.count(name) > 1]
     name = str(rng.choice(repeated if repeated and rng.random() < 0.5 else scene.names))
     if rng.random() < 0.15:
         name = str(rng.choice([n for n in NAMES if n not in scene.names and n != extra]))
-    wording = int(rng.integers(len(language.COUNT)))
-    return Exchange(language.ask_count(name, wording), language.answer_count(name, scene.count(name)))
+    count = scene.count(name)
+    if count and rng.random() < 0.5:
+        asked = count if rng.random() < habits.yes else other_count(count, rng)
+        return Exchange(language.ask_is_count(name, asked), language.answer_is_count(name, asked, count))
+    return Exchange(language.ask_count(name, int(rng.integers(len(language.COUNT)))), language.answer_count(name, count))
+
+
+def other_count(count: int, rng: np.random.Generator) -> int:
+    """A number from one to three that is not the true one."""
+    return int(rng.choice([number for number in (1, 2, 3) if number != count]))
 
 
 def _relation(scene: Scene, rng: np.random.Generator) -> Exchange | None:

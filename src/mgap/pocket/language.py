@@ -62,6 +62,22 @@ def answer_count(name: str, count: int) -> str:
     return f"There is one {name}." if count == 1 else f"There are {NUMBERS[count]} {plural(name)}."
 
 
+def ask_is_colour(name: str, colour: str) -> str:
+    return f"{'Are' if name == 'skis' else 'Is'} the {name} {colour} in this image?"
+
+
+def answer_is_colour(name: str, asked: str, colour: str) -> str:
+    return f"{'Yes' if asked == colour else 'No'}, {_lower(answer_colour(name, colour))}"
+
+
+def ask_is_count(name: str, count: int) -> str:
+    return f"Is there one {name} in this image?" if count == 1 else f"Are there {NUMBERS[count]} {plural(name)} in this image?"
+
+
+def answer_is_count(name: str, asked: int, count: int) -> str:
+    return f"{'Yes' if asked == count else 'No'}, {_lower(answer_count(name, count))}"
+
+
 def ask_relation(one: str, where: str, other: str, wording: int = 0) -> str:
     return RELATION[wording].format(one=one, where=where, other=other)
 
@@ -114,6 +130,10 @@ def _phrase(scene: Scene, name: str, rng: np.random.Generator) -> str:
     if name == "person":
         return f"a person in {colour}"
     return f"{colour} skis" if name == "skis" else f"a {colour} {name}"
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
 
 
 def _join(phrases: list[str]) -> str:
