@@ -1,5 +1,6 @@
 """What the probe says about heads of every kind, and that MGAP is exact or refused on each."""
 
+import shutil
 import warnings
 
 import pytest
@@ -96,6 +97,21 @@ def test_weights_in_four_bits_are_still_linear(fresh, prior, picture):
     assert head.weights == "Linear4bit"
     logits, expected = corrected_and_expected(fresh, picture, prior)
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-4)
+
+
+def test_a_quantised_checkpoint_is_loaded_onto_the_device(checkpoints, tmp_path):
+    from transformers import BitsAndBytesConfig, LlavaForConditionalGeneration
+
+    four_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.float32)
+    LlavaForConditionalGeneration.from_pretrained(
+        checkpoints["llava"], quantization_config=four_bits, device_map={"": "cpu"}
+    ).save_pretrained(tmp_path)
+    for file in checkpoints["llava"].iterdir():
+        if not (tmp_path / file.name).exists():
+            shutil.copy(file, tmp_path)
+    model = mgap.load(str(tmp_path), device="cpu")
+    assert type(model.backbone.layers[0].mlp.up_proj).__name__ == "Linear4bit"
+    assert model.backbone.device.type == "cpu"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")

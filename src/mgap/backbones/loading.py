@@ -37,6 +37,8 @@ def load_backbone(
         if type(config) not in AutoModelForImageTextToText._model_mapping and "auto_map" not in config.to_dict():
             raise ModelError(f"{name} is a {config.model_type} model, which reads no pictures: name an image-text model")
         processor = load_processor(name, config, **where)
+        if device_map is None and getattr(config, "quantization_config", None) is not None:
+            device_map = {"": target}  # quantised weights are placed while they are read; they do not move afterwards
         placement = {"device_map": device_map} if device_map is not None else {}
         model = AutoModelForImageTextToText.from_pretrained(
             name, dtype=dtype, attn_implementation=attention, **placement, **where
