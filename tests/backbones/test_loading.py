@@ -11,7 +11,7 @@ from transformers.utils import is_torchvision_available
 import mgap
 from mgap.backbones.llava import Llava
 from mgap.backbones.qwen_vl import QwenVL
-from mgap.errors import ImageError, ModelError, PromptError
+from mgap.errors import ImageError, ModelError, PromptError, SettingError
 
 
 def test_both_families_load_by_folder_with_and_without_torchvision(model, family):
@@ -150,6 +150,28 @@ def test_a_damaged_checkpoint_is_named(checkpoints, tmp_path):
     (tmp_path / "bad" / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
     with pytest.raises(ModelError, match="cannot be loaded"):
         mgap.load(str(tmp_path / "bad"))
+
+
+def test_a_checkpoint_with_missing_weights_is_refused(checkpoints, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(checkpoints["llava"], tmp_path / "less")
+    tensors = load_file(tmp_path / "less" / "model.safetensors")
+    tensors.pop(next(name for name in tensors if name.endswith("q_proj.weight")))
+    save_file(tensors, tmp_path / "less" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"1 weights are missing, such as .*q_proj\.weight"):
+        mgap.load(str(tmp_path / "less"))
+
+
+def test_two_places_for_the_weights_are_refused(checkpoints):
+    with pytest.raises(SettingError, match="device_map"):
+        mgap.load(str(checkpoints["llava"]), device="cpu", device_map="auto")
+
+
+def test_a_configuration_that_is_no_json_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"config\.json cannot be read"):
+        mgap.load(str(tmp_path))
 
 
 def test_a_model_that_does_not_exist_is_named():

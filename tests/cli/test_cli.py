@@ -154,7 +154,7 @@ MISTAKES = {  # what is wrong: the words typed, and what the sentence must name
     "an empty prompt": (["ask", "PICTURE", "", *ASK[3:]], "empty"),
     "blank lines": ([*FIT, "--prompts", "blank.txt"], "line 2"),
     "no prompts file": ([*FIT, "--prompts", "none.txt"], "none.txt"),
-    "prompts all alike": ([*FIT, "--prompts", "alike.txt"], "1 distinct states"),
+    "prompts all alike": ([*FIT, "--prompts", "alike.txt"], "distinct states, but rank 5 needs 6"),
     "negative alpha": ([*ASK, "--alpha", "-1"], "alpha=-1"),
     "alpha nan": ([*ASK, "--alpha", "nan"], "alpha=nan"),
     "lambda infinite": ([*ASK, "--lam", "inf"], "lam=inf"),

@@ -28,26 +28,51 @@ def load_backbone(
     device_map: Any = None,
 ) -> Backbone:
     """Configuration first (cheap, catches most mistakes), then processor, then weights."""
+    if device is not None and device_map is not None:
+        raise SettingError("device and device_map both say where the weights go: give one of them")
     target, dtype = _check_device(device), _check_dtype(dtype)
     where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    config = _load_config(name, where)
+    if device_map is None and getattr(config, "quantization_config", None) is not None:
+        device_map = {"": target}  # quantised weights are placed while they are read; they do not move afterwards
+    placement = {} if device_map is None else {"device_map": device_map}
+    try:
+        processor = load_processor(name, config, **where)
+        model, found = AutoModelForImageTextToText.from_pretrained(
+            name, dtype=dtype, attn_implementation=attention, output_loading_info=True, **placement, **where
+        )
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        raise ModelError(f"{name}: the checkpoint cannot be loaded ({_one_line(error, 300)})") from error
+    if missing := sorted(found["missing_keys"]):
+        raise ModelError(f"{name}: {len(missing)} weights are missing, such as {missing[0]}; fetch the checkpoint again")
+    if device_map is None:
+        model = model.to(target)
+    return backbone_class(model.config)(model.eval(), processor, name=name)
+
+
+def _load_config(name: str, where: dict[str, Any]) -> Any:
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise ModelError(f"{name}: a folder without config.json; name the folder that save_pretrained wrote")
     try:
         config = AutoConfig.from_pretrained(name, **where)
-        if type(config) not in AutoModelForImageTextToText._model_mapping and "auto_map" not in config.to_dict():
-            raise ModelError(f"{name} is a {config.model_type} model, which reads no pictures: name an image-text model")
-        processor = load_processor(name, config, **where)
-        if device_map is None and getattr(config, "quantization_config", None) is not None:
-            device_map = {"": target}  # quantised weights are placed while they are read; they do not move afterwards
-        placement = {"device_map": device_map} if device_map is not None else {}
-        model = AutoModelForImageTextToText.from_pretrained(
-            name, dtype=dtype, attn_implementation=attention, **placement, **where
-        )
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        raise ModelError(_explain(name, error)) from error
-    if device_map is None:
-        model = model.to(target)
-    return backbone_class(model.config)(model.eval(), processor, name=name)
+    except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            raise ModelError(
+                f"{name} ships its own Python code: read it, then pass trust_remote_code=True if you trust it"
+            ) from error
+        if Path(name).is_dir():
+            raise ModelError(f"{name}: its config.json cannot be read ({_one_line(error, 300)})") from error
+        raise ModelError(
+            f"no model {name!r}: it is no folder here, and it could not be fetched from the hub; check the spelling, "
+            f"the network, and that you are logged in if it is private ({_one_line(error, 160)})"
+        ) from error
+    if type(config) not in AutoModelForImageTextToText._model_mapping and "auto_map" not in config.to_dict():
+        raise ModelError(f"{name} is a {config.model_type} model, which reads no pictures: name an image-text model")
+    return config
+
+
+def _one_line(error: Exception, most: int) -> str:
+    return " ".join(str(error).split())[:most]
 
 
 def _check_device(device: str | None) -> torch.device:
@@ -99,15 +124,3 @@ def images_only(processor_class: type[ProcessorMixin]) -> type[ProcessorMixin]:
 
     parts = {"get_attributes": classmethod(get_attributes), "_load_tokenizer_from_pretrained": classmethod(load_tokenizer)}
     return type(processor_class.__name__, (processor_class,), parts)
-
-
-def _explain(name: str, error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if "trust_remote_code" in text:
-        return f"{name} ships its own Python code: read it, then pass trust_remote_code=True if you trust it"
-    if Path(name).is_dir():
-        return f"{name}: the checkpoint cannot be loaded ({text[:300]})"
-    return (
-        f"no model {name!r}: it is no folder here, and it could not be fetched from the hub; check the spelling, "
-        f"the network, and that you are logged in if it is private ({text[:160]})"
-    )
