@@ -136,6 +136,13 @@ def test_a_large_alpha_changes_the_answer_only_while_the_method_is_on(model, pri
     assert model.answer(WIDE, LONG, max_new_tokens=6).token_ids == plain
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_family_answers_in_half_precision(model, prior, dtype):
+    half = mgap.load(model.backbone.name, device="cpu", dtype=dtype)
+    with half.using(mgap.MGAP(prior)):
+        assert half.answer(WIDE, SHORT, max_new_tokens=3).token_ids
+
+
 # --- heads whose output is changed before it is read as logits ----------------------------------------------------
 
 HEADS = {
