@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
@@ -113,7 +114,21 @@ def _learn_to_see(student: Student, painter: Painter, recipe: Recipe) -> None:
             guess = judge(student.patches(picture * 2 - 1))
         loss = F.binary_cross_entropy_with_logits(guess.float(), labels, pos_weight=guess.new_tensor(3.0).float()) * 10
         optimiser.step(loss)
-        report(loss)
+        report(loss, partial(_patches_right, guess, labels))
+
+
+def _patches_right(guess: Tensor, labels: Tensor) -> Tensor:
+    """Share of the patches with one class on them that are named right."""
+    names, truth = guess[..., : len(NAMES)], labels[..., : len(NAMES)]
+    clear = truth.sum(-1) == 1
+    return (names.argmax(-1) == truth.argmax(-1))[clear].float().mean()
+
+
+def _first_words_right(logits: Tensor, ids: Tensor, weight: Tensor) -> Tensor:
+    """Share of the answers whose first token, such as Yes or No, is right."""
+    first = (weight > 0).int().argmax(-1, keepdim=True)  # [B, 1]
+    chosen = logits.argmax(-1).gather(1, first)
+    return (chosen == ids.gather(1, first)).float().mean()
 
 
 def _learn_to_answer(stage: str, student: Student, painter: Painter, batches: Iterator[Batch], optimiser: _Optimiser) -> None:
@@ -129,7 +144,7 @@ def _learn_to_answer(stage: str, student: Student, painter: Painter, batches: It
         each = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
         loss = (each * weight[:, 1:]).sum() / weight[:, 1:].sum()
         optimiser.step(loss)
-        report(loss)
+        report(loss, partial(_first_words_right, logits, ids[:, 1:], weight[:, 1:]))
         if optimiser.is_done:
             break
 
@@ -164,7 +179,7 @@ class _Optimiser:
     def is_done(self) -> bool:
         return self.progress >= 1.0
 
-    def step(self, loss: torch.Tensor) -> None:
+    def step(self, loss: Tensor) -> None:
         rate = min((self.done + 1) / 150, 0.5 + 0.5 * math.cos(math.pi * self.progress))
         for group in self.adam.param_groups:
             group["lr"] = group["peak"] * rate
@@ -176,17 +191,15 @@ class _Optimiser:
 
 
 class _Report:
-    """A line now and then: the loss, steps a second, and how far it is."""
+    """A line now and then: how far it is, the loss, what is right in this batch, and steps a second."""
 
     def __init__(self, stage: str, optimiser: _Optimiser) -> None:
         self.stage, self.optimiser, self.next = stage, optimiser, 5.0
 
-    def __call__(self, loss: torch.Tensor) -> None:
+    def __call__(self, loss: Tensor, right: Callable[[], Tensor]) -> None:
         o = self.optimiser
         if o.elapsed < self.next and not o.is_done:
             return
         self.next = o.elapsed + 15
-        share = 100 * o.progress
-        print(
-            f"{self.stage:<7} step {o.done}  loss {loss.item():.4f}  {o.done / o.elapsed:.1f} steps/s  {share:.0f}%", flush=True
-        )
+        state = f"loss {loss.item():.4f}  right {100 * right().item():.0f}%  {o.done / o.elapsed:.1f} steps/s"
+        print(f"{self.stage:<5} {100 * o.progress:>3.0f}%  step {o.done}  {state}", flush=True)
