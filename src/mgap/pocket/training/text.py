@@ -70,7 +70,9 @@ class Batches(IterableDataset[Batch]):
         ids = torch.full((len(rows), length), self.speller.pad)
         weight = torch.zeros(len(rows), length)
         for row, (prompt, answer) in enumerate(spelled):
-            end = len(prompt) + len(answer)
+            start, end = len(prompt), len(prompt) + len(answer)
             ids[row, :end] = torch.tensor(prompt + answer)
-            weight[row, len(prompt) : end] = len(answer) ** -0.5  # a caption counts more than a yes, not forty times more
+            weight[row, start:end] = len(answer) ** -0.5  # a caption counts more than a yes, not forty times more
+            if rows[row].exchange.answer.startswith(("Yes", "No")):
+                weight[row, start] = len(answer) ** 0.5  # the word that answers, as much as the sentence that repeats it
         return Batch(ids, weight, lay_out([r.scene for r in rows]), torch.tensor([r.blank for r in rows]))
