@@ -7,7 +7,6 @@ before a hook came would skip it silently: attaching and detaching therefore dro
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -86,6 +85,4 @@ def refuse_modes(method: Method, modes: frozenset[Mode]) -> None:
 
 def _forget_compiled() -> None:
     if "torch._dynamo" in sys.modules:  # otherwise nothing has been compiled in this process
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            sys.modules["torch._dynamo"].reset()
+        sys.modules["torch._dynamo"].reset()

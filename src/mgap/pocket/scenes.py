@@ -37,9 +37,13 @@ class Placed:
     degrees: float
     mirrored: bool
 
-    @property
-    def has_usual_colour(self) -> bool:
-        return self.colour == OBJECTS[self.name].usual_colour
+    def to_sprite(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        """[2, 3], from places in the picture to places in the drawing; both run from -1 to 1."""
+        angle = np.deg2rad(self.degrees)
+        cos, sin = np.cos(angle), np.sin(angle)
+        turn = np.array([[cos, sin], [-sin, cos]]) / [[-self.width if self.mirrored else self.width], [self.height]]
+        shift = -turn @ [2 * self.x - 1, 2 * self.y - 1]
+        return np.column_stack([turn, shift])
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,11 @@ def make_scene(seed: int, *, held_out: bool = False, anywhere: bool = False) -> 
         stretch = rng.uniform(0.88, 1.14)
         width, height = size * stretch, size / stretch
         x, y = _place(rng, things, width, height)
-        style = HELD_OUT_STYLE if held_out else str(rng.choice(TRAINING_STYLES))
+        style = str(rng.choice(TRAINING_STYLES))  # drawn in either case: what follows must not depend on it
         colour = _choose_colour(rng, name)
         mirrored = bool(rng.random() < 0.5) and OBJECTS[name].mirrors
-        things.append(Placed(name, colour, style, x, y, width, height, rng.uniform(-14, 14), mirrored))
+        shown = HELD_OUT_STYLE if held_out else style
+        things.append(Placed(name, colour, shown, x, y, width, height, rng.uniform(-14, 14), mirrored))
     return Scene(seed, theme, tuple(things), rng.uniform(0.4, 0.62))
 
 
@@ -140,7 +145,7 @@ def render(scene: Scene, side: int = SIDE) -> Image.Image:
     picture = Image.fromarray(backdrop(scene, side, rng))
     for thing in scene.things:
         drawn = sprite(thing.name, thing.style, thing.colour)
-        placed = drawn.transform((side, side), Image.Transform.AFFINE, inverse_affine(thing, side), Image.Resampling.BILINEAR)
+        placed = drawn.transform((side, side), Image.Transform.AFFINE, _for_pillow(thing, side), Image.Resampling.BILINEAR)
         picture.paste(placed, (0, 0), placed)
     grain = rng.normal(0, 3, (side, side, 1))
     return Image.fromarray((np.asarray(picture) + grain).clip(0, 255).astype(np.uint8))
@@ -156,12 +161,9 @@ def backdrop(scene: Scene, side: int, rng: np.random.Generator) -> np.ndarray[tu
     return (base + texture[:, :, None]).clip(0, 255).astype(np.uint8)  # type: ignore[no-any-return]
 
 
-def inverse_affine(thing: Placed, side: int) -> tuple[float, float, float, float, float, float]:
-    """From pixels of the picture to pixels of the sprite, as Pillow wants it."""
-    angle = np.deg2rad(thing.degrees)
-    cos, sin = np.cos(angle), np.sin(angle)
-    across = (-1 if thing.mirrored else 1) * SPRITE / (thing.width * side)
-    down = SPRITE / (thing.height * side)
-    a, b, d, e = across * cos, across * sin, -down * sin, down * cos
-    cx, cy = thing.x * side, thing.y * side
-    return float(a), float(b), float(SPRITE / 2 - a * cx - b * cy), float(d), float(e), float(SPRITE / 2 - d * cx - e * cy)
+def _for_pillow(thing: Placed, side: int) -> tuple[float, ...]:
+    """The same map in pixels: six numbers, row by row."""
+    (a, b, c), (d, e, f) = thing.to_sprite()
+    scale = SPRITE / side
+    return tuple(float(v) for v in (a * scale, b * scale, (c - a - b + 1) * SPRITE / 2,
+                                    d * scale, e * scale, (f - d - e + 1) * SPRITE / 2))  # fmt: skip

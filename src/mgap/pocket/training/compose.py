@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from mgap.pocket.objects import NAMES, OBJECTS
 from mgap.pocket.scenes import MOST, Scene
 from mgap.pocket.themes import THEMES
 
+Number = TypeVar("Number", int, Tensor)
 COLOUR_NAMES = tuple(COLOURS)
 THEME_NAMES = tuple(THEMES)
 
@@ -32,7 +34,8 @@ class Layout:
         return Layout(**{name: value.to(device, non_blocking=True) for name, value in self.__dict__.items()})
 
 
-def sprite_number(name: int, style: int, colour: int) -> int:
+def sprite_number(name: Number, style: Number, colour: Number) -> Number:
+    """Where the drawing stands in the painter's bank."""
     return (name * len(TRAINING_STYLES) + style) * len(COLOURS) + colour
 
 
@@ -46,11 +49,7 @@ def lay_out(scenes: list[Scene]) -> Layout:
             numbers = NAMES.index(t.name), TRAINING_STYLES.index(t.style), COLOUR_NAMES.index(t.colour)
             sprite[row, column] = sprite_number(*numbers)
             drawn[row, column] = True
-            angle = np.deg2rad(t.degrees)
-            cos, sin = np.cos(angle), np.sin(angle)
-            turn = np.array([[cos, sin], [-sin, cos]]) / [[-t.width if t.mirrored else t.width], [t.height]]
-            inverse[row, column, :, :2] = turn
-            inverse[row, column, :, 2] = -turn @ [2 * t.x - 1, 2 * t.y - 1]
+            inverse[row, column] = t.to_sprite()
     theme = np.array([THEME_NAMES.index(scene.theme) for scene in scenes])
     horizon = np.array([scene.horizon for scene in scenes], dtype=np.float32)
     return Layout(*(torch.from_numpy(array) for array in (sprite, inverse, drawn, theme, horizon)))
@@ -76,7 +75,7 @@ class Painter:
     def paint(self, layout: Layout) -> tuple[Tensor, Tensor]:
         """Pictures [B, 3, side, side] in 0..1, and for every pixel the column of the thing seen there (-1: none)."""
         picture = self._backdrop(layout)
-        owner = torch.full(picture.shape[::3][:1] + picture.shape[2:], -1, device=self.device)  # [B, side, side]
+        owner = torch.full_like(picture[:, 0], -1, dtype=torch.long)  # [B, side, side]
         for column in range(layout.sprite.shape[1]):
             grid = F.affine_grid(layout.inverse[:, column], [len(picture), 4, self.side, self.side], align_corners=False)
             drawn = F.grid_sample(self.bank[layout.sprite[:, column]], grid.to(self.bank.dtype), align_corners=False)
@@ -117,7 +116,7 @@ class Painter:
         style = torch.randint(len(TRAINING_STYLES), shape, device=device)
         colour = torch.randint(len(COLOURS), shape, device=device)
         return Layout(
-            sprite=(name * len(TRAINING_STYLES) + style) * len(COLOURS) + colour,
+            sprite=sprite_number(name, style, colour),
             inverse=torch.cat([turn, shift], -1),
             drawn=torch.arange(MOST, device=device)[None] < number,
             theme=torch.randint(len(THEMES), (count,), device=device),

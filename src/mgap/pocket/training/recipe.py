@@ -1,8 +1,8 @@
 """Three stages: the vision tower learns to see alone, the whole model learns to look, then it reads the corpus.
 
 Without the first stage the tower stays blind. Without the second the model answers from the place alone: in the corpus that
-is nearly always right, so nothing makes it look for the thing that was asked about. At the full learning rate the later stages
-make the tower forget (a linear probe of its patches fell to 8%), so there it learns GENTLY.
+is nearly always right, so nothing makes it look for the thing that was asked about. After the first stage the tower learns
+GENTLY: a run at the full rate ended with patches from which a linear probe named the class in 8% of cases.
 """
 
 from __future__ import annotations
