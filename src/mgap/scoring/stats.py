@@ -1,0 +1,54 @@
+"""Rates with 95% intervals: Wilson's for independent trials, a bootstrap over scenes for everything else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+_Z = 1.959963984540054  # the normal's 97.5% quantile
+Counts = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share between 0 and 1, its 95% interval, and out of how many. Nothing counted gives 0 in [0, 1]."""
+
+    value: float
+    low: float
+    high: float
+    of: int
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.1f} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
+
+def wilson(hits: int, of: int) -> Rate:
+    """Wilson's score interval of a share of independent trials."""
+    if of == 0:
+        return Rate(0.0, 0.0, 1.0, 0)
+    share, spread = hits / of, _Z * _Z / of
+    centre = (share + spread / 2) / (1 + spread)
+    half = math.sqrt(share * (1 - share) * spread + (spread / 2) ** 2) / (1 + spread)
+    return Rate(share, max(0.0, centre - half), min(1.0, centre + half), of)
+
+
+def bootstrap(statistic: Callable[[Counts], Counts], groups: Counts, of: int, *, draws: int = 2000, seed: int = 0) -> Rate:
+    """Percentile interval of a statistic of summed counts, resampling whole groups.
+
+    `groups` is [groups, counts]: what one picture adds to each count. Answers about one picture are not independent, so
+    pictures are drawn, not answers. `statistic` maps summed counts [..., counts] to a share [...].
+    """
+    if of == 0:
+        return Rate(0.0, 0.0, 1.0, 0)
+    weights = np.random.default_rng(seed).multinomial(len(groups), np.full(len(groups), 1 / len(groups)), size=draws)
+    low, high = np.quantile(statistic(weights @ groups), [0.025, 0.975])
+    return Rate(float(statistic(groups.sum(0))), float(low), float(high), of)
+
+
+def share(part: Counts, whole: Counts) -> Counts:
+    """part / whole, 0 where there is nothing."""
+    shares: Counts = np.divide(part, whole, out=np.zeros_like(whole, dtype=float), where=whole > 0)
+    return shares
