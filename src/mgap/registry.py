@@ -9,9 +9,10 @@ import difflib
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
-from mgap.errors import SettingError
+from mgap.errors import ModelError, SettingError
 
 
 class Registry:
@@ -60,3 +61,19 @@ BACKBONES = Registry(
         "internvl": "mgap.backbones.base:Backbone",
     },
 )
+
+# Trained checkpoints that come with the package, by the name that `mgap.load` reads.
+EMBEDDED = {f"pocket/{family}": Path(__file__).parent / "pocket" / "models" / family for family in ("llava", "qwen3-vl")}
+
+
+def locate(name: str, revision: str | None = None) -> str:
+    """Where a model's files are: the folder of an embedded one; any other name, a hub id or a folder, is its own answer."""
+    if name not in EMBEDDED:
+        if name.startswith("pocket/") and not Path(name).is_dir():
+            raise ModelError(f"no embedded model {name!r}: choose from {', '.join(EMBEDDED)}")
+        return name
+    if revision is not None:
+        raise SettingError(f"{name} comes with the package and has no revisions: leave out revision={revision!r}")
+    if not (EMBEDDED[name] / "config.json").is_file():
+        raise ModelError(f"{name}: its weights are missing from this installation; install the package again, or retrain it")
+    return str(EMBEDDED[name])

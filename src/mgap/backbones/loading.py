@@ -20,6 +20,7 @@ from mgap.registry import BACKBONES
 def load_backbone(
     name: str,
     *,
+    called: str | None = None,
     device: str | None = None,
     dtype: str | torch.dtype = "auto",
     revision: str | None = None,
@@ -27,7 +28,7 @@ def load_backbone(
     trust_remote_code: bool = False,
     device_map: Any = None,
 ) -> Backbone:
-    """Configuration first (cheap, catches most mistakes), then processor, then weights."""
+    """Configuration first (cheap, catches most mistakes), then processor, then weights. `called`: its name in records."""
     if device is not None and device_map is not None:
         raise SettingError("device and device_map both say where the weights go: give one of them")
     target, dtype = _check_device(device), _check_dtype(dtype)
@@ -47,7 +48,7 @@ def load_backbone(
         raise ModelError(f"{name}: {len(missing)} weights are missing, such as {missing[0]}; fetch the checkpoint again")
     if device_map is None:
         model = model.to(target)
-    return backbone_class(model.config)(model.eval(), processor, name=name)
+    return backbone_class(model.config)(model.eval(), processor, name=called or name)
 
 
 def _load_config(name: str, where: dict[str, Any]) -> Any:

@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from mgap.errors import SettingError
-from mgap.registry import BACKBONES, METHODS
+from mgap.registry import BACKBONES, EMBEDDED, METHODS
 
 
 def ls(
-    what: Annotated[str | None, typer.Argument(help="methods, presets, backbones, null-images or prompts.")] = None,
+    what: Annotated[str | None, typer.Argument(help="models, methods, presets, backbones, null-images or prompts.")] = None,
 ) -> None:
-    """List methods, presets, backbones, null images and calibration prompts."""
+    """List embedded models, methods, presets, backbones, null images and calibration prompts."""
     listings: dict[str, Callable[[], list[str]]] = {
+        "models": lambda: list(EMBEDDED),
         "methods": _methods,
         "presets": _presets,
         "backbones": BACKBONES.names,

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from mgap.decoding.model import Model
     from mgap.states.subspace import Subspace
 
-ModelName = Annotated[str, typer.Option("--model", "-m", help="Hub id or folder of a multimodal model.")]
+ModelName = Annotated[
+    str, typer.Option("--model", "-m", help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl.")
+]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, cpu, ...; default: a GPU when there is one.")]
 Dtype = Annotated[str, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")]

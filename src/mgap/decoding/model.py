@@ -19,6 +19,7 @@ from mgap.decoding.generate import Generated, generate
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.base import Method
+from mgap.registry import locate
 from mgap.types import Answer, Decoding, Mode
 
 
@@ -34,11 +35,13 @@ def load(
 ) -> Model:
     """Load a multimodal model by hub id or folder: any AutoModelForImageTextToText with a chat template.
 
-    On a GPU when there is one. `attention` is transformers' attn_implementation; `device_map` needs accelerate.
+    `pocket/llava` and `pocket/qwen3-vl` come with the package. On a GPU when there is one. `attention` is transformers'
+    attn_implementation; `device_map` needs accelerate.
     """
     return Model(
         load_backbone(
-            name,
+            locate(name, revision),
+            called=name,
             device=device,
             dtype=dtype,
             revision=revision,
