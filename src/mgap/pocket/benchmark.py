@@ -9,14 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count as count_up
 
 import numpy as np
 
 from mgap.errors import SettingError
 from mgap.pocket import language
-from mgap.pocket.corpus import FIRST_TRAINING_SEED, other_count
+from mgap.pocket.corpus import FIRST_TRAINING_SEED, make_row, other_count
 from mgap.pocket.drawing import COLOURS
-from mgap.pocket.objects import NAMES
+from mgap.pocket.objects import NAMES, OBJECTS
 from mgap.pocket.scenes import FORBIDDEN, WORLD, Scene, make_scene
 from mgap.pocket.themes import THEMES
 
@@ -27,6 +28,7 @@ DEVELOPMENT, TEST, STATISTICS = (
     300_000,
 )  # first seeds of scenes for choosing settings, for judging, for counting
 ASKED = 6  # questions a scene, half of them about what is there
+_TESTED = ("Is ", "Are ", language.COLOUR[0].partition("{")[0], *language.DESCRIBE[:2])  # how every test question begins
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,17 @@ class Question:
     def record(self, number: int) -> dict[str, object]:
         """As POPE writes it."""
         return {"question_id": number, "image": f"pocket_{self.scene.seed}.png", "text": self.text, "label": self.label}
+
+
+@dataclass(frozen=True)
+class ColourQuestion:
+    """Which colour a thing has that is there once, in a colour that it does not have in nature."""
+
+    scene: Scene
+    text: str
+    name: str
+    true: str
+    usual: str
 
 
 def scenes(first: int, count: int, *, held_out: bool = False) -> Iterator[Scene]:
@@ -74,6 +87,29 @@ def pope(split: str, first: int = TEST, count: int = 500, *, held_out: bool = Fa
 def chair_truth(first: int = TEST, count: int = 500) -> dict[str, dict[str, list[str]]]:
     """Pocket-CHAIR's ground truth by scene, as the package keeps COCO's: what is drawn is exact, so captions add nothing."""
     return {str(s.seed): {"segmentation": sorted(s.names), "caption_only": []} for s in scenes(first, count)}
+
+
+def odd_colours(first: int = TEST, count: int = 4000, *, held_out: bool = False) -> Iterator[ColourQuestion]:
+    """The blue bananas of so many scenes; about one scene in seven has one."""
+    for scene in scenes(first, count, held_out=held_out):
+        for name in scene.names:
+            if name == "person" or scene.count(name) > 1:  # people have no colour
+                continue
+            colour = scene.only(name).colour
+            if colour not in dict(OBJECTS[name].colours):
+                yield ColourQuestion(scene, language.ask_colour(name), name, colour, OBJECTS[name].usual_colour)
+
+
+def calibration_prompts(count: int = 50) -> list[str]:
+    """Distinct prompts as the corpus asks them, for fitting a prior; no test question, and none in a test's wording."""
+    found: dict[str, None] = {}
+    for index in count_up():
+        prompt = make_row(index).exchange.prompt
+        if not prompt.startswith(_TESTED):
+            found[prompt] = None
+        if len(found) >= count:
+            break
+    return list(found)
 
 
 def amber(

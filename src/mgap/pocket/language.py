@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
-from mgap.pocket.objects import plural, with_article
+from mgap.pocket.objects import NAMES, plural, with_article
 from mgap.pocket.scenes import Scene
 from mgap.pocket.themes import THEMES
 
@@ -27,6 +28,8 @@ DESCRIBE = (
 )
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven")
 OPPOSITE = {"to the left of": "to the right of", "to the right of": "to the left of", "above": "below", "below": "above"}
+_CLASS_OF = {form: name for name in NAMES for form in (name, plural(name))}
+_MENTION = re.compile(rf"\b(?:{'|'.join(sorted(_CLASS_OF, key=len, reverse=True))})\b")  # a hot dog is no dog
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,11 @@ def caption(scene: Scene, extra: str | None, rng: np.random.Generator) -> str:
         if where is not None:
             sentences.append(f"The {one} {'are' if one == 'skis' else 'is'} {where} the {other}.")
     return " ".join(sentences)
+
+
+def mentions(text: str) -> list[str]:
+    """The things that a caption names, in its order, repeats kept. Captions use the word orange for the fruit only."""
+    return [_CLASS_OF[form] for form in _MENTION.findall(text.lower())]
 
 
 def _phrase(scene: Scene, name: str, rng: np.random.Generator) -> str:

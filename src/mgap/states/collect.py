@@ -6,6 +6,7 @@ The state is caught at the door of the head (`hs[L]`, after the final norm), so 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 import torch
@@ -30,6 +31,14 @@ def blind_states(
 
 def last_states(backbone: Backbone, inputs: dict[str, Tensor]) -> Tensor:
     """The head's input at the last column of a left-padded batch: [B, d] float32 on the CPU."""
+    with catch_states(backbone) as caught, torch.no_grad():
+        backbone.model(**inputs, use_cache=False, logits_to_keep=1)
+    return caught[0].float().cpu()
+
+
+@contextmanager
+def catch_states(backbone: Backbone) -> Iterator[list[Tensor]]:
+    """Inside the block, every call of the head adds its input at the last column: [B, d], as the model has it."""
     caught: list[Tensor] = []
 
     def catch(_head: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -37,8 +46,6 @@ def last_states(backbone: Backbone, inputs: dict[str, Tensor]) -> Tensor:
 
     handle = backbone.head_module.register_forward_pre_hook(catch)
     try:
-        with torch.no_grad():
-            backbone.model(**inputs, use_cache=False, logits_to_keep=1)
+        yield caught
     finally:
         handle.remove()
-    return caught[0].float().cpu()

@@ -1,0 +1,245 @@
+"""Pocket models on pocket scenes: POPE, AMBER's yes/no questions, captions and odd colours, plainly and under methods.
+
+Greedy everywhere. Methods are given by name, None being plain decoding. Yes/no questions cost one forward each, whatever the
+number of methods (`first_words`); captions and colours are generated once a method.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mgap.backbones.head import Head
+from mgap.decoding.attach import attached
+from mgap.decoding.generate import generate
+from mgap.decoding.model import Model
+from mgap.errors import SettingError
+from mgap.methods.base import Method, Seam
+from mgap.pocket.benchmark import SPLITS, TEST, ColourQuestion, Question, amber, odd_colours, pope, scenes
+from mgap.pocket.drawing import COLOURS
+from mgap.pocket.language import DESCRIBE, mentions
+from mgap.pocket.scenes import Scene, render
+from mgap.scoring.chair import ChairScore, score_chair
+from mgap.scoring.parse import yes_or_no
+from mgap.scoring.pope import PopeScore, score_pope
+from mgap.scoring.stats import Rate, wilson
+from mgap.states.collect import catch_states
+from mgap.types import Decoding
+
+Methods = Mapping[str, Method | None]
+Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
+Scores = dict[str, dict[str, PopeScore]]  # by split or kind, then by method
+
+AMBER_KINDS = {
+    "discriminative-hallucination": "existence",
+    "discriminative-attribute-state": "colour",
+    "discriminative-attribute-number": "count",
+    "discriminative-relation": "relation",
+    "relation": "relation",
+}
+_COLOUR = re.compile(rf"\b(?:{'|'.join(COLOURS)})\b")
+
+
+@dataclass(frozen=True)
+class Captions:
+    """What one method wrote, a caption a scene, and its figures."""
+
+    score: ChairScore
+    texts: list[str]
+
+
+@dataclass(frozen=True)
+class OddColours:
+    """How the colour of oddly coloured things is answered; the three shares add up to one."""
+
+    questions: int
+    usual: Rate  # the colour that such a thing has in nature: what the prior says
+    true: Rate  # the colour in the picture
+    other: Rate  # another colour, or none
+
+
+def first_words(
+    model: Model, questions: Sequence[Question], methods: Methods, *, batch_size: int = 64, progress: Progress | None = None
+) -> dict[str, list[str]]:
+    """The first token of every answer, by method, as greedy decoding says it: one forward a question for all methods.
+
+    The state that the head reads is kept and goes through the head once more under each method, whose own hook acts on it. So
+    this is for methods that act at the head only.
+    """
+    _refuse_attached(model)
+    for name, method in methods.items():
+        if method is not None and method.seam is not Seam.HEAD:
+            raise SettingError(f"{name} does not act at the head: its first words need a forward of their own")
+    backbone = model.backbone
+    rows = sorted({(q.scene, q.text): None for q in questions}, key=lambda row: row[0].seed)  # a scene is drawn once
+    batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    states = list[Tensor]()
+    for batch in batches:
+        pictures = {scene: render(scene) for scene, _ in batch}
+        inputs = backbone.encode([pictures[scene] for scene, _ in batch], [text for _, text in batch])
+        with catch_states(backbone) as caught:
+            generate(backbone, inputs, Decoding(max_new_tokens=1))  # to the bit as decoding computes them
+        states += caught
+        _report(progress, "questions", sum(len(s) for s in states), len(rows))
+    head = backbone.probe_head()
+    found = {}
+    for name, method in methods.items():
+        with _using(model, method):
+            tokens = [token for state in states for token in _next_tokens(head, state)]
+        words = [backbone.tokenizer.decode([token], skip_special_tokens=True).strip() for token in tokens]
+        by_row = dict(zip(rows, words, strict=True))
+        found[name] = [by_row[q.scene, q.text] for q in questions]
+    return found
+
+
+def evaluate_pope(
+    model: Model,
+    methods: Methods,
+    first: int = TEST,
+    count: int = 500,
+    *,
+    held_out: bool = False,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> Scores:
+    """Pocket-POPE by split and method."""
+    groups = {split: list(pope(split, first, count, held_out=held_out)) for split in SPLITS}
+    return _score_groups(model, groups, methods, batch_size, progress)
+
+
+def evaluate_amber(
+    model: Model,
+    methods: Methods,
+    first: int = TEST,
+    count: int = 500,
+    *,
+    held_out: bool = False,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> Scores:
+    """Pocket-AMBER's yes/no questions by kind and method: read the accuracy; of existence, the truth is always no."""
+    shown = {f"pocket_{scene.seed}.png": scene for scene in scenes(first, count, held_out=held_out)}
+    groups: dict[str, list[Question]] = {kind: [] for kind in AMBER_KINDS.values()}
+    for query, annotation in zip(*amber(first, count, held_out=held_out), strict=True):
+        if (kind := AMBER_KINDS.get(str(annotation["type"]))) is not None:
+            scene = shown[str(query["image"])]
+            groups[kind].append(Question(scene, str(query["query"]), str(annotation["truth"]), kind))
+    return _score_groups(model, groups, methods, batch_size, progress)
+
+
+def evaluate_captions(
+    model: Model,
+    methods: Methods,
+    first: int = TEST,
+    count: int = 500,
+    *,
+    held_out: bool = False,
+    max_new_tokens: int = 96,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> dict[str, Captions]:
+    """Pocket-CHAIR by method: one caption a scene."""
+    shown = list(scenes(first, count, held_out=held_out))
+    truths = [scene.names for scene in shown]
+    found = {}
+    for name, method in methods.items():
+        prompts = [DESCRIBE[0]] * len(shown)
+        texts = _generate(model, method, shown, prompts, max_new_tokens, batch_size, _labelled(progress, f"captions, {name}"))
+        found[name] = Captions(score_chair(texts, [mentions(text) for text in texts], truths), texts)
+    return found
+
+
+def evaluate_odd_colours(
+    model: Model,
+    methods: Methods,
+    first: int = TEST,
+    count: int = 4000,
+    *,
+    held_out: bool = False,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> dict[str, OddColours]:
+    """Which colour is named of things that are drawn in a colour they do not have in nature, by method."""
+    asked = list(odd_colours(first, count, held_out=held_out))
+    found = {}
+    for name, method in methods.items():
+        label = _labelled(progress, f"odd colours, {name}")
+        texts = _generate(model, method, [q.scene for q in asked], [q.text for q in asked], 12, batch_size, label)
+        said = [read_colour(text, question) for text, question in zip(texts, asked, strict=True)]
+        usual = sum(colour == question.usual for colour, question in zip(said, asked, strict=True))
+        true = sum(colour == question.true for colour, question in zip(said, asked, strict=True))
+        total = len(asked)
+        found[name] = OddColours(total, wilson(usual, total), wilson(true, total), wilson(total - usual - true, total))
+    return found
+
+
+def read_colour(text: str, question: ColourQuestion) -> str | None:
+    """The first colour that an answer names, past the thing itself: an orange is not orange for its name."""
+    rest = re.sub(rf"^the {question.name}\b", "", text.strip().lower())
+    match = _COLOUR.search(rest)
+    return None if match is None else match[0]
+
+
+def _score_groups(
+    model: Model, groups: Mapping[str, list[Question]], methods: Methods, batch_size: int, progress: Progress | None
+) -> Scores:
+    everything = [question for group in groups.values() for question in group]
+    words = first_words(model, everything, methods, batch_size=batch_size, progress=progress)
+    scores: Scores = {}
+    start = 0
+    for key, group in groups.items():
+        span = slice(start, start := start + len(group))
+        labels, pictures = [q.label for q in group], [q.scene.seed for q in group]
+        scores[key] = {
+            name: score_pope(labels, [yes_or_no(word) for word in said[span]], pictures) for name, said in words.items()
+        }
+    return scores
+
+
+def _next_tokens(head: Head, states: Tensor) -> Iterator[int]:
+    """The likeliest token after each state [B, d]; the head is called as decoding calls it, with its hooks."""
+    with torch.no_grad():
+        logits = head.post(head.module(states.unsqueeze(1)))  # [B, 1, vocab]
+    yield from logits[:, -1].float().argmax(-1).tolist()
+
+
+def _generate(
+    model: Model,
+    method: Method | None,
+    shown: Sequence[Scene],
+    prompts: Sequence[str],
+    max_new_tokens: int,
+    batch_size: int,
+    report: Callable[[int, int], None],
+) -> list[str]:
+    _refuse_attached(model)
+    texts: list[str] = []
+    with _using(model, method):
+        pictures = [render(scene) for scene in shown]
+        for answer in model.answers(pictures, prompts, batch_size=batch_size, max_new_tokens=max_new_tokens):
+            texts.append(answer.text)
+            report(len(texts), len(prompts))
+    return texts
+
+
+def _using(model: Model, method: Method | None) -> AbstractContextManager[object]:
+    return nullcontext() if method is None else model.using(method)
+
+
+def _refuse_attached(model: Model) -> None:
+    if active := attached(model.backbone.model):
+        raise SettingError(f"{active[0].method.name} is attached to this model: detach it, and name it among the methods")
+
+
+def _report(progress: Progress | None, label: str, done: int, total: int) -> None:
+    if progress is not None:
+        progress(label, done, total)
+
+
+def _labelled(progress: Progress | None, label: str) -> Callable[[int, int], None]:
+    return lambda done, total: _report(progress, label, done, total)

@@ -1,0 +1,140 @@
+"""Evaluation says what decoding says, on tiny checkpoints of both families."""
+
+import pytest
+
+import mgap
+from mgap.errors import SettingError
+from mgap.methods.base import Seam
+from mgap.pocket.benchmark import SPLITS, TEST, ColourQuestion, odd_colours, pope
+from mgap.pocket.evaluation import (
+    evaluate_amber,
+    evaluate_captions,
+    evaluate_odd_colours,
+    evaluate_pope,
+    first_words,
+    read_colour,
+)
+from mgap.pocket.language import DESCRIBE
+from mgap.pocket.scenes import make_scene, render
+
+pytestmark = pytest.mark.filterwarnings("ignore:alpha=:UserWarning")
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def loaded(request, family, checkpoints):
+    return mgap.load(str(checkpoints[family]), dtype=request.param)
+
+
+@pytest.fixture(scope="module")
+def methods(loaded):
+    prior = mgap.Subspace.fit(loaded, mgap.default_prompts())
+    reference = mgap.MGAP(prior, alpha=6.0, preset="reference-code")
+    return {"vanilla": None, "paper": mgap.MGAP(prior), "strong": mgap.MGAP(prior, alpha=8.0), "reference": reference}
+
+
+def decoded(model, method, scenes, texts, batch_size, **options):
+    with_method = [render(scene) for scene in scenes], texts
+    if method is None:
+        return [a.text for a in model.answers(*with_method, batch_size=batch_size, **options)]
+    with model.using(method):
+        return [a.text for a in model.answers(*with_method, batch_size=batch_size, **options)]
+
+
+def test_first_words_are_what_greedy_decoding_says(loaded, methods):
+    questions = list(pope("adversarial", count=9))
+    seen = []
+    words = first_words(loaded, questions, methods, batch_size=16, progress=lambda *step: seen.append(step))
+    for name, method in methods.items():
+        expected = decoded(loaded, method, [q.scene for q in questions], [q.text for q in questions], 16, max_new_tokens=1)
+        assert words[name] == expected, name
+    assert len({tuple(said) for said in words.values()}) > 1  # a method that changes nothing would pass all the same
+    assert seen[-1] == ("questions", len(questions), len(questions))
+
+
+def test_repeated_and_shuffled_questions_get_their_own_words(model):
+    questions = list(pope("random", count=4))
+    mixed = [*questions[::-1], *questions]
+    words = first_words(model, mixed, {"vanilla": None}, batch_size=64)["vanilla"]
+    assert words[: len(questions)][::-1] == words[len(questions) :]
+    assert words[len(questions) :] == first_words(model, questions, {"vanilla": None}, batch_size=64)["vanilla"]
+
+
+def test_plain_figures_are_refused_while_a_method_is_on(model, prior):
+    questions = list(pope("random", count=1))
+    with model.using(mgap.MGAP(prior)):
+        with pytest.raises(SettingError, match="mgap is attached"):
+            first_words(model, questions, {"vanilla": None})
+        with pytest.raises(SettingError, match="mgap is attached"):
+            evaluate_captions(model, {"vanilla": None}, TEST, 1)
+
+
+def test_a_method_elsewhere_than_at_the_head_is_refused(model, prior):
+    class Elsewhere(mgap.MGAP):
+        seam = Seam.ATTENTION
+
+    with pytest.raises(SettingError, match="other does not act at the head"):
+        first_words(model, list(pope("random", count=1)), {"other": Elsewhere(prior)})
+
+
+def test_pope_is_scored_by_split_and_method(model, prior):
+    scores = evaluate_pope(model, {"vanilla": None, "paper": mgap.MGAP(prior)}, TEST, 5)
+    assert list(scores) == list(SPLITS)
+    asked = [sum(1 for _ in pope(split, TEST, 5)) for split in SPLITS]
+    assert [scores[split]["paper"].questions for split in SPLITS] == asked
+    assert list(scores["random"]) == ["vanilla", "paper"]
+
+
+def test_held_out_scenes_are_drawn_in_the_other_style(loaded):
+    words = [
+        first_words(loaded, list(pope("random", TEST, 12, held_out=held_out)), {"vanilla": None})["vanilla"]
+        for held_out in (False, True)
+    ]
+    assert words[0] != words[1]
+
+
+def test_amber_is_scored_by_kind(model):
+    scores = evaluate_amber(model, {"vanilla": None}, TEST, 6)
+    assert list(scores) == ["existence", "colour", "count", "relation"]
+    assert all(score["vanilla"].questions > 0 for score in scores.values())
+    assert scores["existence"]["vanilla"].recall.of == 0  # the truth is always no
+
+
+def test_captions_are_those_that_decoding_writes(model, prior):
+    methods = {"vanilla": None, "paper": mgap.MGAP(prior)}
+    found = evaluate_captions(model, methods, TEST, 5, max_new_tokens=6, batch_size=3)
+    shown = [make_scene(TEST + i) for i in range(5)]
+    for name, method in methods.items():
+        assert found[name].texts == decoded(model, method, shown, [DESCRIBE[0]] * 5, 3, max_new_tokens=6)
+        assert found[name].score.captions == 5
+        assert found[name].score.recall.of == sum(len(scene.names) for scene in shown)
+
+
+def test_the_shares_of_odd_colours_add_up(model):
+    steps = []
+    found = evaluate_odd_colours(model, {"vanilla": None}, TEST, 60, progress=lambda *step: steps.append(step))["vanilla"]
+    assert found.questions == len(list(odd_colours(TEST, 60))) > 0
+    assert found.usual.value + found.true.value + found.other.value == pytest.approx(1)
+    assert steps[-1] == ("odd colours, vanilla", found.questions, found.questions)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "colour"),
+    [
+        ("banana", "The banana is blue.", "blue"),
+        ("orange", "The orange is blue.", "blue"),
+        ("orange", "The orange is orange.", "orange"),
+        ("orange", "Orange.", "orange"),
+        ("skis", "the skis are Red", "red"),
+        ("bus", "It is greenish, I think.", None),
+        ("bus", "", None),
+    ],
+)
+def test_a_colour_is_read_past_the_name(name, text, colour):
+    question = ColourQuestion(make_scene(1), "", name, "blue", "yellow")
+    assert read_colour(text, question) == colour
+
+
+def test_seeds_kept_for_outside_checks_are_refused(model):
+    for evaluate in (evaluate_pope, evaluate_amber, evaluate_captions, evaluate_odd_colours):
+        with pytest.raises(SettingError, match="outside checks"):
+            evaluate(model, {"vanilla": None}, 899_999, 2)
