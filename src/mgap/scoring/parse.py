@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_WORDS = re.compile(r"[a-z]+(?:n't)?")
+_WORDS = re.compile(r"[a-z]+(?:'t)?")
 _DENIALS = {"no", "not", "none", "nothing", "never", "neither", "nope"}
 
 
