@@ -103,12 +103,11 @@ def odd_colours(first: int = TEST, count: int = 4000, *, held_out: bool = False)
 def calibration_prompts(count: int = 50) -> list[str]:
     """Distinct prompts as the corpus asks them, for fitting a prior; no test question, and none in a test's wording."""
     found: dict[str, None] = {}
-    for index in count_up():
-        prompt = make_row(index).exchange.prompt
+    rows = count_up()
+    while len(found) < count:
+        prompt = make_row(next(rows)).exchange.prompt
         if not prompt.startswith(_TESTED):
             found[prompt] = None
-        if len(found) >= count:
-            break
     return list(found)
 
 

@@ -80,7 +80,7 @@ def first_words(
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
     states = list[Tensor]()
     for batch in batches:
-        pictures = {scene: render(scene) for scene, _ in batch}
+        pictures = {scene: render(scene) for scene in {scene for scene, _ in batch}}
         inputs = backbone.encode([pictures[scene] for scene, _ in batch], [text for _, text in batch])
         with catch_states(backbone) as caught:
             generate(backbone, inputs, Decoding(max_new_tokens=1))  # to the bit as decoding computes them

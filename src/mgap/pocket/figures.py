@@ -1,0 +1,219 @@
+"""Everything that a pocket model's card reports: plain decoding, MGAP as published, and MGAP at a strength picked by a rule.
+
+The rule: of ALPHAS, with everything else as in the preset "paper", the one with the highest F1, averaged over the three splits
+of pocket-POPE, on development scenes; ties go to the smallest. Everything else is measured on test scenes.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from mgap.decoding.model import Model
+from mgap.errors import CorruptFile, SettingError
+from mgap.methods.mgap import MGAP
+from mgap.pocket.benchmark import DEVELOPMENT, TEST, calibration_prompts
+from mgap.pocket.evaluation import (
+    Methods,
+    OddColours,
+    Progress,
+    Scores,
+    evaluate_amber,
+    evaluate_captions,
+    evaluate_odd_colours,
+    evaluate_pope,
+)
+from mgap.pocket.scenes import WORLD
+from mgap.scoring.chair import ChairScore
+from mgap.states.subspace import Subspace
+
+ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+FILE = "figures.json"
+
+
+@dataclass(frozen=True)
+class Size:
+    """What kind of network it is, and how large."""
+
+    architecture: str
+    model_type: str
+    parameters: int
+    mebibytes: float
+    vision: tuple[int, int]  # layers, width
+    text: tuple[int, int]
+
+    @classmethod
+    def of(cls, network: Any) -> Size:
+        text, vision = network.config.get_text_config(), network.config.vision_config
+        weights = list(network.parameters())
+        return cls(
+            architecture=type(network).__name__,
+            model_type=network.config.model_type,
+            parameters=sum(weight.numel() for weight in weights),
+            mebibytes=sum(weight.numel() * weight.element_size() for weight in weights) / 2**20,
+            vision=(vision.depth if hasattr(vision, "depth") else vision.num_hidden_layers, vision.hidden_size),
+            text=(text.num_hidden_layers, text.hidden_size),
+        )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """F1 (0..1) of one strength on development scenes, by split."""
+
+    alpha: float
+    f1: dict[str, float]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.f1.values()) / len(self.f1)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The strength that the rule picks, and every trial it was picked from."""
+
+    alpha: float
+    scenes: int
+    trials: list[Trial]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the prior was fitted on, and what it holds."""
+
+    rank: int
+    prompts: int
+    prompts_sha256: str
+    explained_variance: float
+    null_image: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By method: vanilla, paper, picked. POPE by split first, AMBER by kind first."""
+
+    model: str
+    world: int
+    size: Size
+    dtype: str
+    device: str
+    scenes: int
+    calibration: Calibration
+    choice: Choice
+    pope: Scores
+    pope_held_out: Scores
+    amber: Scores
+    captions: dict[str, ChairScore]
+    odd_colours: dict[str, OddColours]
+    versions: dict[str, str]
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        (Path(folder) / FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> Figures:
+        path = Path(folder) / FILE
+        try:
+            figures: Figures = _read(cls, json.loads(path.read_text()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptFile(f"{path}: not the figures of a pocket model ({error!r}); measure it again") from error
+        return figures
+
+
+def mgap_at(prior: Subspace, alpha: float) -> MGAP:
+    """MGAP of a strength, the rest as in the preset "paper"; no warning of strengths above 1, which are meant here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="alpha=", category=UserWarning)
+        return MGAP(prior, alpha=alpha)
+
+
+def pick_alpha(
+    model: Model,
+    prior: Subspace,
+    *,
+    alphas: Sequence[float] = ALPHAS,
+    first: int = DEVELOPMENT,
+    count: int = 200,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> Choice:
+    """Apply the rule above."""
+    if not alphas:
+        raise SettingError("no alphas to pick from: give at least one")
+    methods: Methods = {str(alpha): mgap_at(prior, alpha) for alpha in alphas}
+    scores = evaluate_pope(model, methods, first, count, batch_size=batch_size, progress=progress)
+    trials = [Trial(alpha, {split: of[str(alpha)].f1.value for split, of in scores.items()}) for alpha in alphas]
+    best = max(trials, key=lambda trial: (trial.mean, -trial.alpha))
+    return Choice(best.alpha, count, trials)
+
+
+def fit_prior(model: Model, *, batch_size: int = 64, progress: Progress | None = None) -> Subspace:
+    """The prior of a pocket model: rank 5, from prompts of its corpus that no test asks."""
+    prompts = calibration_prompts()
+    report = None if progress is None else lambda done: progress("prompts", done, len(prompts))
+    return Subspace.fit(model, prompts, rank=5, batch_size=batch_size, progress=report)
+
+
+def measure(
+    model: Model,
+    *,
+    scenes: int = 500,
+    development: int = 200,
+    odd_scenes: int = 4000,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> Figures:
+    """Fit the prior, pick the strength on development scenes, and measure all three on test scenes."""
+
+    def stage(name: str) -> Progress | None:
+        return None if progress is None else lambda label, done, total: progress(f"{name}: {label}", done, total)
+
+    prior = fit_prior(model, batch_size=batch_size, progress=stage("prior"))
+    choice = pick_alpha(model, prior, count=development, batch_size=batch_size, progress=stage("strength"))
+    methods: Methods = {"vanilla": None, "paper": MGAP(prior), "picked": mgap_at(prior, choice.alpha)}
+    each: dict[str, Any] = {"batch_size": batch_size}
+    captions = evaluate_captions(model, methods, TEST, scenes, progress=stage("CHAIR"), **each)
+    network = model.backbone.model
+    return Figures(
+        model=model.backbone.name,
+        world=WORLD,
+        size=Size.of(network),
+        dtype=str(network.dtype).removeprefix("torch."),
+        device=model.backbone.device.type,
+        scenes=scenes,
+        calibration=Calibration(
+            rank=prior.rank,
+            prompts=prior.count,
+            prompts_sha256=prior.origin["prompts_sha256"],
+            explained_variance=prior.explained_variance,
+            null_image=prior.origin["null_image"],
+        ),
+        choice=choice,
+        pope=evaluate_pope(model, methods, TEST, scenes, progress=stage("POPE"), **each),
+        pope_held_out=evaluate_pope(
+            model, methods, TEST, scenes, held_out=True, progress=stage("POPE, held-out style"), **each
+        ),
+        amber=evaluate_amber(model, methods, TEST, scenes, progress=stage("AMBER"), **each),
+        captions={name: found.score for name, found in captions.items()},
+        odd_colours=evaluate_odd_colours(model, methods, TEST, odd_scenes, progress=stage("colours"), **each),
+        versions=dict(prior.origin["versions"]),
+    )
+
+
+def _read(kind: Any, data: Any) -> Any:
+    """JSON back to the dataclasses that it was written from, by their type hints."""
+    if is_dataclass(kind) and isinstance(kind, type):
+        return kind(**{name: _read(hint, data[name]) for name, hint in get_type_hints(kind).items()})
+    if get_origin(kind) is dict:
+        inner = get_args(kind)[1]
+        return {name: _read(inner, value) for name, value in data.items()}
+    if get_origin(kind) is list:
+        return [_read(get_args(kind)[0], value) for value in data]
+    if get_origin(kind) is tuple:
+        return tuple(data)
+    return data

@@ -1,0 +1,27 @@
+"""Progress bars of evaluations, on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mgap.pocket.evaluation import Progress
+
+
+@contextmanager
+def bars() -> Iterator[Progress]:
+    """One bar a label; where standard error is no terminal, they are printed once, at the end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, console=Console(stderr=True)) as shown:
+        tasks: dict[str, TaskID] = {}
+
+        def report(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = shown.add_task(label, total=total)
+            shown.update(tasks[label], completed=done)
+
+        yield report
