@@ -1,0 +1,1 @@
+"""From scores to something to read: plots and pages. One file each, no network, nothing to install."""
