@@ -139,11 +139,20 @@ def test_doctor_without_a_model_shows_the_environment(run):
     assert mgap.__version__ in out
 
 
-def test_the_demo_says_that_its_weights_are_random(run, family):
-    status, out, _ = run("demo", "--family", family)
+def test_the_demo_prints_its_table_and_where_the_report_is(run, checkpoint, tmp_path):
+    folder = tmp_path / "demo"
+    words = ["demo", "-m", checkpoint, "-o", folder, "--questions", 4, "--captions", 1, "--alpha", 0.9]
+    status, out, err = run(*words)
     assert status == 0
-    assert "RANDOM" in out
-    assert "beta" in out
+    assert all(word in out for word in ("Random", "Popular", "Adversarial", "CHAIRi", "paper", "took"))
+    assert f"report:  {folder / 'report.html'}" in out
+    assert "7/7" in err
+    assert "7/7" not in out, "progress belongs to standard error"
+    assert "\x1b" not in out + err
+    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "results.json"]
+    results = json.loads((folder / "results.json").read_text())
+    assert results["plan"] == {"model": str(checkpoint), "questions": 4, "captions": 1, "alpha": 0.9}
+    assert f"{100 * results['pope']['random']['paper']['accuracy']['value']:.1f}" in out
 
 
 ASK = ["ask", "PICTURE", "What?", "-m", "MODEL", "--prior", "PRIOR"]
@@ -185,7 +194,10 @@ MISTAKES = {  # what is wrong: the words typed, and what the sentence must name
     "a batch of none": ([*FIT, "--batch-size", "0"], "batch_size=0"),
     "nothing to list": (["ls", "weather"], "weather"),
     "no vectors": (["verify", "nowhere"], "reference vectors"),
-    "an unknown demo": (["demo", "--family", "gpt"], "llava"),
+    "a demo of no model": (["demo", "-m", "pocket/gpt"], "pocket/llava"),
+    "a demo of no questions": (["demo", "-m", "pocket/gpt", "--questions", "0"], "questions=0"),
+    "a demo of no strength": (["demo", "-m", "pocket/gpt", "--alpha", "nan"], "alpha=nan"),
+    "a report below a file": (["demo", "-m", "pocket/gpt", "-o", "dot.png/demo"], "dot.png is a file"),
 }
 
 

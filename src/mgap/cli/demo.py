@@ -1,44 +1,68 @@
-"""`mgap demo`: the whole way from a model to a corrected answer, on a model that fits anywhere."""
+"""`mgap demo`: what MGAP does, on a model and a world that come with the package."""
 
 from __future__ import annotations
 
-import tempfile
-from typing import Annotated
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mgap.cli.options import fit_default_prior
+from mgap.cli.options import load_model
+
+if TYPE_CHECKING:
+    from mgap.reports.page import Table
 
 
 def demo(
-    family: Annotated[str, typer.Option(help="llava or qwen3-vl.")] = "llava",
-    alpha: Annotated[float, typer.Option(help="Strength of MGAP.")] = 0.75,
+    model: Annotated[str, typer.Option("--model", "-m", help="pocket/llava, pocket/qwen3-vl, or a folder.")] = "pocket/llava",
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder of the report.")] = "demo",
+    questions: Annotated[int, typer.Option(help="Yes/no questions of each split.")] = 300,
+    captions: Annotated[int, typer.Option(help="Pictures to describe.")] = 40,
+    alpha: Annotated[
+        float | None, typer.Option(help="Strength of MGAP beside the paper's; default: the one picked for the model.")
+    ] = None,
 ) -> None:
-    """Build a tiny random model, learn its prior, and answer plainly and with MGAP."""
-    from PIL import Image, ImageDraw
-    from transformers.utils import logging
+    """Answer chosen pictures plainly and with MGAP, measure both, and write a report to look at.
 
-    from mgap.cli.ask import print_trace
-    from mgap.decoding.model import load
-    from mgap.methods.mgap import MGAP
-    from mgap.pocket.tiny import build_tiny
+    Example: mgap demo --model pocket/qwen3-vl --out demo
+    """
+    from mgap.pocket.demo import Plan, recorded_choice, run_demo, to_json
+    from mgap.pocket.demo_page import caption_table, demo_page, pope_table
+    from mgap.pocket.progress import bars
+    from mgap.reports.folder import check_folder, write_files
 
-    question = "Is there a dog in the image?"
-    picture = Image.new("RGB", (96, 96), "skyblue")
-    ImageDraw.Draw(picture).ellipse((28, 28, 68, 68), fill="orange")
-    logging.disable_progress_bar()
-    with tempfile.TemporaryDirectory() as folder:
-        build_tiny(family, folder)
-        model = load(folder, device="cpu")
-    print(f"A {family} of {sum(p.numel() for p in model.backbone.model.parameters()):,} RANDOM weights: its answers are")
-    print("noise, and only show that every part runs. Name a real model to get sense: mgap ask --model ...\n")
-    prior = fit_default_prior(model)
-    print(
-        f"prior: rank {prior.rank} of {prior.hidden_size}, {100 * prior.explained_variance:.0f}% of the blind states' variance"
-    )
-    print(f"asked: {question}")
-    print(f"plain: {model.answer(picture, question, max_new_tokens=6).text!r}")
-    with model.using(MGAP(prior, alpha=alpha)):
-        answer = model.answer(picture, question, max_new_tokens=6, trace=True)
-    print(f"MGAP:  {answer.text!r}\n")
-    print_trace(answer)
+    began = time.perf_counter()
+    plan = Plan(model, questions, captions, alpha)
+    check_folder(out, ("report.html", "results.json"))  # mistakes are told before the weights are loaded
+    if alpha is None:
+        recorded_choice(model)
+    loaded = load_model(model, "cpu", "auto", None, False)
+    with bars() as progress:
+        done = run_demo(loaded, plan, began=began, progress=progress)
+    page, facts = demo_page(done, out), json.dumps(to_json(done), indent=1, allow_nan=False)
+    report, results = write_files(out, {"report.html": page, "results.json": facts})
+    _print_table("Is it there? Pocket-POPE", pope_table(done))
+    _print_table("Descriptions: pocket-CHAIR", caption_table(done))
+    print(f"report:  {report}  (open it in a browser)")
+    print(f"results: {results}")
+    print(f"took {time.perf_counter() - began:.0f} s")
+
+
+def _print_table(title: str, content: Table) -> None:
+    from rich.console import Console
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
+    drawn = Drawn(title=title, caption=content.caption, title_justify="left", caption_justify="left")
+    for number, column in enumerate(content.columns):
+        drawn.add_column(column, justify="right" if number else "left")
+    for group in content.groups:
+        if group.heading:
+            drawn.add_section()
+            drawn.add_row(Text(group.heading, style="bold"))
+        for row in group.rows:
+            cells = (f"{cell.text}\n{cell.small}" if cell.small else cell.text for cell in row.cells)
+            drawn.add_row(Text(row.heading), *cells)
+    Console(width=None if sys.stdout.isatty() else 120).print(drawn)

@@ -1,0 +1,199 @@
+"""The demo's page: what `pocket.demo` found, put into the words, tables and figures of `demo.html.j2`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from mgap.pocket.benchmark import TEST
+from mgap.pocket.demo import Demo, Exhibit, Told, label
+from mgap.pocket.scenes import WORLD, render
+from mgap.pocket.showcase import CAPTION, describe, listed
+from mgap.reports.page import Cell, Group, Picture, Row, Table, Token, render_page
+from mgap.reports.plots import SYMBOLS, Plot, plot_rates
+from mgap.scoring.pope import PopeScore
+from mgap.scoring.stats import Rate
+
+RATES: dict[str, Callable[[PopeScore], Rate]] = {
+    "Accuracy": lambda score: score.accuracy,
+    "Precision": lambda score: score.precision,
+    "Recall": lambda score: score.recall,
+    "F1": lambda score: score.f1,
+    "Says yes": lambda score: score.yes_ratio,
+}
+PLOTTED = ("Precision", "Recall", "F1")
+_VERDICTS = {"right": "\u2713 right", "wrong": "\u2717 wrong", "unclear": "? unclear"}
+
+
+def demo_page(demo: Demo, out: str) -> str:
+    """One self-contained HTML file."""
+    labels = {name: label(name, demo.methods) for name in demo.methods}
+    return render_page(
+        "demo.html.j2",
+        title="MGAP on the pocket world",
+        model=demo.model["name"],
+        labels=list(labels.values()),
+        symbols=SYMBOLS,
+        cases=[_card(exhibit, demo, labels) for exhibit in demo.exhibits],
+        pope_about=_pope_about(demo),
+        pope_table=pope_table(demo),
+        plots=_plots(demo, labels),
+        caption_about=_caption_about(demo),
+        caption_table=caption_table(demo),
+        command=command(demo, out),
+        facts=_facts(demo, labels),
+    )
+
+
+def command(demo: Demo, out: str) -> str:
+    """What was typed, with every default spelled out."""
+    plan = demo.plan
+    words = ["mgap", "demo", "--model", plan.model, "--out", out, "--questions", str(plan.questions)]
+    words += ["--captions", str(plan.captions)]
+    return shlex.join(words + ([] if plan.alpha is None else ["--alpha", f"{plan.alpha:g}"]))
+
+
+def pope_table(demo: Demo) -> Table:
+    groups = [
+        Group(
+            split.capitalize(),
+            tuple(
+                Row(
+                    label(name, demo.methods),
+                    (*(Cell.of(of(score)) for of in RATES.values()), Cell(str(score.unparsed)), Cell(str(score.questions))),
+                )
+                for name, score in scores.items()
+            ),
+        )
+        for split, scores in demo.pope.items()
+    ]
+    return Table(
+        "Percent, with 95% intervals from a bootstrap over pictures below.",
+        ("Method", *RATES, "Unclear", "Questions"),
+        groups,
+    )
+
+
+def caption_table(demo: Demo) -> Table:
+    rows = tuple(
+        Row(
+            label(name, demo.methods),
+            (
+                Cell.of(found.score.chair_s),
+                Cell.of(found.score.chair_i),
+                Cell.of(found.score.recall),
+                Cell(f"{found.score.words:.1f}"),
+                Cell(str(found.score.captions)),
+            ),
+        )
+        for name, found in demo.captions.items()
+    )
+    return Table(
+        "Percent, with 95% intervals below. Lower is better for CHAIRs and CHAIRi, higher for recall.",
+        ("Method", "CHAIRs", "CHAIRi", "Recall", "Words", "Captions"),
+        [Group("", rows)],
+    )
+
+
+def _plots(demo: Demo, labels: dict[str, str]) -> list[Plot]:
+    """On one scale, so that they can be compared."""
+    found = {
+        title: {split: {labels[name]: RATES[title](score) for name, score in of.items()} for split, of in demo.pope.items()}
+        for title in PLOTTED
+    }
+    lowest = min(rate.low for groups in found.values() for of in groups.values() for rate in of.values())
+    return [plot_rates(title, groups, lowest=lowest) for title, groups in found.items()]
+
+
+def _card(exhibit: Exhibit, demo: Demo, labels: dict[str, str]) -> dict[str, Any]:
+    case = exhibit.case
+    drawn = describe(case.scene)
+    is_caption = case.truth == CAPTION
+    return {
+        "title": case.title,
+        "why": case.why,
+        "picture": Picture.of(render(case.scene), drawn),
+        "drawn": listed(case.scene),
+        "question": case.question,
+        "truth_label": "Drawn:" if is_caption else "True answer:",
+        "truth": ", ".join(case.scene.names) if is_caption else case.truth,
+        "answers": [_answer(told, labels[name], _strength(demo, name), is_caption) for name, told in exhibit.told.items()],
+    }
+
+
+def _answer(told: Told, name: str, alpha: float, is_caption: bool) -> dict[str, Any]:
+    note = ""
+    if is_caption:
+        note = f"Named but not drawn: {', '.join(told.invented)}." if told.invented else "Names nothing that is not drawn."
+    if told.answer.stop == "length":
+        note += f" Cut off after {len(told.answer.token_ids)} tokens."
+    return {
+        "label": name,
+        "text": told.answer.text,
+        "verdict": told.verdict,
+        "verdict_label": _VERDICTS.get(told.verdict or "", ""),
+        "tokens": [Token.of(step, "beta", alpha) for step in told.answer.trace or ()],
+        "note": note.strip(),
+    }
+
+
+def _strength(demo: Demo, name: str) -> float:
+    method = demo.methods[name]
+    return 0.0 if method is None else method.settings.alpha
+
+
+def _pope_about(demo: Demo) -> tuple[str, str]:
+    found = "; ".join(
+        f"{label(name, demo.methods)} {100 * score.precision.value:.1f}" for name, score in demo.pope["adversarial"].items()
+    )
+    return (
+        "Half of the questions ask about what is drawn. The other half ask about what is not: anything (random), what is "
+        "common in this world (popular), or what is usually seen together with what is drawn (adversarial). The first word of "
+        "the answer counts.",
+        f"Adversarial precision, in percent: {found}.",
+    )
+
+
+def _caption_about(demo: Demo) -> str:
+    return (
+        f"{demo.plan.captions} test scenes, described in words. CHAIRs: share of descriptions that name something which is not "
+        "drawn. CHAIRi: share of all mentions that are of such things. Recall: share of what is drawn that is named."
+    )
+
+
+def _facts(demo: Demo, labels: dict[str, str]) -> list[tuple[str, str]]:
+    model, prior = demo.model, demo.prior
+    facts = [
+        (
+            "Model",
+            f"{model['name']}: {model['architecture']} of {model['parameters']:,} parameters, "
+            f"{model['dtype']} on {model['device']}",
+        ),
+        (
+            "Prior",
+            f"rank {prior.rank} of {prior.hidden_size}, from {prior.count} calibration prompts about a black picture, none "
+            f"of them a test question; it holds {100 * prior.explained_variance:.1f}% of their states' variance",
+        ),
+    ]
+    for name, method in demo.methods.items():
+        if method is None:
+            facts.append((labels[name], "greedy decoding, nothing attached"))
+        else:
+            settings = ", ".join(f"{key}={value}" for key, value in asdict(method.settings).items())
+            facts.append((labels[name], f"greedy decoding with {settings}"))
+    strongest = max(_strength(demo, name) for name in demo.methods)
+    above = " Above 1, the prior's part can change its sign where the model hesitates." if strongest > 1 else ""
+    return [
+        *facts,
+        ("Strength \u03b1", f"{demo.alpha_from}.{above}"),
+        (
+            "Scenes",
+            f"world {WORLD}; pocket-POPE on seeds {TEST} to {TEST + demo.scenes - 1}, captions on {TEST} to "
+            f"{TEST + demo.plan.captions - 1}; the pictures above are drawn by hand",
+        ),
+        ("Right or wrong", "by the first word of its kind in the answer: yes or no, a color, a number"),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in demo.versions.items())),
+        ("Made", f"{demo.made}, in {demo.seconds:.0f} s"),
+    ]

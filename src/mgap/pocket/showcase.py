@@ -1,0 +1,151 @@
+"""Pictures drawn by hand for the demo: chosen for what they ask, before any model answered them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from mgap.pocket import language
+from mgap.pocket.drawing import COLOURS
+from mgap.pocket.objects import OBJECTS, with_article
+from mgap.pocket.scenes import Placed, Scene
+from mgap.pocket.themes import THEMES
+from mgap.scoring.parse import yes_or_no
+
+CAPTION = "caption"  # the truth of a case that asks for a description: what is drawn, no more
+YES_NO = ("yes", "no")
+SEEDS = 10_000  # of the backdrops' texture
+
+
+@dataclass(frozen=True)
+class Case:
+    """One picture, one question, the truth, and what the prior would say."""
+
+    title: str
+    why: str
+    scene: Scene
+    question: str
+    truth: str  # the word that decides: yes, blue, two; or CAPTION
+    choices: tuple[str, ...] = ()  # the words that it is told from
+
+
+def cases() -> tuple[Case, ...]:
+    """Agreement, conflict in both directions, a number, and a description."""
+    kitchen = _scene(
+        1, "kitchen", _put("banana", 0.30, 0.34, "yellow", 1.25), _put("cup", 0.76, 0.30), _put("bowl", 0.66, 0.76)
+    )
+    street = _scene(
+        2, "street", _put("traffic light", 0.18, 0.34), _put("car", 0.62, 0.44, "red"), _put("person", 0.36, 0.74, "blue")
+    )
+    no_fridge = _scene(
+        3, "kitchen", _put("oven", 0.28, 0.36), _put("bottle", 0.76, 0.32), _put("cup", 0.40, 0.80), _put("bowl", 0.76, 0.76)
+    )
+    office = _scene(4, "office", _put("elephant", 0.66, 0.60, scale=1.1), _put("clock", 0.22, 0.24), _put("book", 0.20, 0.78))
+    park = _scene(
+        5, "park", _put("dog", 0.24, 0.34, "brown"), _put("dog", 0.72, 0.70, "brown", mirrored=True), _put("kite", 0.74, 0.22)
+    )
+    desk = _scene(
+        6, "office", _put("laptop", 0.36, 0.40), _put("book", 0.76, 0.72), _put("clock", 0.78, 0.24), _put("bottle", 0.20, 0.80)
+    )
+    return (
+        _colour_case("Yellow banana", "Prior and picture agree: bananas are yellow.", kitchen, "banana"),
+        _colour_case(
+            "Blue banana",
+            "The same picture, and they conflict: this banana is blue.",
+            _recolour(kitchen, "banana", "blue"),
+            "banana",
+        ),
+        _existence_case("A car in the street", "Prior and picture agree: streets have cars, and one is drawn.", street, "car"),
+        _existence_case(
+            "A kitchen without a refrigerator",
+            "They conflict: a refrigerator is the commonest thing in a kitchen, and none is drawn.",
+            no_fridge,
+            "refrigerator",
+        ),
+        _existence_case(
+            "An elephant in the office",
+            "They conflict the other way: offices hardly ever have elephants, and one is drawn.",
+            office,
+            "elephant",
+        ),
+        Case(
+            "Two dogs",
+            "A number: most things come once.",
+            park,
+            language.ask_count("dog"),
+            language.NUMBERS[park.count("dog")],
+            language.NUMBERS,
+        ),
+        Case(
+            "An office in words",
+            "A description: the chair and the cup, common in offices, are not drawn.",
+            desk,
+            language.DESCRIBE[1],
+            CAPTION,
+        ),
+    )
+
+
+def judge(case: Case, answer: str) -> str:
+    """ "right", "wrong" or "unclear": yes and no as POPE reads them, else the first word that is one of the choices."""
+    if case.choices == YES_NO:
+        said = yes_or_no(answer)
+    else:
+        said = next((word for word in re.findall(r"[a-z]+", answer.lower()) if word in case.choices), None)
+    return "unclear" if said is None else "right" if said == case.truth else "wrong"
+
+
+def invented(scene: Scene, named: Collection[str]) -> list[str]:
+    """Of the things that a description names, those that are not drawn; each once."""
+    return [name for name in dict.fromkeys(named) if name not in scene.names]
+
+
+def describe(scene: Scene) -> str:
+    """What is drawn and where, as an alternative text."""
+    things = (f"{_with_colour(thing)} ({_where(thing)})" for thing in scene.things)
+    return f"A drawing of {THEMES[scene.theme].phrase}: {', '.join(things)}."
+
+
+def listed(scene: Scene) -> str:
+    """What is drawn, for a line under the picture."""
+    return f"{THEMES[scene.theme].phrase.capitalize()}: {', '.join(_with_colour(thing) for thing in scene.things)}."
+
+
+def _with_colour(thing: Placed) -> str:
+    return f"a person in {thing.colour}" if thing.name == "person" else with_article(f"{thing.colour} {thing.name}")
+
+
+def _where(thing: Placed) -> str:
+    across = "left" if thing.x < 0.4 else "right" if thing.x > 0.6 else ""
+    down = "top" if thing.y < 0.4 else "bottom" if thing.y > 0.6 else ""
+    return " ".join(word for word in (down, across) if word) or "middle"
+
+
+def _put(
+    name: str,
+    x: float,
+    y: float,
+    colour: str | None = None,
+    scale: float = 1.0,
+    style: str = "outlined",
+    mirrored: bool = False,
+) -> Placed:
+    size = OBJECTS[name].size * scale
+    return Placed(name, colour or OBJECTS[name].usual_colour, style, x, y, size, size, 0.0, mirrored)
+
+
+def _scene(number: int, theme: str, *things: Placed) -> Scene:
+    return Scene(SEEDS + number, theme, things, 0.5)
+
+
+def _recolour(scene: Scene, name: str, colour: str) -> Scene:
+    return replace(scene, things=tuple(replace(t, colour=colour) if t.name == name else t for t in scene.things))
+
+
+def _colour_case(title: str, why: str, scene: Scene, name: str) -> Case:
+    return Case(title, why, scene, language.ask_colour(name), scene.only(name).colour, tuple(COLOURS))
+
+
+def _existence_case(title: str, why: str, scene: Scene, name: str) -> Case:
+    return Case(title, why, scene, language.ask_existence(name), "yes" if name in scene.names else "no", YES_NO)
