@@ -43,26 +43,30 @@ def demo(
         done = run_demo(loaded, plan, began=began, progress=progress)
     page, facts = demo_page(done, out), json.dumps(to_json(done), indent=1, allow_nan=False)
     report, results = write_files(out, {"report.html": page, "results.json": facts})
-    _print_table("Is it there? Pocket-POPE", pope_table(done))
-    _print_table("Descriptions: pocket-CHAIR", caption_table(done))
+    asked = done.pope["random"]["vanilla"].questions
+    _print_table(f"Is it there? Pocket-POPE, {asked} questions a split", pope_table(done), without=("Says yes", "Questions"))
+    _print_table(f"Descriptions: pocket-CHAIR, {captions} captions", caption_table(done), without=("Captions",))
     print(f"report:  {report}  (open it in a browser)")
     print(f"results: {results}")
     print(f"took {time.perf_counter() - began:.0f} s")
 
 
-def _print_table(title: str, content: Table) -> None:
+def _print_table(title: str, content: Table, without: tuple[str, ...] = ()) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    drawn = Drawn(title=title, caption=content.caption, title_justify="left", caption_justify="left")
-    for number, column in enumerate(content.columns):
-        drawn.add_column(column, justify="right" if number else "left")
+    kept = [number for number, column in enumerate(content.columns) if column not in without]
+    drawn = Drawn(title=title, caption=content.caption, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD)
+    drawn.padding = (0, 1, 0, 0)
+    for number in kept:
+        drawn.add_column(content.columns[number], justify="right" if number else "left", no_wrap=number > 0)
     for group in content.groups:
         if group.heading:
             drawn.add_section()
             drawn.add_row(Text(group.heading, style="bold"))
         for row in group.rows:
-            cells = (f"{cell.text}\n{cell.small}" if cell.small else cell.text for cell in row.cells)
-            drawn.add_row(Text(row.heading), *cells)
+            cells = [f"{cell.text}\n{cell.small}" if cell.small else cell.text for cell in row.cells]
+            drawn.add_row(Text(row.heading), *(cells[number - 1] for number in kept[1:]))
     Console(width=None if sys.stdout.isatty() else 120).print(drawn)

@@ -31,6 +31,7 @@ from mgap.types import Answer
 
 PAPER_ALPHA = float(PRESETS["paper"]["alpha"])
 _SHORT, _LONG = 24, 96  # tokens of an answer, and of a description
+_BATCH = 10  # captions written together: a step of the progress bar
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,9 @@ def run_demo(model: Model, plan: Plan, *, began: float | None = None, progress: 
         exhibits=tuple(exhibits),
         scenes=count,
         pope=evaluate_pope(model, asked, TEST, count, progress=progress),
-        captions=evaluate_captions(model, asked, TEST, plan.captions, max_new_tokens=_LONG, progress=progress),
+        captions=evaluate_captions(
+            model, asked, TEST, plan.captions, max_new_tokens=_LONG, batch_size=_BATCH, progress=progress
+        ),
         seconds=time.perf_counter() - began,
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         versions={

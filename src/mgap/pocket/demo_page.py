@@ -70,7 +70,7 @@ def pope_table(demo: Demo) -> Table:
         for split, scores in demo.pope.items()
     ]
     return Table(
-        "Percent, with 95% intervals from a bootstrap over pictures below.",
+        "Percent; below each, its 95% interval from a bootstrap over pictures.",
         ("Method", *RATES, "Unclear", "Questions"),
         groups,
     )
@@ -91,7 +91,7 @@ def caption_table(demo: Demo) -> Table:
         for name, found in demo.captions.items()
     )
     return Table(
-        "Percent, with 95% intervals below. Lower is better for CHAIRs and CHAIRi, higher for recall.",
+        "Percent; below each, its 95% interval. Lower is better for CHAIRs and CHAIRi, higher for recall.",
         ("Method", "CHAIRs", "CHAIRi", "Recall", "Words", "Captions"),
         [Group("", rows)],
     )
@@ -173,8 +173,8 @@ def _facts(demo: Demo, labels: dict[str, str]) -> list[tuple[str, str]]:
         ),
         (
             "Prior",
-            f"rank {prior.rank} of {prior.hidden_size}, from {prior.count} calibration prompts about a black picture, none "
-            f"of them a test question; it holds {100 * prior.explained_variance:.1f}% of their states' variance",
+            f"rank {prior.rank} of {prior.hidden_size}, from {prior.count} calibration prompts with the null image "
+            f"{prior.origin['null_image']}, none of them a test question; it holds {100 * prior.explained_variance:.1f}% of their states' variance",
         ),
     ]
     for name, method in demo.methods.items():
