@@ -174,7 +174,8 @@ def _facts(demo: Demo, labels: dict[str, str]) -> list[tuple[str, str]]:
         (
             "Prior",
             f"rank {prior.rank} of {prior.hidden_size}, from {prior.count} calibration prompts with the null image "
-            f"{prior.origin['null_image']}, none of them a test question; it holds {100 * prior.explained_variance:.1f}% of their states' variance",
+            f"{prior.origin['null_image']}, none of them a test question; it holds "
+            f"{100 * prior.explained_variance:.1f}% of their states' variance",
         ),
     ]
     for name, method in demo.methods.items():
