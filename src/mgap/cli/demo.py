@@ -28,6 +28,8 @@ def demo(
 
     Example: mgap demo --model pocket/qwen3-vl --out demo
     """
+    import torch
+
     from mgap.pocket.demo import Plan, recorded_choice, run_demo, to_json
     from mgap.pocket.demo_page import caption_table, demo_page, pope_table
     from mgap.pocket.progress import bars
@@ -38,6 +40,7 @@ def demo(
     check_folder(out, ("report.html", "results.json"))  # mistakes are told before the weights are loaded
     if alpha is None:
         recorded_choice(model)
+    torch.set_num_threads(1)  # so small a model loses more by waiting for threads than they bring: much, on busy cores
     loaded = load_model(model, "cpu", "auto", None, False)
     with bars() as progress:
         done = run_demo(loaded, plan, began=began, progress=progress)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from mgap.decoding.model import Model
 from mgap.errors import SettingError
 from mgap.methods.base import Method, check_strength
 from mgap.methods.mgap import MGAP, PRESETS
-from mgap.pocket.benchmark import ASKED, TEST, scenes
+from mgap.pocket.benchmark import ASKED, SPLITS, TEST, pope
 from mgap.pocket.evaluation import Captions, Progress, Scores, evaluate_captions, evaluate_pope
 from mgap.pocket.figures import FILE, Choice, Figures, fit_prior, mgap_at
 from mgap.pocket.language import mentions
@@ -78,7 +77,7 @@ class Demo:
     methods: Mapping[str, MGAP | None]
     alpha_from: str
     exhibits: tuple[Exhibit, ...]
-    scenes: int  # of pocket-POPE
+    seeds: dict[str, tuple[int, int]]  # of the test scenes, first and last
     pope: Scores
     captions: Mapping[str, Captions]
     seconds: float
@@ -106,7 +105,10 @@ def run_demo(model: Model, plan: Plan, *, began: float | None = None, progress: 
         methods=methods,
         alpha_from=alpha_from,
         exhibits=tuple(exhibits),
-        scenes=count,
+        seeds={
+            "pope": (TEST, max(question.scene.seed for question in pope(SPLITS[0], TEST, count))),
+            "captions": (TEST, TEST + plan.captions - 1),
+        },
         pope=evaluate_pope(model, asked, TEST, count, progress=progress),
         captions=evaluate_captions(
             model, asked, TEST, plan.captions, max_new_tokens=_LONG, batch_size=_BATCH, progress=progress
@@ -125,8 +127,7 @@ def run_demo(model: Model, plan: Plan, *, began: float | None = None, progress: 
 
 def scenes_for(questions: int) -> int:
     """How many test scenes it takes to ask so many questions of each split."""
-    asked = accumulate(min(ASKED, 2 * len(scene.names)) for scene in scenes(TEST, questions))
-    return next(count for count, total in enumerate(asked, start=1) if total >= questions)
+    return -(-questions // ASKED)
 
 
 def recorded_choice(model: str) -> Choice | None:
@@ -158,7 +159,7 @@ def to_json(demo: Demo) -> dict[str, Any]:
         },
         "alpha_from": demo.alpha_from,
         "methods": {name: None if m is None else {"name": m.name, **asdict(m.settings)} for name, m in demo.methods.items()},
-        "seeds": {"pope": [TEST, TEST + demo.scenes - 1], "captions": [TEST, TEST + demo.plan.captions - 1]},
+        "seeds": demo.seeds,
         "cases": [_exhibit_json(exhibit) for exhibit in demo.exhibits],
         "pope": {split: {name: asdict(score) for name, score in of.items()} for split, of in demo.pope.items()},
         "captions": {name: {**asdict(found.score), "texts": found.texts} for name, found in demo.captions.items()},

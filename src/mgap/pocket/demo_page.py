@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from mgap.pocket.benchmark import TEST
 from mgap.pocket.demo import Demo, Exhibit, Told, label
 from mgap.pocket.scenes import WORLD, render
 from mgap.pocket.showcase import CAPTION, describe, listed
@@ -139,6 +138,10 @@ def _answer(told: Told, name: str, alpha: float, is_caption: bool) -> dict[str, 
     }
 
 
+def _span(seeds: tuple[int, int]) -> str:
+    return f"{seeds[0]} to {seeds[1]}"
+
+
 def _strength(demo: Demo, name: str) -> float:
     method = demo.methods[name]
     return 0.0 if method is None else method.settings.alpha
@@ -191,8 +194,8 @@ def _facts(demo: Demo, labels: dict[str, str]) -> list[tuple[str, str]]:
         ("Strength \u03b1", f"{demo.alpha_from}.{above}"),
         (
             "Scenes",
-            f"world {WORLD}; pocket-POPE on seeds {TEST} to {TEST + demo.scenes - 1}, captions on {TEST} to "
-            f"{TEST + demo.plan.captions - 1}; the pictures above are drawn by hand",
+            f"world {WORLD}; seeds {_span(demo.seeds['pope'])} for pocket-POPE, {_span(demo.seeds['captions'])} for captions; "
+            "the pictures above are drawn by hand",
         ),
         ("Right or wrong", "by the first word of its kind in the answer: yes or no, a color, a number"),
         ("Versions", ", ".join(f"{name} {version}" for name, version in demo.versions.items())),
