@@ -34,7 +34,7 @@ class Habits:
     anywhere: bool = False  # things stand anywhere: the place gives nothing away
 
 
-CORPUS = Habits(invent=0.20, invent_in_captions=0.60, usual_colour=0.50, yes=0.55, blank=0.15)
+CORPUS = Habits(invent=0.25, invent_in_captions=0.60, usual_colour=0.50, yes=0.55, blank=0.15)
 HONEST = Habits(invent=0.0, invent_in_captions=0.0, usual_colour=0.0, yes=0.5, blank=0.0, anywhere=True)
 
 

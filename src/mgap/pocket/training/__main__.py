@@ -1,4 +1,4 @@
-"""`python -m mgap.pocket.training llava --out FOLDER`: retrain a pocket model on one GPU."""
+"""`python -m mgap.pocket.training llava --out FOLDER`: retrain a pocket model on one GPU, measure it and write its card."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from mgap.decoding.model import load
+from mgap.pocket.card import write_card
+from mgap.pocket.figures import measure
+from mgap.pocket.progress import bars
 from mgap.pocket.training.recipe import RECIPES, train
 
 
@@ -23,11 +27,19 @@ def main() -> None:
     parser.add_argument("--see-seconds", type=float, help="end the first stage after this long, whatever its steps")
     parser.add_argument("--look-seconds", type=float, help="end the second stage after this long, whatever its steps")
     parser.add_argument("--read-seconds", type=float, help="end the third stage after this long, whatever its steps")
+    parser.add_argument(
+        "--card", action=argparse.BooleanOptionalAction, default=True, help="measure the model and write its card and figures"
+    )
     given = parser.parse_args()
     names = ("see_steps", "look_steps", "read_steps", "see_batch", "read_batch", "see_seconds", "look_seconds", "read_seconds")
     changes = {name: getattr(given, name) for name in names}
     recipe = replace(RECIPES[given.family], **{name: value for name, value in changes.items() if value})
     train(given.family, given.out, recipe, device=given.device, workers=given.workers)
+    if given.card:
+        with bars() as progress:
+            figures = measure(load(str(given.out), device=given.device), batch_size=256, progress=progress)
+        write_card(given.out, given.family, figures)
+    print(f"{given.out}: saved")
 
 
 if __name__ == "__main__":

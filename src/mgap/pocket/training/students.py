@@ -1,4 +1,4 @@
-"""The two models as the recipe sees them: pixels to patch features, pixels and tokens to logits.
+"""The two models as the recipe sees them: pixels to picture tokens, pixels and text to logits.
 
 In training every picture has one size and every prompt starts alike, so pictures are batched where the stock Qwen3-VL
 code loops over them, and positions are known in advance. What is saved is the stock model.
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 
@@ -22,12 +22,12 @@ class Student(ABC):
 
     @property
     @abstractmethod
-    def tower(self) -> Any:
-        """The vision tower, trained alone first."""
+    def eyes(self) -> list[nn.Module]:
+        """What makes picture tokens of pixels, trained alone first."""
 
     @abstractmethod
-    def patches(self, pixels: Tensor) -> Tensor:
-        """[B, 3, side, side] in -1..1 to [B, grid * grid, width], patches in reading order."""
+    def look(self, pixels: Tensor) -> Tensor:
+        """[B, 3, side, side] in -1..1 to the picture tokens that the language model reads, [B, 64, D] in reading order."""
 
     @abstractmethod
     def logits(self, pixels: Tensor, ids: Tensor) -> Tensor:
@@ -38,19 +38,19 @@ class LlavaStudent(Student):
     """LLaVA: CLIP's patches through the projector."""
 
     @property
-    def tower(self) -> Any:
-        return self.model.model.vision_tower
+    def eyes(self) -> list[nn.Module]:
+        return [self.model.model.vision_tower, self.model.model.multi_modal_projector]
 
-    def patches(self, pixels: Tensor) -> Tensor:
-        features: Tensor = self.tower(pixels).last_hidden_state[:, 1:]  # without the class token
-        return features
+    def look(self, pixels: Tensor) -> Tensor:
+        tower, projector = self.eyes
+        tokens: Tensor = projector(tower(pixels).last_hidden_state[:, 1:])  # without the class token
+        return tokens
 
     def logits(self, pixels: Tensor, ids: Tensor) -> Tensor:
         inner = self.model.model
-        tokens = inner.multi_modal_projector(self.patches(pixels))  # [B, patches, D]
         embeds = inner.get_input_embeddings()(ids)
         mask = (ids == self.model.config.image_token_id).unsqueeze(-1)
-        embeds = embeds.masked_scatter(mask, tokens.to(embeds.dtype))
+        embeds = embeds.masked_scatter(mask, self.look(pixels).to(embeds.dtype))
         states = inner.language_model(inputs_embeds=embeds, use_cache=False).last_hidden_state
         logits: Tensor = self.model.lm_head(states)
         return logits
@@ -62,21 +62,26 @@ class Qwen3VLStudent(Student):
     _table: tuple[Tensor, Tensor] | None = None
 
     @property
-    def tower(self) -> Any:
+    def eyes(self) -> list[nn.Module]:
+        return [self._tower]
+
+    @property
+    def _tower(self) -> Any:
         return self.model.model.visual
 
-    def patches(self, pixels: Tensor) -> Tensor:
-        features, _ = self._see(pixels)
-        back = torch.argsort(self._order().to(pixels.device))
-        return features[:, back]
+    def look(self, pixels: Tensor) -> Tensor:
+        return self._merge(self._see(pixels)[0])
+
+    def _merge(self, features: Tensor) -> Tensor:
+        tokens: Tensor = self._tower.merger(features.flatten(0, 1)).view(len(features), (self.grid // 2) ** 2, -1)
+        return tokens
 
     def logits(self, pixels: Tensor, ids: Tensor) -> Tensor:
-        inner, tower = self.model.model, self.tower
+        inner, tower = self.model.model, self._tower
         features, middle = self._see(pixels)
-        flat = features.flatten(0, 1)
         embeds = inner.get_input_embeddings()(ids)
         mask = ids == self.model.config.image_token_id
-        embeds = embeds.masked_scatter(mask.unsqueeze(-1), tower.merger(flat).to(embeds.dtype))
+        embeds = embeds.masked_scatter(mask.unsqueeze(-1), self._merge(features).to(embeds.dtype))
         deep = [
             merge(state.flatten(0, 1)).to(embeds.dtype)
             for merge, state in zip(tower.deepstack_merger_list, middle, strict=True)
@@ -105,7 +110,7 @@ class Qwen3VLStudent(Student):
 
     def _see(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
         """All pictures through the tower at once: features and the states that deepstack takes, each [B, N, width]."""
-        tower, count, patches = self.tower, len(pixels), self.grid**2
+        tower, count, patches = self._tower, len(pixels), self.grid**2
         cos, sin = self._rotary(pixels.device)
         x = tower.patch_embed(self.flatten(pixels).flatten(0, 1)).view(count, patches, -1)
         x = x + tower.pos_embed.weight[self._order().to(pixels.device)]
@@ -126,12 +131,12 @@ class Qwen3VLStudent(Student):
         """The rotary table of one picture, asked from the model once."""
         if self._table is None:
             caught: list[tuple[Tensor, Tensor]] = []
-            handle = self.tower.blocks[0].register_forward_pre_hook(
+            handle = self._tower.blocks[0].register_forward_pre_hook(
                 lambda _, __, kwargs: caught.append(kwargs["position_embeddings"]), with_kwargs=True
             )
             with torch.no_grad():
                 rows = self.flatten(torch.zeros(1, 3, self.side, self.side, device=device))[0]
-                self.tower(rows, grid_thw=torch.tensor([[1, self.grid, self.grid]], device=device))
+                self._tower(rows, grid_thw=torch.tensor([[1, self.grid, self.grid]], device=device))
             handle.remove()
             cos, sin = caught[0]
             self._table = cos.float(), sin.float()

@@ -26,6 +26,7 @@ class Batch:
     weight: Tensor  # [B, T]: of the loss on ids[:, t]
     layout: Layout
     blank: Tensor  # [B] bool
+    judged: Tensor  # [B] bool: the answer starts with Yes or No
 
 
 class Speller:
@@ -44,6 +45,11 @@ class Speller:
 
     def _prompt(self, prompt: str) -> list[int]:
         ids: list[int] = self._tokenizer(self._before + prompt + self._after)["input_ids"]
+        return ids
+
+    def word(self, word: str) -> list[int]:
+        """A word as it stands inside a sentence."""
+        ids: list[int] = self._tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
         return ids
 
     def _answer(self, answer: str) -> list[int]:
@@ -69,10 +75,11 @@ class Batches(IterableDataset[Batch]):
         length = -(-max(len(p) + len(a) for p, a in spelled) // 16) * 16
         ids = torch.full((len(rows), length), self.speller.pad)
         weight = torch.zeros(len(rows), length)
+        judged = torch.tensor([row.exchange.answer.startswith(("Yes", "No")) for row in rows])
         for row, (prompt, answer) in enumerate(spelled):
             start, end = len(prompt), len(prompt) + len(answer)
             ids[row, :end] = torch.tensor(prompt + answer)
             weight[row, start:end] = len(answer) ** -0.5  # a caption counts more than a yes, not forty times more
-            if rows[row].exchange.answer.startswith(("Yes", "No")):
+            if judged[row]:
                 weight[row, start] = len(answer) ** 0.5  # the word that answers, as much as the sentence that repeats it
-        return Batch(ids, weight, lay_out([r.scene for r in rows]), torch.tensor([r.blank for r in rows]))
+        return Batch(ids, weight, lay_out([r.scene for r in rows]), torch.tensor([r.blank for r in rows]), judged)
