@@ -9,10 +9,10 @@ import pytest
 import mgap
 from mgap.errors import CorruptFile, SettingError
 from mgap.pocket.benchmark import SPLITS, pope
-from mgap.pocket.demo import Exhibit, Plan, Told, choose_methods, recorded_choice, run_demo, scenes_for, to_json
+from mgap.pocket.demo import Change, Exhibit, Plan, Told, choose_methods, recorded_choice, run_demo, scenes_for, to_json
 from mgap.pocket.demo_page import command, demo_page
 from mgap.pocket.drawing import TRAINING_STYLES
-from mgap.pocket.figures import FILE, measure
+from mgap.pocket.figures import FILE, fit_prior, measure
 from mgap.pocket.language import mentions
 from mgap.pocket.scenes import render
 from mgap.pocket.showcase import CAPTION, cases, describe, invented, judge, listed
@@ -108,7 +108,7 @@ def test_the_page_stands_alone_and_tells_how_it_was_made(demo):
     assert command(demo, "my demo") in text
     for fact in (
         "rank 5 of 64",
-        "50 calibration prompts",
+        "50 questions with the null image",
         "alpha=0.75",
         "alpha=0.9",
         "200000",
@@ -116,7 +116,7 @@ def test_the_page_stands_alone_and_tells_how_it_was_made(demo):
         "chosen beforehand",
     ):
         assert fact in text, fact
-    assert [a["alt"] for a in page.all("img")] == [describe(case.scene) for case in cases()]
+    assert [a["alt"] for a in page.all("img")][: len(cases())] == [describe(case.scene) for case in cases()]
     tokens = sum(len(told.answer.trace or ()) for exhibit in demo.exhibits for told in exhibit.told.values())
     assert len([a for a in page.all("li") if "--shade" in a.get("style", "")]) == tokens > 0
 
@@ -142,6 +142,27 @@ def test_the_results_agree_with_the_table(demo):
     assert facts["cases"][0]["answers"]["paper"]["trace"][0]["values"]["beta"] >= 0
 
 
+def test_changed_answers_are_told_by_what_they_change():
+    question = next(pope("random", count=1))
+    assert question.label == "yes"
+    effects = [Change(question, *pair).effect for pair in (("no", "yes"), ("yes", "no"), (None, "no"), ("yes", None))]
+    assert effects == ["corrected", "spoilt", "wrong either way", "spoilt"]
+
+
+def test_the_page_shows_the_first_changes_and_counts_all(demo):
+    said = {name: ["Yes"] * len(words) for name, words in demo.asked["adversarial"].words.items()}
+    said["given"] = ["No"] * len(said["given"])  # true of every second question
+    asked = {**demo.asked, "adversarial": replace(demo.asked["adversarial"], words=said)}
+    changed = replace(demo, asked=asked)
+    assert [c.effect for c in changed.changes("adversarial", "given")] == ["spoilt", "corrected"] * 6
+    assert changed.changes("adversarial", "paper") == []
+    page = check_page(demo_page(changed, "demo"))
+    assert "answers 12 otherwise than plain decoding: 6 spoilt, 6 corrected." in page.text("style")
+    verdicts = [text for tag, text in page.texts if tag == "p" and text in ("corrected", "spoilt")]
+    assert verdicts == ["corrected"] * 4 + ["spoilt"] * 4
+    assert len(to_json(changed)["changed"]["adversarial"]["given"]) == 12
+
+
 @pytest.mark.parametrize("text", ["", "<script>alert(1)</script>", "x" * 3000, "\u4e2d\u6587 \U0001f34c &amp; <b>"])
 def test_odd_answers_are_shown_as_they_are(demo, text):
     def odd(told):
@@ -152,18 +173,28 @@ def test_odd_answers_are_shown_as_they_are(demo, text):
     assert [shown for tag, shown in page.texts if tag == "p"].count(text or "(an empty answer)") == 3 * len(cases())
 
 
-def test_a_picked_alpha_is_read_from_the_model_folder(model, prior, family, checkpoints, tmp_path):
+def test_the_picked_settings_are_read_from_the_model_folder(model, family, checkpoints, tmp_path):
     folder = shutil.copytree(checkpoints[family], tmp_path / "model")
+
+    def chosen(plan):
+        return choose_methods(plan, lambda null: fit_prior(model, null))
+
     assert recorded_choice(str(folder)) is None
-    methods, source = choose_methods(Plan(str(folder)), prior)
+    methods, how = chosen(Plan(str(folder)))
     assert list(methods) == ["vanilla", "paper"]
-    assert "none was picked" in source
+    assert "nothing was picked" in how
     figures = measure(model, scenes=1, development=1, odd_scenes=10)
-    for alpha, names in ((3.0, ["vanilla", "paper", "picked"]), (0.75, ["vanilla", "paper"])):
-        replace(figures, choice=replace(figures.choice, alpha=alpha)).save(folder)
-        methods, source = choose_methods(Plan(str(folder)), prior)
+    three = ["vanilla", "paper", "picked"]
+    for null, alpha, names in (("black336", 3.0, three), ("no_image", 0.75, three), ("black336", 0.75, three[:2])):
+        replace(figures, choice=replace(figures.choice, null_image=null, alpha=alpha)).save(folder)
+        methods, how = chosen(Plan(str(folder)))
         assert list(methods) == names
-        assert "on 1 development scenes" in source
+        assert "on 1 development scenes" in how
+        assert methods[names[-1]].prior.origin["null_image"] == null
+        assert methods[names[-1]].settings.alpha == alpha
+    replace(figures, choice=replace(figures.choice, null_image="no_image")).save(folder)
+    given = chosen(Plan(str(folder), alpha=2.0))[0]["given"]
+    assert (given.settings.alpha, given.prior.origin["null_image"]) == (2.0, "no_image")
     (folder / FILE).write_text('{"alpha": "strong"}')
     with pytest.raises(CorruptFile, match=r"figures\.json"):
         recorded_choice(str(folder))

@@ -13,7 +13,7 @@ from mgap.pocket.benchmark import DEVELOPMENT, SPLITS, TEST
 from mgap.pocket.card import card_text, write_card
 from mgap.pocket.corpus import CORPUS
 from mgap.pocket.evaluation import evaluate_pope
-from mgap.pocket.figures import ALPHAS, Figures, Trial, fit_prior, measure, mgap_at, pick_alpha
+from mgap.pocket.figures import ALPHAS, NULLS, Figures, Trial, fit_prior, measure, mgap_at, pick
 from mgap.registry import EMBEDDED
 from mgap.scoring.stats import Rate
 
@@ -29,19 +29,21 @@ def figures(model, seen):
 
 
 def test_the_rule_takes_the_highest_mean_and_of_equal_ones_the_smallest(model):
-    prior = fit_prior(model)
-    choice = pick_alpha(model, prior, count=3)
-    assert [trial.alpha for trial in choice.trials] == list(ALPHAS)
-    best = max(trial.mean for trial in choice.trials)
-    assert choice.alpha == min(trial.alpha for trial in choice.trials if trial.mean == best)
-    strong = evaluate_pope(model, {"it": mgap_at(prior, 8.0)}, DEVELOPMENT, 3)
-    assert choice.trials[-1].f1 == {split: strong[split]["it"].f1.value for split in SPLITS}
-    assert Trial(1.0, {"random": 0.9, "popular": 0.6, "adversarial": 0.3}).mean == pytest.approx(0.6)
+    choice = pick(model, count=3)
+    assert {(t.null_image, t.alpha) for t in choice.trials} == {(null, alpha) for null in NULLS for alpha in ALPHAS}
+    best = [t for t in choice.trials if t.mean == max(trial.mean for trial in choice.trials)]
+    assert choice.alpha == min(t.alpha for t in best)
+    assert choice.null_image == min((t.null_image for t in best if t.alpha == choice.alpha), key=NULLS.index)
+    strong = evaluate_pope(model, {"it": mgap_at(fit_prior(model, "no_image"), 8.0)}, DEVELOPMENT, 3)
+    (same,) = (t for t in choice.trials if (t.null_image, t.alpha) == ("no_image", 8.0))
+    assert same.f1 == {split: strong[split]["it"].f1.value for split in SPLITS}
+    assert Trial("no_image", 1.0, {"random": 0.9, "popular": 0.6, "adversarial": 0.3}).mean == pytest.approx(0.6)
 
 
-def test_no_strengths_to_pick_from_are_refused(model, prior):
-    with pytest.raises(SettingError, match="alphas"):
-        pick_alpha(model, prior, alphas=())
+@pytest.mark.parametrize("nothing", [{"alphas": ()}, {"nulls": ()}])
+def test_nothing_to_pick_from_is_refused(model, nothing):
+    with pytest.raises(SettingError, match="to pick from"):
+        pick(model, **nothing)
 
 
 def test_a_strength_above_one_is_meant_and_warns_of_nothing(prior):
@@ -55,13 +57,15 @@ def test_everything_is_measured_on_test_scenes(figures, model):
     assert all(list(figures.pope[split]) == list(figures.pope_held_out[split]) == methods for split in SPLITS)
     vanilla = evaluate_pope(model, {"vanilla": None}, TEST, 4)
     assert {split: figures.pope[split]["vanilla"] for split in SPLITS} == {s: vanilla[s]["vanilla"] for s in SPLITS}
-    assert (figures.calibration.rank, figures.calibration.prompts) == (5, 50)
+    assert [(prior.rank, prior.prompts) for prior in figures.priors.values()] == [(5, 50)] * 2
+    assert figures.priors["paper"].null_image == "black336"
+    assert figures.priors["picked"].null_image == figures.choice.null_image
     assert figures.versions["mgap"] == mgap.__version__
 
 
 def test_progress_reaches_the_end_of_every_stage(seen, figures):
     last = {label: (done, total) for label, done, total in seen}
-    assert len(last) == 11
+    assert len(last) == 13
     assert all(done == total for done, total in last.values())
 
 

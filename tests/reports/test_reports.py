@@ -27,7 +27,10 @@ def demo_content(**changes):
         "truth_label": NASTY, "truth": NASTY, "answers": [answer, {**answer, "text": "", "tokens": [], "verdict": None}],
     }  # fmt: skip
     table = Table(NASTY, (NASTY, NASTY), [Group(NASTY, (Row(NASTY, (Cell(NASTY, NASTY),)),))])
+    change = {"picture": case["picture"], "verdict": "right",
+              **dict.fromkeys(("question", "truth", "before", "after", "effect"), NASTY)}  # fmt: skip
     content = {
+        "change_about": NASTY, "changes": [change],
         "title": NASTY, "model": NASTY, "labels": [NASTY], "symbols": SYMBOLS, "cases": [case], "pope_about": [NASTY],
         "pope_table": table, "plots": [plot_rates("Precision", RATES)], "caption_about": NASTY, "caption_table": table,
         "command": NASTY, "facts": [(NASTY, NASTY)],

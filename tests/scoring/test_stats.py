@@ -44,9 +44,15 @@ def test_answers_that_stand_and_fall_together_count_once():
     assert (six.value, six.low, six.high) == (each.value, each.low, each.high)
 
 
-def test_the_bootstrap_is_reproducible_and_certain_about_what_never_varies():
-    groups = np.column_stack([np.ones(20), np.ones(20)])
-    assert bootstrap(accuracy, groups, 20) == bootstrap(accuracy, groups, 20) == Rate(1.0, 1.0, 1.0, 20)
+def test_the_bootstrap_is_reproducible():
+    groups = np.column_stack([np.arange(20) % 3 == 0, np.ones(20)]).astype(float)
+    assert bootstrap(accuracy, groups, 20) == bootstrap(accuracy, groups, 20)
+
+
+@pytest.mark.parametrize("hits", [0.0, 1.0])
+def test_the_bootstrap_is_not_certain_of_what_never_varied(hits):
+    groups = np.column_stack([np.full(20, hits), np.ones(20)])
+    assert bootstrap(accuracy, groups, 20) == wilson(int(20 * hits), 20)
 
 
 def test_a_share_of_nothing_is_zero():

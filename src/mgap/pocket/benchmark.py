@@ -5,30 +5,27 @@ What is popular, and what is usually seen together, is counted over the world, n
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count as count_up
 
 import numpy as np
 
 from mgap.errors import SettingError
 from mgap.pocket import language
-from mgap.pocket.corpus import FIRST_TRAINING_SEED, make_row, other_count
+from mgap.pocket.corpus import FIRST_TRAINING_SEED, other_count
 from mgap.pocket.drawing import COLOURS
 from mgap.pocket.objects import NAMES, OBJECTS
 from mgap.pocket.scenes import FORBIDDEN, WORLD, Scene, make_scene
 from mgap.pocket.themes import THEMES
 
 SPLITS = ("random", "popular", "adversarial")
-DEVELOPMENT, TEST, STATISTICS = (
-    100_000,
-    200_000,
-    300_000,
-)  # first seeds of scenes for choosing settings, for judging, for counting
+DEVELOPMENT = 100_000  # first seed of the scenes for choosing settings,
+TEST = 200_000  # for judging,
+STATISTICS = 300_000  # and for counting what is popular
 ASKED = 6  # questions a scene, half of them about what is there
-_TESTED = ("Is ", "Are ", language.COLOUR[0].partition("{")[0], *language.DESCRIBE[:2])  # how every test question begins
 
 
 @dataclass(frozen=True)
@@ -68,14 +65,16 @@ def scenes(first: int, count: int, *, held_out: bool = False) -> Iterator[Scene]
 
 
 def pope(split: str, first: int = TEST, count: int = 500, *, held_out: bool = False) -> Iterator[Question]:
-    """Pocket-POPE: for each scene three things that are there and three that are not.
+    """Pocket-POPE: for each of `count` scenes three things that are there and three that are not.
 
+    Scenes with fewer than three kinds of things are passed over, as POPE passes over pictures.
     The absent ones are drawn at random, or are the most frequent of the world (popular), or those most often seen together
     with what is there (adversarial).
     """
     if split not in SPLITS:
         raise SettingError(f"unknown split {split!r}: choose from {', '.join(SPLITS)}")
-    for scene in scenes(first, count, held_out=held_out):
+    found = (scene for seed in itertools.count(first) for scene in scenes(seed, 1, held_out=held_out))
+    for scene in itertools.islice((scene for scene in found if len(scene.names) >= ASKED // 2), count):
         rng = np.random.default_rng([WORLD, scene.seed, 3])
         present = [scene.names[int(i)] for i in rng.permutation(len(scene.names))[: ASKED // 2]]
         absent = _absent(scene, split, rng)[: len(present)]
@@ -101,14 +100,11 @@ def odd_colours(first: int = TEST, count: int = 4000, *, held_out: bool = False)
 
 
 def calibration_prompts(count: int = 50) -> list[str]:
-    """Distinct prompts as the corpus asks them, for fitting a prior; no test question, and none in a test's wording."""
-    found: dict[str, None] = {}
-    rows = count_up()
-    while len(found) < count:
-        prompt = make_row(next(rows)).exchange.prompt
-        if not prompt.startswith(_TESTED):
-            found[prompt] = None
-    return list(found)
+    """Questions of existence for fitting a prior, in the wordings that no test uses; always the same."""
+    asked = [language.ask_existence(name, wording) for wording in range(1, len(language.EXISTENCE)) for name in NAMES]
+    if not 0 <= count <= len(asked):
+        raise SettingError(f"{count} calibration prompts: there are {len(asked)}")
+    return [asked[int(i)] for i in np.random.default_rng([WORLD, 7]).permutation(len(asked))[:count]]
 
 
 def amber(

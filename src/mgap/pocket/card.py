@@ -18,7 +18,7 @@ from mgap.pocket.benchmark import DEVELOPMENT, TEST
 from mgap.pocket.corpus import CORPUS, FIRST_TRAINING_SEED
 from mgap.pocket.drawing import COLOURS, STYLES, TRAINING_STYLES
 from mgap.pocket.evaluation import Scores
-from mgap.pocket.figures import FILE, Choice, Figures, measure
+from mgap.pocket.figures import FILE, NULLS, Choice, Figures, measure
 from mgap.pocket.objects import OBJECTS
 from mgap.pocket.progress import bars
 from mgap.pocket.scenes import FORBIDDEN, SIDE
@@ -66,10 +66,10 @@ def card_text(figures: Figures) -> str:
         _colours(figures),
         "### Pocket-AMBER, accuracy by kind of question",
         _amber(figures),
-        "### How the strength was picked",
+        "### How the settings were picked",
         _rule(figures.choice),
         "## Limits",
-        _limits(),
+        _limits(figures),
     )
     return "\n\n".join(sections) + "\n"
 
@@ -117,7 +117,8 @@ Training scenes have seeds from {FIRST_TRAINING_SEED:,} on, and the drawing styl
 
 
 def _protocol(figures: Figures) -> str:
-    prior, versions = figures.calibration, ", ".join(f"{name} {version}" for name, version in figures.versions.items())
+    paper, picked = figures.priors["paper"], figures.priors["picked"]
+    versions = ", ".join(f"{name} {version}" for name, version in figures.versions.items())
     return f"""\
 Greedy decoding in {figures.dtype} on {figures.device}; {versions}.
 Percent, with 95% intervals: from a bootstrap over pictures, and Wilson's for colours and CHAIRs.
@@ -126,9 +127,9 @@ An answer that says neither yes nor no is wrong.
 
 {_methods(figures.choice)}
 
-The prior has rank {prior.rank}. It was fitted on {prior.prompts} prompts with the null image `{prior.null_image}`,
-and holds {_percent(prior.explained_variance)} of the variance of their states. The prompts are questions of the corpus;
-none is a test question, and none is in the wording of a test.
+A prior has rank {paper.rank} and is fitted on {paper.prompts} questions of existence, none of them a test question and none in
+the wording of a test. With the null image `{paper.null_image}` it holds {_percent(paper.explained_variance)} of the variance of
+their states, with the picked one, `{picked.null_image}`, {_percent(picked.explained_variance)}.
 The figures are reported as they came out. `{FILE}` has them all. To measure again:
 
     python -m mgap.pocket.card {figures.model} --out FOLDER"""
@@ -138,12 +139,17 @@ def _methods(choice: Choice) -> str:
     paper = ", ".join(f"{name} {value}" for name, value in PRESETS["paper"].items())
     return f"""\
 - **vanilla**: the model alone.
-- **MGAP, paper**: the preset `paper` ({paper}).
-- **MGAP, picked**: the same with alpha {choice.alpha:g}, picked on other scenes by the rule below."""
+- **MGAP, paper**: the preset `paper` ({paper}), with the null image of the authors' code, `{NULLS[0]}`.
+- **MGAP, picked**: the same with alpha {choice.alpha:g} and the null image `{choice.null_image}`, picked on other scenes by the
+  rule below."""
 
 
 def _named(method: str, choice: Choice) -> str:
-    names = {"vanilla": "vanilla", "paper": "MGAP, paper", "picked": f"MGAP, picked (alpha {choice.alpha:g})"}
+    names = {
+        "vanilla": "vanilla",
+        "paper": "MGAP, paper",
+        "picked": f"MGAP, picked (alpha {choice.alpha:g}, {choice.null_image})",
+    }
     return names.get(method, method)
 
 
@@ -183,21 +189,32 @@ def _amber(figures: Figures) -> str:
 
 def _rule(choice: Choice) -> str:
     splits = list(choice.trials[0].f1)
+    best = (choice.null_image, choice.alpha)
     rows = [
-        (f"{t.alpha:g}", *(f"{100 * t.f1[s]:.2f}" for s in splits), f"{100 * t.mean:.2f}", "picked" * (t.alpha == choice.alpha))
-        for t in choice.trials
+        (
+            t.null_image,
+            f"{t.alpha:g}",
+            *(f"{100 * t.f1[split]:.2f}" for split in splits),
+            f"{100 * t.mean:.2f}",
+            "picked" * ((t.null_image, t.alpha) == best),
+        )
+        for t in sorted(choice.trials, key=lambda trial: NULLS.index(trial.null_image))
     ]
     return f"""\
-Of the strengths below, all else as in the preset `paper`, the one with the highest F1, averaged over the three splits of
-pocket-POPE, on {choice.scenes} development scenes; ties go to the smallest. F1 in percent:
+Of the pairs below, all else as in the preset `paper`, the one with the highest F1, averaged over the three splits of
+pocket-POPE, on {choice.scenes} development scenes; ties go to the smallest alpha. F1 in percent:
 
-{_table(("alpha", *splits, "mean", ""), rows)}"""
+{_table(("null image", "alpha", *splits, "mean", ""), rows)}"""
 
 
-def _limits() -> str:
+def _limits(figures: Figures) -> str:
+    plain = {kind: of["vanilla"].accuracy for kind, of in figures.amber.items()}
+    guessed = [kind for kind, accuracy in plain.items() if accuracy.low <= 0.5 <= accuracy.high]
+    chance = f"- Questions of {' and '.join(guessed)} are answered at chance.\n" if guessed else ""
     return f"""\
 - It says nothing about real pictures. It has never seen one.
-- What helps here need not help a large model: the prior of this one was put in by hand, and the picked strength is its own.
+{chance}- What helps here need not help a large model: the prior of this one was put in by hand, and the picked settings are its
+  own.
 - Its vocabulary is that of its corpus. Other questions get an answer in the same words.
 - Scenes with seeds {FORBIDDEN.start:,} to {FORBIDDEN.stop - 1:,} are kept for outside checks.
   Do not train, tune or test on them."""
@@ -217,7 +234,7 @@ def main() -> None:
     parser.add_argument("model", help="pocket/llava, pocket/qwen3-vl, or a folder")
     parser.add_argument("--out", type=Path, required=True, help="folder for README.md and figures.json")
     parser.add_argument("--scenes", type=int, default=500, help="test scenes")
-    parser.add_argument("--development", type=int, default=200, help="scenes that the strength is picked on")
+    parser.add_argument("--development", type=int, default=200, help="scenes that the settings are picked on")
     parser.add_argument("--odd-scenes", type=int, default=4000, help="test scenes searched for odd colours")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device")

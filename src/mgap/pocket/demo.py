@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from mgap.decoding.model import Model
 from mgap.errors import SettingError
 from mgap.methods.base import Method, check_strength
 from mgap.methods.mgap import MGAP, PRESETS
-from mgap.pocket.benchmark import ASKED, SPLITS, TEST, pope
-from mgap.pocket.evaluation import Captions, Progress, Scores, evaluate_captions, evaluate_pope
-from mgap.pocket.figures import FILE, Choice, Figures, fit_prior, mgap_at
+from mgap.pocket.benchmark import ASKED, SPLITS, TEST, Question
+from mgap.pocket.evaluation import Asked, Captions, Progress, Scores, ask_pope, evaluate_captions
+from mgap.pocket.figures import FILE, NULLS, Choice, Figures, fit_prior, mgap_at
 from mgap.pocket.language import mentions
 from mgap.pocket.scenes import render
 from mgap.pocket.showcase import CAPTION, Case, cases, invented, judge
@@ -35,7 +36,7 @@ _BATCH = 10  # captions written together: a step of the progress bar
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do. `alpha=None` takes the strength that the model's figures.json records, else the paper's."""
+    """What to do. `alpha=None` takes the settings that the model's figures.json records, else the paper's."""
 
     model: str
     questions: int = 300  # of each split; whole scenes, so a few more
@@ -68,50 +69,71 @@ class Exhibit:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A yes/no question that a method answers otherwise than plain decoding; None: neither yes nor no."""
+
+    question: Question
+    before: str | None
+    after: str | None
+
+    @property
+    def effect(self) -> str:
+        truth = self.question.label
+        return "corrected" if self.after == truth else "spoilt" if self.before == truth else "wrong either way"
+
+
+@dataclass(frozen=True)
 class Demo:
     """Everything that came out."""
 
     plan: Plan
     model: dict[str, Any]  # name, architecture, parameters, dtype, device
-    prior: Subspace
     methods: Mapping[str, MGAP | None]
-    alpha_from: str
+    picked_how: str
     exhibits: tuple[Exhibit, ...]
     seeds: dict[str, tuple[int, int]]  # of the test scenes, first and last
-    pope: Scores
+    asked: Mapping[str, Asked]  # pocket-POPE by split
     captions: Mapping[str, Captions]
     seconds: float
     made: str
     versions: dict[str, str]
+
+    @cached_property
+    def pope(self) -> Scores:
+        return {split: asked.scores() for split, asked in self.asked.items()}
+
+    def changes(self, split: str, method: str) -> list[Change]:
+        """What a method changes, in the order of asking."""
+        asked = self.asked[split]
+        told = zip(asked.questions, asked.verdicts("vanilla"), asked.verdicts(method), strict=True)
+        return [Change(question, before, after) for question, before, after in told if before != after]
 
 
 def run_demo(model: Model, plan: Plan, *, began: float | None = None, progress: Progress | None = None) -> Demo:
     """`began` is a time of `time.perf_counter` to count the seconds from: before the model was loaded, say."""
     began = time.perf_counter() if began is None else began
     report = progress or (lambda *_: None)
-    prior = fit_prior(model, progress=lambda _, done, total: report("fitting the prior", done, total))
-    methods, alpha_from = choose_methods(plan, prior)
+    methods, picked_how = choose_methods(plan, lambda null: fit_prior(model, null, progress=progress))
     chosen = cases()
     exhibits = []
     for number, case in enumerate(chosen, start=1):
         exhibits.append(Exhibit(case, {name: _tell(model, method, case) for name, method in methods.items()}))
         report("chosen pictures", number, len(chosen))
-    asked: Mapping[str, Method | None] = methods
-    count = scenes_for(plan.questions)
+    compared: Mapping[str, Method | None] = methods
+    asked = ask_pope(model, compared, TEST, scenes_for(plan.questions), progress=progress)
     return Demo(
         plan=plan,
         model=_about(model),
-        prior=prior,
         methods=methods,
-        alpha_from=alpha_from,
+        picked_how=picked_how,
         exhibits=tuple(exhibits),
         seeds={
-            "pope": (TEST, max(question.scene.seed for question in pope(SPLITS[0], TEST, count))),
+            "pope": (TEST, max(question.scene.seed for question in asked[SPLITS[0]].questions)),
             "captions": (TEST, TEST + plan.captions - 1),
         },
-        pope=evaluate_pope(model, asked, TEST, count, progress=progress),
+        asked=asked,
         captions=evaluate_captions(
-            model, asked, TEST, plan.captions, max_new_tokens=_LONG, batch_size=_BATCH, progress=progress
+            model, compared, TEST, plan.captions, max_new_tokens=_LONG, batch_size=_BATCH, progress=progress
         ),
         seconds=time.perf_counter() - began,
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -131,7 +153,7 @@ def scenes_for(questions: int) -> int:
 
 
 def recorded_choice(model: str) -> Choice | None:
-    """Which strength was picked for a model on development scenes, as its figures.json has it; None without one."""
+    """What was picked for a model on development scenes, as its figures.json has it; None without one."""
     folder = locate(model)
     return Figures.load(folder).choice if (Path(folder) / FILE).is_file() else None
 
@@ -139,7 +161,7 @@ def recorded_choice(model: str) -> Choice | None:
 def label(name: str, methods: Mapping[str, MGAP | None]) -> str:
     """How a method is called in tables."""
     method = methods[name]
-    return name if method is None else f"MGAP, \u03b1\u00a0=\u00a0{method.settings.alpha:g} ({name})"
+    return name if method is None else f"MGAP, {name} (\u03b1\u00a0=\u00a0{method.settings.alpha:g})"
 
 
 def to_json(demo: Demo) -> dict[str, Any]:
@@ -150,37 +172,36 @@ def to_json(demo: Demo) -> dict[str, Any]:
         "plan": asdict(demo.plan),
         "model": demo.model,
         "versions": demo.versions,
-        "prior": {
-            "rank": demo.prior.rank,
-            "count": demo.prior.count,
-            "explained_variance": demo.prior.explained_variance,
-            "hidden_size": demo.prior.hidden_size,
-            "origin": demo.prior.origin,
-        },
-        "alpha_from": demo.alpha_from,
-        "methods": {name: None if m is None else {"name": m.name, **asdict(m.settings)} for name, m in demo.methods.items()},
+        "picked_how": demo.picked_how,
+        "methods": {name: None if m is None else _method_json(m) for name, m in demo.methods.items()},
         "seeds": demo.seeds,
         "cases": [_exhibit_json(exhibit) for exhibit in demo.exhibits],
         "pope": {split: {name: asdict(score) for name, score in of.items()} for split, of in demo.pope.items()},
+        "changed": {
+            split: {name: [_change_json(c) for c in demo.changes(split, name)] for name in demo.methods if name != "vanilla"}
+            for split in demo.asked
+        },
         "captions": {name: {**asdict(found.score), "texts": found.texts} for name, found in demo.captions.items()},
     }
 
 
-def choose_methods(plan: Plan, prior: Subspace) -> tuple[dict[str, MGAP | None], str]:
-    """By name, None being plain decoding; and where the strength beside the paper's comes from."""
-    methods: dict[str, MGAP | None] = {"vanilla": None, "paper": MGAP(prior, preset="paper")}
+def choose_methods(plan: Plan, fit: Callable[[str], Subspace]) -> tuple[dict[str, MGAP | None], str]:
+    """By name, None being plain decoding; and how the settings beside the paper's were chosen. `fit` takes a null image."""
+    paper = fit(NULLS[0])
+    methods: dict[str, MGAP | None] = {"vanilla": None, "paper": MGAP(paper, preset="paper")}
+    choice = recorded_choice(plan.model)
+    null = NULLS[0] if choice is None else choice.null_image
     if plan.alpha is not None:
-        name, alpha, source = "given", plan.alpha, "given on the command line"
+        name, alpha, how = "given", plan.alpha, "the strength was given on the command line"
+    elif choice is None:
+        return methods, "nothing was picked for this model: the paper's settings only"
     else:
-        choice = recorded_choice(plan.model)
-        if choice is None:
-            return methods, "the paper's; none was picked for this model"
         name, alpha = "picked", choice.alpha
-        source = f"picked for the highest mean F1 on {choice.scenes} development scenes, none of them a test scene"
-    if alpha == PAPER_ALPHA:
-        return methods, f"{source}; it is the paper's"
-    methods[name] = mgap_at(prior, alpha)
-    return methods, source
+        how = f"picked for the highest mean F1 on {choice.scenes} development scenes, none of them a test scene"
+    if (alpha, null) == (PAPER_ALPHA, NULLS[0]):
+        return methods, f"{how}; they are the paper's"
+    methods[name] = mgap_at(paper if null == NULLS[0] else fit(null), alpha)
+    return methods, how
 
 
 def _tell(model: Model, method: MGAP | None, case: Case) -> Told:
@@ -203,6 +224,33 @@ def _about(model: Model) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in weights),
         "dtype": str(weights[0].dtype).removeprefix("torch."),
         "device": str(weights[0].device),
+    }
+
+
+def _method_json(method: MGAP) -> dict[str, Any]:
+    prior = method.prior
+    return {
+        "name": method.name,
+        **asdict(method.settings),
+        "prior": {
+            "rank": prior.rank,
+            "count": prior.count,
+            "explained_variance": prior.explained_variance,
+            "hidden_size": prior.hidden_size,
+            "origin": prior.origin,
+        },
+    }
+
+
+def _change_json(change: Change) -> dict[str, Any]:
+    asked = change.question
+    return {
+        "seed": asked.scene.seed,
+        "question": asked.text,
+        "truth": asked.label,
+        "before": change.before,
+        "after": change.after,
+        "effect": change.effect,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -23,6 +24,8 @@ RATES: dict[str, Callable[[PopeScore], Rate]] = {
     "Says yes": lambda score: score.yes_ratio,
 }
 PLOTTED = ("Precision", "Recall", "F1")
+HARDEST, SHOWN = "adversarial", 4  # which split's changed answers are shown, and how many of each effect
+EFFECTS = {"corrected": "right", "spoilt": "wrong", "wrong either way": "unclear"}  # and how each is coloured
 _VERDICTS = {"right": "\u2713 right", "wrong": "\u2717 wrong", "unclear": "? unclear"}
 
 
@@ -39,6 +42,8 @@ def demo_page(demo: Demo, out: str) -> str:
         pope_about=_pope_about(demo),
         pope_table=pope_table(demo),
         plots=_plots(demo, labels),
+        change_about=_change_about(demo, labels),
+        changes=_changes(demo),
         caption_about=_caption_about(demo),
         caption_table=caption_table(demo),
         command=command(demo, out),
@@ -149,7 +154,7 @@ def _strength(demo: Demo, name: str) -> float:
 
 def _pope_about(demo: Demo) -> tuple[str, str]:
     found = "; ".join(
-        f"{label(name, demo.methods)} {100 * score.precision.value:.1f}" for name, score in demo.pope["adversarial"].items()
+        f"{label(name, demo.methods)} {100 * score.precision.value:.1f}" for name, score in demo.pope[HARDEST].items()
     )
     return (
         "Half of the questions ask about what is drawn. The other half ask about what is not: anything (random), what is "
@@ -157,6 +162,41 @@ def _pope_about(demo: Demo) -> tuple[str, str]:
         "the answer counts.",
         f"Adversarial precision, in percent: {found}.",
     )
+
+
+def _last(demo: Demo) -> str:
+    """The method whose changes are shown: the one beside the paper's, if there is one."""
+    return list(demo.methods)[-1]
+
+
+def _change_about(demo: Demo, labels: dict[str, str]) -> str:
+    name = _last(demo)
+    found = demo.changes(HARDEST, name)
+    effects = Counter(change.effect for change in found)
+    counts = ", ".join(f"{count} {effect}" for effect, count in effects.most_common()) or "none"
+    total = len(demo.asked[HARDEST].questions)
+    return (
+        f"Of {total} {HARDEST} questions, {labels[name]} answers {len(found)} otherwise than plain decoding: {counts}. "
+        f"Below, the first {SHOWN} of each kind, in the order of asking."
+    )
+
+
+def _changes(demo: Demo) -> list[dict[str, Any]]:
+    """The first few of every effect; corrected ones first."""
+    found = demo.changes(HARDEST, _last(demo))
+    shown = [change for effect in EFFECTS for change in [c for c in found if c.effect == effect][:SHOWN]]
+    return [
+        {
+            "picture": Picture.of(render(change.question.scene), describe(change.question.scene)),
+            "question": change.question.text,
+            "truth": change.question.label,
+            "before": change.before or "unclear",
+            "after": change.after or "unclear",
+            "effect": change.effect,
+            "verdict": EFFECTS[change.effect],
+        }
+        for change in shown
+    ]
 
 
 def _caption_about(demo: Demo) -> str:
@@ -167,31 +207,32 @@ def _caption_about(demo: Demo) -> str:
 
 
 def _facts(demo: Demo, labels: dict[str, str]) -> list[tuple[str, str]]:
-    model, prior = demo.model, demo.prior
+    model = demo.model
     facts = [
         (
             "Model",
             f"{model['name']}: {model['architecture']} of {model['parameters']:,} parameters, "
             f"{model['dtype']} on {model['device']}",
-        ),
-        (
-            "Prior",
-            f"rank {prior.rank} of {prior.hidden_size}, from {prior.count} calibration prompts with the null image "
-            f"{prior.origin['null_image']}, none of them a test question; it holds "
-            f"{100 * prior.explained_variance:.1f}% of their states' variance",
-        ),
+        )
     ]
     for name, method in demo.methods.items():
         if method is None:
             facts.append((labels[name], "greedy decoding, nothing attached"))
-        else:
-            settings = ", ".join(f"{key}={value}" for key, value in asdict(method.settings).items())
-            facts.append((labels[name], f"greedy decoding with {settings}"))
+            continue
+        prior, settings = method.prior, ", ".join(f"{key}={value}" for key, value in asdict(method.settings).items())
+        facts.append(
+            (
+                labels[name],
+                f"greedy decoding with {settings}; a prior of rank {prior.rank} of {prior.hidden_size}, from {prior.count} "
+                f"questions with the null image {prior.origin['null_image']}, none of them a test question; it holds "
+                f"{100 * prior.explained_variance:.1f}% of their states' variance",
+            )
+        )
     strongest = max(_strength(demo, name) for name in demo.methods)
     above = " Above 1, the prior's part can change its sign where the model hesitates." if strongest > 1 else ""
     return [
         *facts,
-        ("Strength \u03b1", f"{demo.alpha_from}.{above}"),
+        ("Settings", f"{demo.picked_how}.{above}"),
         (
             "Scenes",
             f"world {WORLD}; seeds {_span(demo.seeds['pope'])} for pocket-POPE, {_span(demo.seeds['captions'])} for captions; "

@@ -46,6 +46,22 @@ _COLOUR = re.compile(rf"\b(?:{'|'.join(COLOURS)})\b")
 
 
 @dataclass(frozen=True)
+class Asked:
+    """Yes/no questions, and the first word of every method's answers."""
+
+    questions: list[Question]
+    words: dict[str, list[str]]  # by method
+
+    def verdicts(self, method: str) -> list[str | None]:
+        """yes, no, or None where the word is neither."""
+        return [yes_or_no(word) for word in self.words[method]]
+
+    def scores(self) -> dict[str, PopeScore]:
+        labels, pictures = [q.label for q in self.questions], [q.scene.seed for q in self.questions]
+        return {name: score_pope(labels, self.verdicts(name), pictures) for name in self.words}
+
+
+@dataclass(frozen=True)
 class Captions:
     """What one method wrote, a caption a scene, and its figures."""
 
@@ -108,8 +124,23 @@ def evaluate_pope(
     progress: Progress | None = None,
 ) -> Scores:
     """Pocket-POPE by split and method."""
+    asked = ask_pope(model, methods, first, count, held_out=held_out, batch_size=batch_size, progress=progress)
+    return {split: found.scores() for split, found in asked.items()}
+
+
+def ask_pope(
+    model: Model,
+    methods: Methods,
+    first: int = TEST,
+    count: int = 500,
+    *,
+    held_out: bool = False,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> dict[str, Asked]:
+    """The questions of pocket-POPE by split, with the answers."""
     groups = {split: list(pope(split, first, count, held_out=held_out)) for split in SPLITS}
-    return _score_groups(model, groups, methods, batch_size, progress)
+    return _ask_groups(model, groups, methods, batch_size, progress)
 
 
 def evaluate_amber(
@@ -129,7 +160,7 @@ def evaluate_amber(
         if (kind := AMBER_KINDS.get(str(annotation["type"]))) is not None:
             scene = shown[str(query["image"])]
             groups[kind].append(Question(scene, str(query["query"]), str(annotation["truth"]), kind))
-    return _score_groups(model, groups, methods, batch_size, progress)
+    return {kind: asked.scores() for kind, asked in _ask_groups(model, groups, methods, batch_size, progress).items()}
 
 
 def evaluate_captions(
@@ -185,20 +216,17 @@ def read_colour(text: str, question: ColourQuestion) -> str | None:
     return None if match is None else match[0]
 
 
-def _score_groups(
+def _ask_groups(
     model: Model, groups: Mapping[str, list[Question]], methods: Methods, batch_size: int, progress: Progress | None
-) -> Scores:
+) -> dict[str, Asked]:
+    """All groups at once, so that a question of several is asked once."""
     everything = [question for group in groups.values() for question in group]
     words = first_words(model, everything, methods, batch_size=batch_size, progress=progress)
-    scores: Scores = {}
-    start = 0
+    asked, start = {}, 0
     for key, group in groups.items():
         span = slice(start, start := start + len(group))
-        labels, pictures = [q.label for q in group], [q.scene.seed for q in group]
-        scores[key] = {
-            name: score_pope(labels, [yes_or_no(word) for word in said[span]], pictures) for name, said in words.items()
-        }
-    return scores
+        asked[key] = Asked(group, {name: said[span] for name, said in words.items()})
+    return asked
 
 
 def _next_tokens(head: Head, states: Tensor) -> Iterator[int]:

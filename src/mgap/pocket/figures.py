@@ -1,7 +1,8 @@
-"""Everything that a pocket model's card reports: plain decoding, MGAP as published, and MGAP at a strength picked by a rule.
+"""Everything that a pocket model's card reports: plain decoding, MGAP as published, and MGAP at settings picked by a rule.
 
-The rule: of ALPHAS, with everything else as in the preset "paper", the one with the highest F1, averaged over the three splits
-of pocket-POPE, on development scenes; ties go to the smallest. Everything else is measured on test scenes.
+The rule: of all pairs of NULLS and ALPHAS, with everything else as in the preset "paper", the one with the highest F1, averaged
+over the three splits of pocket-POPE, on development scenes; ties go to the smallest alpha, then to the first null image.
+Everything else is measured on test scenes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from mgap.pocket.scenes import WORLD
 from mgap.scoring.chair import ChairScore
 from mgap.states.subspace import Subspace
 
+NULLS = ("black336", "mean_colour", "no_image")  # what the model is shown while its prior is fitted; the first is published
 ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 FILE = "figures.json"
 
@@ -63,8 +65,9 @@ class Size:
 
 @dataclass(frozen=True)
 class Trial:
-    """F1 (0..1) of one strength on development scenes, by split."""
+    """F1 (0..1) of one null image and strength on development scenes, by split."""
 
+    null_image: str
     alpha: float
     f1: dict[str, float]
 
@@ -75,8 +78,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Choice:
-    """The strength that the rule picks, and every trial it was picked from."""
+    """What the rule picks, and every trial it was picked from."""
 
+    null_image: str
     alpha: float
     scenes: int
     trials: list[Trial]
@@ -92,6 +96,16 @@ class Calibration:
     explained_variance: float
     null_image: str
 
+    @classmethod
+    def of(cls, prior: Subspace) -> Calibration:
+        return cls(
+            rank=prior.rank,
+            prompts=prior.count,
+            prompts_sha256=prior.origin["prompts_sha256"],
+            explained_variance=prior.explained_variance,
+            null_image=prior.origin["null_image"],
+        )
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -103,7 +117,7 @@ class Figures:
     dtype: str
     device: str
     scenes: int
-    calibration: Calibration
+    priors: dict[str, Calibration]  # of paper and picked
     choice: Choice
     pope: Scores
     pope_held_out: Scores
@@ -132,10 +146,10 @@ def mgap_at(prior: Subspace, alpha: float) -> MGAP:
         return MGAP(prior, alpha=alpha)
 
 
-def pick_alpha(
+def pick(
     model: Model,
-    prior: Subspace,
     *,
+    nulls: Sequence[str] = NULLS,
     alphas: Sequence[float] = ALPHAS,
     first: int = DEVELOPMENT,
     count: int = 200,
@@ -143,20 +157,24 @@ def pick_alpha(
     progress: Progress | None = None,
 ) -> Choice:
     """Apply the rule above."""
-    if not alphas:
-        raise SettingError("no alphas to pick from: give at least one")
-    methods: Methods = {str(alpha): mgap_at(prior, alpha) for alpha in alphas}
+    if not (nulls and alphas):
+        raise SettingError("no null images or no alphas to pick from: give at least one of each")
+    priors = {null: fit_prior(model, null, batch_size=batch_size, progress=progress) for null in nulls}
+    pairs = {f"{null} {alpha}": (null, alpha) for alpha in sorted(alphas) for null in nulls}
+    methods: Methods = {name: mgap_at(priors[null], alpha) for name, (null, alpha) in pairs.items()}
     scores = evaluate_pope(model, methods, first, count, batch_size=batch_size, progress=progress)
-    trials = [Trial(alpha, {split: of[str(alpha)].f1.value for split, of in scores.items()}) for alpha in alphas]
-    best = max(trials, key=lambda trial: (trial.mean, -trial.alpha))
-    return Choice(best.alpha, count, trials)
+    trials = [
+        Trial(null, alpha, {split: of[name].f1.value for split, of in scores.items()}) for name, (null, alpha) in pairs.items()
+    ]
+    best = max(trials, key=lambda trial: trial.mean)  # the first of equals
+    return Choice(best.null_image, best.alpha, count, trials)
 
 
-def fit_prior(model: Model, *, batch_size: int = 64, progress: Progress | None = None) -> Subspace:
-    """The prior of a pocket model: rank 5, from prompts of its corpus that no test asks."""
+def fit_prior(model: Model, null_image: str = NULLS[0], *, batch_size: int = 64, progress: Progress | None = None) -> Subspace:
+    """The prior of a pocket model: rank 5, from questions that no test asks."""
     prompts = calibration_prompts()
-    report = None if progress is None else lambda done: progress("prompts", done, len(prompts))
-    return Subspace.fit(model, prompts, rank=5, batch_size=batch_size, progress=report)
+    report = None if progress is None else lambda done: progress(f"prompts, {null_image}", done, len(prompts))
+    return Subspace.fit(model, prompts, rank=5, null_image=null_image, batch_size=batch_size, progress=report)
 
 
 def measure(
@@ -168,14 +186,21 @@ def measure(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> Figures:
-    """Fit the prior, pick the strength on development scenes, and measure all three on test scenes."""
+    """Pick the settings on development scenes, and measure the model, the paper's settings and these on test scenes."""
 
     def stage(name: str) -> Progress | None:
         return None if progress is None else lambda label, done, total: progress(f"{name}: {label}", done, total)
 
-    prior = fit_prior(model, batch_size=batch_size, progress=stage("prior"))
-    choice = pick_alpha(model, prior, count=development, batch_size=batch_size, progress=stage("strength"))
-    methods: Methods = {"vanilla": None, "paper": MGAP(prior), "picked": mgap_at(prior, choice.alpha)}
+    choice = pick(model, count=development, batch_size=batch_size, progress=stage("picking"))
+    priors = {
+        "paper": fit_prior(model, batch_size=batch_size),
+        "picked": fit_prior(model, choice.null_image, batch_size=batch_size),
+    }
+    methods: Methods = {
+        "vanilla": None,
+        "paper": MGAP(priors["paper"]),
+        "picked": mgap_at(priors["picked"], choice.alpha),
+    }
     each: dict[str, Any] = {"batch_size": batch_size}
     captions = evaluate_captions(model, methods, TEST, scenes, progress=stage("CHAIR"), **each)
     network = model.backbone.model
@@ -186,13 +211,7 @@ def measure(
         dtype=str(network.dtype).removeprefix("torch."),
         device=model.backbone.device.type,
         scenes=scenes,
-        calibration=Calibration(
-            rank=prior.rank,
-            prompts=prior.count,
-            prompts_sha256=prior.origin["prompts_sha256"],
-            explained_variance=prior.explained_variance,
-            null_image=prior.origin["null_image"],
-        ),
+        priors={name: Calibration.of(prior) for name, prior in priors.items()},
         choice=choice,
         pope=evaluate_pope(model, methods, TEST, scenes, progress=stage("POPE"), **each),
         pope_held_out=evaluate_pope(
@@ -201,7 +220,7 @@ def measure(
         amber=evaluate_amber(model, methods, TEST, scenes, progress=stage("AMBER"), **each),
         captions={name: found.score for name, found in captions.items()},
         odd_colours=evaluate_odd_colours(model, methods, TEST, odd_scenes, progress=stage("colours"), **each),
-        versions=dict(prior.origin["versions"]),
+        versions=dict(priors["paper"].origin["versions"]),
     )
 
 

@@ -39,13 +39,17 @@ def bootstrap(statistic: Callable[[Counts], Counts], groups: Counts, of: int, *,
     """Percentile interval of a statistic of summed counts, resampling whole groups.
 
     `groups` is [groups, counts]: what one picture adds to each count. Answers about one picture are not independent, so
-    pictures are drawn, not answers. `statistic` maps summed counts [..., counts] to a share [...].
+    pictures are drawn, not answers. `statistic` maps summed counts [..., counts] to a share [...]. A share of 0 or 1 in every
+    draw has no spread to take an interval from: it gets Wilson's.
     """
     if of == 0:
         return Rate(0.0, 0.0, 1.0, 0)
+    value = float(statistic(groups.sum(0)))
+    if value in (0.0, 1.0):
+        return wilson(round(value * of), of)
     weights = np.random.default_rng(seed).multinomial(len(groups), np.full(len(groups), 1 / len(groups)), size=draws)
     low, high = np.quantile(statistic(weights @ groups), [0.025, 0.975])
-    return Rate(float(statistic(groups.sum(0))), float(low), float(high), of)
+    return Rate(value, float(low), float(high), of)
 
 
 def share(part: Counts, whole: Counts) -> Counts:
