@@ -20,6 +20,7 @@ _HOMES = {
     "attach": "mgap.decoding.attach",
     "Subspace": "mgap.states.subspace",
     "MGAP": "mgap.methods.mgap",
+    "Bias": "mgap.methods.bias",
     "Answer": "mgap.types",
     "Decoding": "mgap.types",
     "default_prompts": "mgap.data.prompts",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mgap.decoding.model import load as load
     from mgap.decoding.model import wrap as wrap
     from mgap.errors import MgapError as MgapError
+    from mgap.methods.bias import Bias as Bias
     from mgap.methods.mgap import MGAP as MGAP
     from mgap.states.subspace import Subspace as Subspace
     from mgap.types import Answer as Answer

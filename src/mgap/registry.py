@@ -41,7 +41,14 @@ class Registry:
         return getattr(import_module(module), attribute)
 
 
-METHODS = Registry("method", "mgap.methods", {"mgap": "mgap.methods.mgap:MGAP"})
+METHODS = Registry(
+    "method",
+    "mgap.methods",
+    {
+        "mgap": "mgap.methods.mgap:MGAP",
+        "bias": "mgap.methods.bias:Bias",
+    },
+)
 
 # By transformers' `config.model_type`; what is not listed gets the generic Backbone.
 BACKBONES = Registry(

@@ -1,8 +1,5 @@
 """Every registered method in every decoding mode: it changes the tokens, or it is refused before one is made."""
 
-import warnings
-from dataclasses import fields
-
 import pytest
 import torch
 from transformers import CompileConfig, TextIteratorStreamer
@@ -11,6 +8,7 @@ import mgap
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.registry import METHODS
 from mgap.types import ALL_MODES, Decoding, Mode
+from tests.methods.builders import BUILDERS, build
 
 QUESTIONS = ["Is there a dog?", "What?", "Describe what you can make out in this long and winding picture, please."]
 NEW = 12
@@ -44,24 +42,18 @@ def draft(family, checkpoints):
     return mgap.load(str(checkpoints[family]))
 
 
-def strong(name, prior):
-    """A method at a strength that shows: whatever it is called, it takes these where it has them."""
-    method = METHODS.get(name)
-    has = {f.name for f in fields(method)}
-    settings = {"prior": prior, "alpha": 8.0}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return method.of(**{key: value for key, value in settings.items() if key in has})
-
-
 def test_there_is_a_call_for_every_mode():
     assert set(CALLS) == ALL_MODES
+
+
+def test_there_is_a_builder_for_every_registered_method():
+    assert set(METHODS.names()) <= set(BUILDERS), "add the new method to tests/methods/builders.py"
 
 
 @pytest.mark.parametrize("mode", CALLS, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("name", METHODS.names())
 def test_a_method_changes_the_tokens_or_is_refused(model, prior, picture, draft, name, mode):
-    method, call = strong(name, prior), CALLS[mode]
+    method, call = build(name, prior), CALLS[mode]
     plain = call(model, picture, draft)
     assert call(model, picture, draft) == plain, "the mode itself must be repeatable"
     with model.using(method):
@@ -74,32 +66,49 @@ def test_a_method_changes_the_tokens_or_is_refused(model, prior, picture, draft,
 
 
 @pytest.mark.parametrize("mode", [Mode.BATCH, Mode.STATIC, Mode.ASSISTED, Mode.COMPILE], ids=lambda mode: mode.value)
-def test_deterministic_modes_agree_with_greedy_under_mgap(model, prior, picture, draft, mode):
-    with model.using(strong("mgap", prior)):
+@pytest.mark.parametrize("name", METHODS.names())
+def test_deterministic_modes_agree_with_greedy(model, prior, picture, draft, name, mode):
+    method = build(name, prior)
+    if not {mode, Mode.GREEDY} <= method.modes:
+        return  # refused: tested above
+    with model.using(method):
         assert CALLS[mode](model, picture, draft)[0] == CALLS[Mode.GREEDY](model, picture, draft)[0]
 
 
-def test_a_stream_says_what_greedy_says(model, prior, picture):
-    with model.using(strong("mgap", prior)):
+@pytest.mark.parametrize("name", METHODS.names())
+def test_a_stream_says_what_greedy_says(model, prior, picture, name):
+    method = build(name, prior)
+    if not {Mode.STREAM, Mode.GREEDY} <= method.modes:
+        return
+    with model.using(method):
         pieces = list(model.stream(picture, QUESTIONS[0], max_new_tokens=NEW))
-        assert len(pieces) > 1
         assert "".join(pieces).strip() == model.answer(picture, QUESTIONS[0], max_new_tokens=NEW).text
 
 
-def test_a_batch_of_mixed_lengths_gives_each_row_the_answer_it_has_alone(model, prior, picture):
-    other = picture.rotate(90, expand=True)
-    pictures = [picture, other, picture]
-    for method in (mgap.MGAP(prior), mgap.MGAP(prior, preset="reference-code"), strong("mgap", prior)):
-        with model.using(method):
-            alone = [model.answer(p, q, max_new_tokens=NEW) for p, q in zip(pictures, QUESTIONS, strict=True)]
-            together = list(model.answers(pictures, QUESTIONS, batch_size=3, max_new_tokens=NEW))
-            backwards = list(model.answers(pictures[::-1], QUESTIONS[::-1], batch_size=3, max_new_tokens=NEW))[::-1]
-        assert [a.token_ids for a in together] == [a.token_ids for a in alone]
-        assert [a.token_ids for a in backwards] == [a.token_ids for a in alone]
+def assert_rows_do_not_matter(model, picture, method):
+    pictures = [picture, picture.rotate(90, expand=True), picture]
+    with model.using(method):
+        alone = [model.answer(p, q, max_new_tokens=NEW) for p, q in zip(pictures, QUESTIONS, strict=True)]
+        together = list(model.answers(pictures, QUESTIONS, batch_size=3, max_new_tokens=NEW))
+        backwards = list(model.answers(pictures[::-1], QUESTIONS[::-1], batch_size=3, max_new_tokens=NEW))[::-1]
+    assert [a.token_ids for a in together] == [a.token_ids for a in alone]
+    assert [a.token_ids for a in backwards] == [a.token_ids for a in alone]
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_a_batch_of_mixed_lengths_gives_each_row_the_answer_it_has_alone(model, prior, picture, name):
+    method = build(name, prior)
+    if {Mode.BATCH, Mode.GREEDY} <= method.modes:
+        assert_rows_do_not_matter(model, picture, method)
+
+
+@pytest.mark.parametrize("preset", ["paper", "reference-code"])
+def test_a_batch_of_mixed_lengths_at_the_published_strengths(model, prior, picture, preset):
+    assert_rows_do_not_matter(model, picture, mgap.MGAP(prior, preset=preset))
 
 
 def test_prompt_lookup_drafts_without_changing_the_answer(model, prior, picture):
-    with model.using(strong("mgap", prior)):
+    with model.using(build("mgap", prior)):
         greedy, looked_up = ask(model, picture)[0], ask(model, picture, prompt_lookup=3)[0]
     image_token = model.backbone.image_token_id  # lookup never drafts it; a random model may choose it
     until = greedy.index(image_token) if image_token in greedy else NEW
@@ -148,7 +157,7 @@ def test_mgap_on_somebodys_own_model_acts_in_their_own_generate(model, prior, pi
         return list(options["streamer"]) if mode is Mode.STREAM else tokens.tolist()
 
     plain = call()
-    handle = mgap.attach(own, strong("mgap", prior))
+    handle = mgap.attach(own, build("mgap", prior))
     changed = call()
     handle.detach()
     assert changed != plain

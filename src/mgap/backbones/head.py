@@ -42,6 +42,15 @@ class Head:
         z = z if self.scale == 1.0 else z * self.scale
         return z if self.cap is None else self.cap * torch.tanh(z / self.cap)
 
+    def unpost(self, logits: Tensor) -> Tensor:
+        """What the head must give so that the model reads these logits; for methods that set logits, not states."""
+        if self.cap is not None:
+            raise UnsupportedHead(
+                f"the model caps its logits at {self.cap:g} after the head, so logits cannot be set there: "
+                "use a method that changes the head's input, such as mgap"
+            )
+        return logits if self.scale == 1.0 else logits / self.scale
+
     def product(self, h: Tensor) -> Tensor:
         """The head's own forward [..., d] -> [..., vocab], past every hook on it."""
         output: Tensor = self.module.forward(h.to(self.dtype))

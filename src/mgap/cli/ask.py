@@ -24,6 +24,8 @@ from mgap.cli.options import (
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mgap.decoding.model import Model
     from mgap.methods.base import Method
     from mgap.types import Answer, Step
@@ -95,7 +97,7 @@ def ask(
         print_trace(answer)
 
 
-def _prepare(name: str, prior: str | None, settings: dict[str, Any]) -> Any:
+def _prepare(name: str, prior: str | None, settings: dict[str, Any]) -> Callable[[Model], Method | None]:
     """Check everything that needs no model; returns what builds the method once the model is there."""
     if name == "vanilla":
         if settings or prior:
@@ -111,15 +113,10 @@ def _prepare(name: str, prior: str | None, settings: dict[str, Any]) -> Any:
     needs_prior = "prior" in {f.name for f in fields(method)}
     if not needs_prior and prior:
         raise SettingError(f"{name} uses no prior: leave out --prior")
-    if needs_prior and prior:
-        built: Method = method.of(prior=Subspace.load(prior), **settings)
-        return lambda _model: built
-
-    def build(model: Model) -> Method:
-        made: Method = method.of(**({"prior": fit_default_prior(model)} if needs_prior else {}), **settings)
-        return made
-
-    return build
+    if needs_prior and not prior:
+        return lambda model: method.of(prior=fit_default_prior(model), **settings)
+    built: Method = method.of(**({"prior": Subspace.load(prior)} if prior else {}), **settings)
+    return lambda _model: built
 
 
 def print_trace(answer: Answer) -> None:

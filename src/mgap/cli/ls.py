@@ -43,9 +43,11 @@ def _methods() -> list[str]:
 
 
 def _presets() -> list[str]:
-    from mgap.methods.mgap import PRESETS
-
-    return [f"mgap {name:<16} {', '.join(f'{k}={v}' for k, v in values.items())}" for name, values in PRESETS.items()]
+    lines = []
+    for name in METHODS.names():
+        for preset, values in METHODS.get(name).presets.items():
+            lines.append(f"{name} {preset:<16} {', '.join(f'{k}={v}' for k, v in values.items())}")
+    return lines
 
 
 def _null_images() -> list[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from mgap.backbones.base import Backbone
 from mgap.errors import SettingError
@@ -43,6 +43,12 @@ class Tap:
         self.listener: Callable[[Observation], None] | None = None
 
 
+class Removable(Protocol):
+    """What attaching gives back: torch's handle of a hook, or several as one."""
+
+    def remove(self) -> None: ...
+
+
 class Method(ABC):
     """A decoding method: frozen settings, a declared seam and cost, and a hook that can be taken away again."""
 
@@ -51,6 +57,7 @@ class Method(ABC):
     seam: ClassVar[Seam]
     forwards: ClassVar[float]  # passes through the model per token
     modes: ClassVar[frozenset[Mode]]  # what it accepts; anything else is refused before a token is made
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})  # named settings, where there are several
 
     @classmethod
     def of(cls, **settings: Any) -> Method:
@@ -62,7 +69,7 @@ class Method(ABC):
         return cls(**settings)
 
     @abstractmethod
-    def attach(self, backbone: Backbone, tap: Tap) -> RemovableHandle:
+    def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         """Hook into the model, or raise; leaves nothing behind when it raises."""
 
 
@@ -70,4 +77,11 @@ def check_strength(name: str, value: float) -> float:
     """A finite number that is not negative."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         raise SettingError(f"{name}={value!r} must be a finite number of at least 0")
+    return float(value)
+
+
+def check_share(name: str, value: float) -> float:
+    """A number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise SettingError(f"{name}={value!r} must be a number from 0 to 1")
     return float(value)

@@ -12,6 +12,7 @@ and a rescaled delta above it, 1e-6 inside the entropy's logarithm, and the norm
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
@@ -139,6 +140,7 @@ class MGAP(Method):
     seam: ClassVar[Seam] = Seam.HEAD
     forwards: ClassVar[float] = 1.0
     modes: ClassVar[frozenset[Mode]] = ALL_MODES
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     prior: Subspace
     alpha: float | None = None

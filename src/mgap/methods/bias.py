@@ -1,0 +1,105 @@
+"""Bias: the logits of some words raised by a constant, those of others lowered. It reads neither picture nor prompt.
+
+    l'[v] = l[v] + shift / 2 for v in up,   l[v] - shift / 2 for v in down
+
+so the log-odds of `up` against `down` move by `shift`, whatever the model saw. On yes/no questions this trades precision for
+recall along the model's own curve: a method that does not beat the best shift has shown nothing there. The shift belongs to
+a model and a benchmark; choose it on other pictures than those it is judged on. It acts at EVERY step, not at the first
+word only: a caption that says "no" is shifted as well. Seam: the head's output. Cost: 1 forward a token and as many additions
+as there are tokens. Every decoding mode.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from mgap.backbones.base import Backbone
+from mgap.backbones.head import Head
+from mgap.errors import SettingError
+from mgap.methods.base import Method, Observation, Removable, Seam, Tap
+from mgap.types import ALL_MODES, Mode
+
+
+def token_ids(word: str, tokenizer: Any) -> set[int]:
+    """A word's tokens: as an answer begins with it, and after a space. A spelling of several tokens is left out.
+
+    Refuses a word that is one token in neither way: a part of it is a part of other words too.
+    """
+    spellings = (tokenizer.encode(text, add_special_tokens=False) for text in (word, f" {word}"))
+    single = {ids[0] for ids in spellings if len(ids) == 1} - {tokenizer.unk_token_id}
+    if not single:
+        pieces = tokenizer.convert_ids_to_tokens(tokenizer.encode(word, add_special_tokens=False))
+        raise SettingError(f"{word!r} is not one token of this model, but {pieces}: give words that are (settings up and down)")
+    return single
+
+
+def shift_logits(logits: Tensor, up: Tensor, down: Tensor, shift: float) -> Tensor:
+    """The formula above on [..., vocab]; `up` and `down` are token ids."""
+    shifted = logits.clone()
+    shifted[..., up] += shift / 2
+    shifted[..., down] -= shift / 2
+    return shifted
+
+
+class Shift:
+    """A bias bound to one head. Called as that head's forward hook."""
+
+    def __init__(self, up: set[int], down: set[int], shift: float, head: Head, tap: Tap) -> None:
+        self.up, self.down = (torch.tensor(sorted(ids), device=head.device) for ids in (up, down))
+        self.shift, self.head, self.tap = shift, head, tap
+
+    def __call__(self, _module: nn.Module, _args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        listener = self.tap.listener
+        if self.shift == 0 and listener is None:
+            return output
+        logits = self.head.post(output.to(self.head.wide))  # [B, T, vocab]
+        shifted = shift_logits(logits, self.up, self.down, self.shift)
+        if listener is not None:
+            p = logits.softmax(-1)
+            masses = {"up": p[..., self.up].sum(-1), "down": p[..., self.down].sum(-1)}  # [B, T], of the plain prediction
+            listener(Observation(masses, logits, shifted))
+        return output if self.shift == 0 else self.head.unpost(shifted).to(output.dtype)  # a shift of 0: to the bit
+
+
+@dataclass(frozen=True)
+class Bias(Method):
+    """A constant shift: positive favours `up`, negative `down`. Words are spelled as text; tokens are found on attaching."""
+
+    name: ClassVar[str] = "bias"
+    summary: ClassVar[str] = "shift the logits of some words by a constant (yes against no)"
+    seam: ClassVar[Seam] = Seam.HEAD
+    forwards: ClassVar[float] = 1.0
+    modes: ClassVar[frozenset[Mode]] = ALL_MODES
+
+    shift: float
+    up: tuple[str, ...] = ("Yes", "yes")
+    down: tuple[str, ...] = ("No", "no")
+
+    def __post_init__(self) -> None:
+        if isinstance(self.shift, bool) or not isinstance(self.shift, int | float) or not math.isfinite(self.shift):
+            raise SettingError(f"shift={self.shift!r} must be a finite number: positive favours up, negative down")
+        for name in ("up", "down"):
+            object.__setattr__(self, name, _words(name, getattr(self, name)))
+
+    def attach(self, backbone: Backbone, tap: Tap) -> Removable:
+        tokenizer = backbone.tokenizer
+        up, down = (set().union(*(token_ids(word, tokenizer) for word in words)) for words in (self.up, self.down))
+        if shared := up & down:
+            raise SettingError(
+                f"up and down share the tokens {tokenizer.convert_ids_to_tokens(sorted(shared))}: name other words"
+            )
+        head = backbone.probe_head()
+        head.unpost(torch.zeros(()))  # refuses a soft cap now rather than at the first token
+        return head.module.register_forward_hook(Shift(up, down, self.shift, head, tap))
+
+
+def _words(name: str, given: Any) -> tuple[str, ...]:
+    words = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else ()
+    if not words or not all(isinstance(word, str) and word.strip() for word in words):
+        raise SettingError(f'{name}={given!r} must be words; YAML reads a bare Yes or no as true or false: write ["Yes", "no"]')
+    return tuple(word.strip() for word in words)

@@ -1,0 +1,23 @@
+"""One builder a method, at a strength that shows on the tiny models; tests/decoding/test_modes.py wants one of each."""
+
+import warnings
+
+import mgap
+
+
+def mgap_(prior):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # alpha above 1
+        return mgap.MGAP(prior, alpha=8.0)
+
+
+# name in the registry -> the method, given a prior of the model
+BUILDERS = {
+    "mgap": mgap_,
+    "bias": lambda _prior: mgap.Bias(shift=24.0, up=("is", "picture"), down=("the",)),
+}
+
+
+def build(name, prior):
+    """A registered method at a strength that changes what a tiny model says."""
+    return BUILDERS[name](prior)
