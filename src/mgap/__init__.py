@@ -20,6 +20,9 @@ _HOMES = {
     "attach": "mgap.decoding.attach",
     "Subspace": "mgap.states.subspace",
     "MGAP": "mgap.methods.mgap",
+    "Blind": "mgap.methods.blind",
+    "M3ID": "mgap.methods.m3id",
+    "VCD": "mgap.methods.vcd",
     "Bias": "mgap.methods.bias",
     "Answer": "mgap.types",
     "Decoding": "mgap.types",
@@ -39,7 +42,10 @@ if TYPE_CHECKING:
     from mgap.decoding.model import wrap as wrap
     from mgap.errors import MgapError as MgapError
     from mgap.methods.bias import Bias as Bias
+    from mgap.methods.blind import Blind as Blind
+    from mgap.methods.m3id import M3ID as M3ID
     from mgap.methods.mgap import MGAP as MGAP
+    from mgap.methods.vcd import VCD as VCD
     from mgap.states.subspace import Subspace as Subspace
     from mgap.types import Answer as Answer
     from mgap.types import Decoding as Decoding

@@ -47,6 +47,9 @@ METHODS = Registry(
     {
         "mgap": "mgap.methods.mgap:MGAP",
         "bias": "mgap.methods.bias:Bias",
+        "blind": "mgap.methods.blind:Blind",
+        "m3id": "mgap.methods.m3id:M3ID",
+        "vcd": "mgap.methods.vcd:VCD",
     },
 )
 

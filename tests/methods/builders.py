@@ -15,6 +15,9 @@ def mgap_(prior):
 BUILDERS = {
     "mgap": mgap_,
     "bias": lambda _prior: mgap.Bias(shift=24.0, up=("is", "picture"), down=("the",)),
+    "blind": lambda _prior: mgap.Blind(rho=3.0),
+    "m3id": lambda _prior: mgap.M3ID(lam=0.4),
+    "vcd": lambda _prior: mgap.VCD(alpha=4.0, noise_step=999),
 }
 
 

@@ -20,6 +20,7 @@ from mgap.backbones.nulls import null_image
 from mgap.data.images import ImageSource, open_image
 from mgap.data.prompts import check_prompt
 from mgap.errors import BackboneMismatch, ImageError, ModelError, PromptError
+from mgap.registry import BACKBONES
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Backbone:
         if isinstance(inner, Backbone):
             return inner
         if isinstance(model, nn.Module):
-            return cls(model)
+            return backbone_class(getattr(model, "_orig_mod", model).config)(model)
         raise ModelError(f"{type(model).__name__} is not a model: pass mgap.load(...) or a transformers model")
 
     # --- where things are -------------------------------------------------------------------------------------
@@ -139,6 +140,72 @@ class Backbone:
     def image_mask(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Which positions of input_ids stand for the picture: bool [B, T]."""
         return inputs["input_ids"] == self.image_token_id
+
+    @property
+    def vision(self) -> nn.Module:
+        """The vision tower."""
+        tower: nn.Module = self.model.get_encoder(modality="image")
+        if tower is self.model:
+            raise ModelError(f"{type(self.model).__name__}: no vision tower found")
+        return tower
+
+    def seen(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+        """What the tower was called with, under the names that `encode` gives it."""
+        return {"pixel_values": args[0] if args else kwargs["pixel_values"]}
+
+    def encode_pictures(self, inputs: Mapping[str, Tensor]) -> Any:
+        """Pixels through the tower and whatever follows it: transformers' own output, one entry a picture."""
+        return self.model.base_model.get_image_features(pixel_values=inputs["pixel_values"], return_dict=True)
+
+    @property
+    def image_block_ids(self) -> tuple[int, ...]:
+        """The placeholder, and the markers around it that mean nothing without a picture."""
+        return (self.image_token_id,)
+
+    def positions(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Position ids of left-padded rows, as the model's own generate computes them: [B, T], or [4, B, T] with M-RoPE."""
+        found: Tensor = self.model._prepare_position_ids_for_generation(inputs["input_ids"], dict(inputs))
+        return found
+
+    def pictures(self, inputs: Mapping[str, Tensor]) -> list[slice]:
+        """Which rows of the pixels belong to each picture."""
+        return [slice(row, row + 1) for row in range(len(inputs[self.pixel_keys[0]]))]
+
+    def null_pixels(self, inputs: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+        """Pixels of the same shape that show nothing: "mean_colour" or "black_same_size", as the model reads them."""
+        nothing = {}
+        for key in self.pixel_keys:
+            pixels = inputs[key]
+            value = torch.zeros_like(pixels)
+            nothing[key] = value if kind == "mean_colour" else value + self._black_pixels(pixels)
+        return nothing
+
+    def _black(self) -> Tensor:
+        """Black after normalisation, one number a channel."""
+        pictures = self._needs_processor().image_processor
+        mean, spread = torch.tensor(pictures.image_mean), torch.tensor(pictures.image_std)
+        return -mean / spread
+
+    def _black_pixels(self, pixels: Tensor) -> Tensor:
+        """Black, in a shape that adds to pixels [..., channels, height, width]."""
+        return self._black().to(pixels).view(-1, 1, 1)
+
+    def without_image(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The same rows with their pictures taken out of the text: shorter, left padded again."""
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        keep = mask.bool() & ~torch.isin(ids, torch.tensor(self.image_block_ids, device=ids.device))  # [B, T]
+        length = int(keep.sum(1).max())
+        order = keep.int().argsort(dim=1, stable=True)[:, -length:]  # what is kept moves to the right, in order
+        kept = keep.gather(1, order)
+        filler = {"input_ids": self.pad_id, "mm_token_type_ids": 0}
+        rows = {key: inputs[key].gather(1, order).masked_fill(~kept, fill) for key, fill in filler.items() if key in inputs}
+        return {**rows, "attention_mask": kept.to(mask.dtype)}
+
+    @property
+    def pad_id(self) -> int:
+        """A token to fill up rows with; it is masked, so that any would do."""
+        pad = self.model.generation_config.pad_token_id
+        return 0 if pad is None else int(pad)
 
     # --- picture and prompt to tensors -------------------------------------------------------------------------
 
@@ -215,6 +282,13 @@ class Backbone:
 
     def template_hash(self) -> str:
         return hashlib.sha256(self.template.encode()).hexdigest()
+
+
+def backbone_class(config: Any) -> type[Backbone]:
+    """The class for a model's family; the generic one for families that nothing is known about."""
+    kind = config.model_type
+    chosen: type[Backbone] = BACKBONES.get(kind) if kind in BACKBONES else Backbone
+    return chosen
 
 
 class HasBackbone(Protocol):

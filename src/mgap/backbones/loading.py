@@ -12,9 +12,8 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor,
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils import is_torchvision_available
 
-from mgap.backbones.base import Backbone
+from mgap.backbones.base import Backbone, backbone_class
 from mgap.errors import ModelError, SettingError
-from mgap.registry import BACKBONES
 
 
 def load_backbone(
@@ -94,12 +93,6 @@ def _check_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
     chosen = getattr(torch, dtype, None)
     if not isinstance(chosen, torch.dtype):
         raise SettingError(f"unknown dtype {dtype!r}: choose auto, float32, bfloat16 or float16")
-    return chosen
-
-
-def backbone_class(config: Any) -> type[Backbone]:
-    kind = config.model_type
-    chosen: type[Backbone] = BACKBONES.get(kind) if kind in BACKBONES else Backbone
     return chosen
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
 from mgap.backbones.base import Backbone
 
 
@@ -17,3 +22,22 @@ class QwenVL(Backbone):
         "{{ '<|vision_start|><|image_pad|><|vision_end|>' }}{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
         "{{ '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
     )
+
+    @property
+    def image_block_ids(self) -> tuple[int, ...]:
+        return self.image_token_id, self.config.vision_start_token_id, self.config.vision_end_token_id
+
+    def seen(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {**super().seen(args, kwargs), "image_grid_thw": kwargs["grid_thw"]}
+
+    def encode_pictures(self, inputs: Mapping[str, Tensor]) -> Any:
+        pixels, grid = inputs["pixel_values"], inputs["image_grid_thw"]
+        return self.model.base_model.get_image_features(pixel_values=pixels, image_grid_thw=grid, return_dict=True)
+
+    def pictures(self, inputs: Mapping[str, Tensor]) -> list[slice]:
+        ends = inputs["image_grid_thw"].prod(-1).cumsum(0).tolist()
+        return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def _black_pixels(self, pixels: Tensor) -> Tensor:
+        black = self._black()
+        return black.to(pixels).repeat_interleave(pixels.shape[-1] // len(black))  # channels come first in a patch

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
 
-from mgap.backbones.base import Backbone
-from mgap.backbones.loading import backbone_class, load_backbone
+from mgap.backbones.base import Backbone, backbone_class
+from mgap.backbones.loading import load_backbone
 from mgap.data.images import ImageSource
 from mgap.decoding.attach import Attachment, attach, attached, refuse_modes
 from mgap.decoding.generate import Generated, generate

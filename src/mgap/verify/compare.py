@@ -25,6 +25,9 @@ CHECKS = {
     "mgap_paper": "mgap.verify.mgap:check_paper",
     "mgap_refcode": "mgap.verify.mgap:check_reference_code",
     "mgap_edges": "mgap.verify.mgap:check_edges",
+    "vcd": "mgap.verify.branches:check_vcd",
+    "vcd_noise": "mgap.verify.branches:check_noise",
+    "m3id": "mgap.verify.branches:check_m3id",
 }
 
 

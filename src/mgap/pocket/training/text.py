@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from mgap.backbones.loading import backbone_class
+from mgap.backbones.base import backbone_class
 from mgap.pocket.corpus import Habits, make_row
 from mgap.pocket.training.compose import Layout, lay_out
 

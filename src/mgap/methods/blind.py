@@ -1,0 +1,55 @@
+"""Blind contrast, equation 2 of the MGAP paper: take away what the model would say without the picture.
+
+    extrapolate: s = l + rho (l - l_blind)      subtract: s = l - rho l_blind
+
+The two choose alike at rho / (1 + rho) and rho. This is the contrast that the paper's diagnosis is about: plain, without a
+plausibility cut unless `beta` asks for one. Cost: 2 forwards a token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from mgap.backbones.base import Backbone
+from mgap.errors import PromptError, SettingError
+from mgap.methods.base import check_strength
+from mgap.methods.branch import BranchMethod, check_share, distance, plausible
+from mgap.methods.pairing import Inputs
+
+NULLS = ("black_same_size", "mean_colour", "no_image")
+FORMS = ("extrapolate", "subtract")
+
+
+@dataclass(frozen=True)
+class Blind(BranchMethod):
+    """The plain contrast with a null image."""
+
+    name: ClassVar[str] = "blind"
+    summary: ClassVar[str] = "contrast with the answer to a null image"
+
+    rho: float = 1.0
+    beta: float = 0.0
+    null_image: str = "black_same_size"
+    form: str = "extrapolate"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_strength("rho", self.rho)
+        check_share("beta", self.beta)
+        for name, choices in (("null_image", NULLS), ("form", FORMS)):
+            if getattr(self, name) not in choices:
+                raise SettingError(f"{name}={getattr(self, name)!r}: choose from {', '.join(choices)}")
+
+    def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
+        if backbone.pixel_keys[0] not in main:
+            raise PromptError(f"{self.name} contrasts with a null image: give a picture, or leave {self.name} off")
+        if self.null_image == "no_image":
+            return backbone.without_image(main)
+        return {**main, **backbone.null_pixels(main, self.null_image)}
+
+    def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
+        scores = main - self.rho * branch if self.form == "subtract" else main + self.rho * (main - branch)
+        return plausible(scores, main, self.beta), {"distance": distance(main, branch)}

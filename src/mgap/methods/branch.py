@@ -1,0 +1,76 @@
+"""Methods that run the model a second time on other inputs and contrast the two predictions (methods/README.md).
+
+    CD(l, l', alpha, beta):  s = (1 + alpha) l - alpha l',   s[v] = -inf where l[v] < max l + ln(beta)
+
+A method says what its second branch sees and how the two logits combine; pairing.py runs the branch.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mgap.backbones.base import Backbone
+from mgap.errors import SettingError
+from mgap.methods.base import Method, Removable, Seam, Tap
+from mgap.methods.pairing import Inputs, Pairing
+from mgap.types import ALL_MODES, Mode
+
+
+@dataclass(frozen=True)
+class BranchMethod(Method):
+    """Cost: 2 forwards a token. Every decoding mode but assisted, static cache and compiled decoding.
+
+    `branch_mode` is "batched" (the branch is extra rows of the same forward) or "sequential" (a forward of its own, for half
+    the memory at a time); the results agree to rounding.
+    """
+
+    seam: ClassVar[Seam] = Seam.BRANCH
+    forwards: ClassVar[float] = 2.0
+    modes: ClassVar[frozenset[Mode]] = ALL_MODES - {Mode.ASSISTED, Mode.STATIC, Mode.COMPILE}
+
+    branch_mode: str = "batched"
+
+    def __post_init__(self) -> None:
+        if self.branch_mode not in ("batched", "sequential"):
+            raise SettingError(f"branch_mode={self.branch_mode!r}: choose batched or sequential")
+
+    def attach(self, backbone: Backbone, tap: Tap) -> Removable:
+        return Pairing(backbone, self, tap)
+
+    @abstractmethod
+    def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
+        """What the branch sees, a row for every row of the main inputs; lengths may differ. Raises if it cannot be built."""
+
+    @abstractmethod
+    def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Float logits [B, vocab] of both at the step-th new token (from 1): the scores, and numbers [B] worth tracing."""
+
+
+def contrast(main: Tensor, branch: Tensor, alpha: float | Tensor, beta: float) -> Tensor:
+    """CD above; `alpha` is a number or one a row [B, 1]."""
+    return plausible((1 + alpha) * main - alpha * branch, main, beta)
+
+
+def plausible(scores: Tensor, main: Tensor, beta: float) -> Tensor:
+    """Drop the tokens that the main branch finds less likely than beta times its favourite, which always stays."""
+    if beta == 0:
+        return scores
+    return scores.masked_fill(main < main.max(-1, keepdim=True).values + math.log(beta), -torch.inf)
+
+
+def distance(main: Tensor, branch: Tensor) -> Tensor:
+    """How far the two predictions are apart: total variation in [0, 1], one a row."""
+    return (main.softmax(-1) - branch.softmax(-1)).abs().sum(-1) / 2
+
+
+def check_share(name: str, value: float) -> float:
+    """A number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise SettingError(f"{name}={value!r} must be a number from 0 to 1")
+    return float(value)

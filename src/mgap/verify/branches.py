@@ -1,0 +1,50 @@
+"""Methods with a second branch against reference vectors, through the functions that decoding calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from mgap.methods.m3id import M3ID
+from mgap.methods.vcd import VCD, add_noise, schedule
+from mgap.verify.compare import Difference, Vectors, differ
+
+
+def check_vcd(vectors: Vectors) -> Iterator[Difference]:
+    """Section 2 of the specification: contrast and plausibility."""
+    method = VCD(alpha=float(vectors["alpha"]), beta=float(vectors["beta"]))
+    out, _ = method.combine(_tensor(vectors, "logits"), _tensor(vectors, "logits_cd"), step=1)
+    yield differ("out", out, vectors["out"])
+    yield differ("keep", out.isfinite(), vectors["keep"])
+    yield differ("probs", out.softmax(-1), vectors["probs"])
+    yield differ("argmax", out.argmax(-1), vectors["argmax"])
+
+
+def check_noise(vectors: Vectors) -> Iterator[Difference]:
+    """The noise schedule; the originals used float32 coefficients."""
+    signal, spread = schedule()
+    yield differ("sqrt_alpha_bar_f64", signal, vectors["sqrt_alpha_bar_f64"])
+    yield differ("sqrt_one_minus_alpha_bar_f64", spread, vectors["sqrt_one_minus_alpha_bar_f64"])
+    yield differ("sqrt_alpha_bar_f32", signal, vectors["sqrt_alpha_bar_f32"], 2e-5)
+    yield differ("sqrt_one_minus_alpha_bar_f32", spread, vectors["sqrt_one_minus_alpha_bar_f32"], 2e-5)
+    image, noise = _tensor(vectors, "image"), _tensor(vectors, "noise")
+    noised = torch.stack([add_noise(image, noise, int(step)) for step in vectors["steps"]])
+    yield differ("noised", noised, vectors["noised"], 2e-5)
+
+
+def check_m3id(vectors: Vectors) -> Iterator[Difference]:
+    """Section 2: the growing weight, with the plausibility cut and with the confidence gate."""
+    main, branch = _tensor(vectors, "logits"), _tensor(vectors, "logits_uncond")
+    lam, beta, tau = (float(vectors[key]) for key in ("lam", "beta", "gate_threshold"))
+    cut, gated = M3ID(lam=lam, beta=beta), M3ID(lam=lam, constraint="confidence_gate", tau=tau)
+    out = torch.stack([cut.combine(main, branch, int(t))[0] for t in vectors["t"]])
+    yield differ("out", out, vectors["out"])
+    yield differ("argmax", out.argmax(-1), vectors["argmax"])
+    yield differ("out_gate_variant", torch.stack([gated.combine(main, branch, int(t))[0] for t in vectors["t"]]),
+                 vectors["out_gate_variant"])  # fmt: skip
+
+
+def _tensor(vectors: Vectors, name: str) -> Tensor:
+    return torch.from_numpy(vectors[name])

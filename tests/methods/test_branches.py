@@ -1,0 +1,208 @@
+"""Methods with a second branch: against themselves written out, in both ways of running, with beams, and refused in time."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import mgap
+from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
+from mgap.methods.branch import BranchMethod, contrast, plausible
+from mgap.registry import METHODS
+from tests.methods.builders import build
+from tests.reference import contrast as reference
+
+BRANCHES = [name for name in METHODS.names() if issubclass(METHODS.get(name), BranchMethod)]
+QUESTIONS = ("Is there a dog in the image?", "What?", "Describe it.", "How many people are there?", "Which colour?")
+NEW = 20
+
+
+@pytest.fixture(scope="module")
+def exact(family, checkpoints):
+    """In float32: two ways to compute the same logits choose the same tokens."""
+    return mgap.load(str(checkpoints[family]), dtype=torch.float32)
+
+
+def follow(model, picture, method, branch_of, step):
+    """The method's tokens are the reference's, over several questions and over NEW tokens of one at least."""
+    lengths = []
+    for question in QUESTIONS:
+        main = model.backbone.encode([picture], [question])
+        expected = reference.decode(model, main, branch_of(main, question), step, NEW)
+        for mode in ("batched", "sequential"):
+            with model.using(replace(method, branch_mode=mode)):
+                tokens = model.answer(picture, question, max_new_tokens=NEW).token_ids
+            assert tokens[: len(expected)] == expected, (question, mode)
+        lengths.append(len(expected))
+    assert max(lengths) == NEW, lengths
+
+
+@pytest.mark.parametrize(("alpha", "beta", "step"), [(1.0, 0.1, 500), (3.0, 0.0, 999)])
+def test_vcd_is_what_its_equations_say(exact, picture, alpha, beta, step):
+    method = mgap.VCD(alpha=alpha, beta=beta, noise_step=step)
+
+    def branch(main, _question):
+        parts = [main["pixel_values"][rows] for rows in exact.backbone.pictures(main)]
+        return {**main, "pixel_values": torch.cat([reference.noised(part, method._noise(part), step) for part in parts])}
+
+    follow(exact, picture, method, branch, reference.contrastive(alpha, beta))
+
+
+@pytest.mark.parametrize("null", ["black_same_size", "mean_colour", "no_image"])
+def test_the_blind_contrast_is_what_its_equation_says(exact, picture, null):
+    def branch(main, question):
+        if null == "no_image":
+            return reference.without_image(exact.backbone, main)
+        if null == "mean_colour":
+            return {**main, "pixel_values": torch.zeros_like(main["pixel_values"])}
+        return exact.backbone.encode([Image.new("RGB", picture.size)], [question])
+
+    follow(exact, picture, mgap.Blind(rho=2.0, null_image=null), branch, reference.contrastive(2.0, 0.0))
+
+
+def test_subtracting_chooses_as_extrapolating_does(exact, picture):
+    with exact.using(mgap.Blind(rho=3.0)):
+        expected = exact.answer(picture, QUESTIONS[0], max_new_tokens=NEW).token_ids
+    with exact.using(mgap.Blind(rho=0.75, form="subtract")):
+        assert exact.answer(picture, QUESTIONS[0], max_new_tokens=NEW).token_ids == expected
+
+
+@pytest.mark.parametrize(("lam", "beta"), [(0.02, 0.1), (0.2, 0.0)])
+def test_m3id_is_what_its_equation_says(exact, picture, lam, beta):
+    method = mgap.M3ID(lam=lam, beta=beta)
+    follow(exact, picture, method, lambda main, _q: reference.without_image(exact.backbone, main), reference.m3id(lam, beta))
+
+
+@pytest.mark.parametrize("method", [mgap.VCD(alpha=0.0), mgap.Blind(rho=0.0), mgap.M3ID(lam=0.0)], ids=lambda m: m.name)
+def test_zero_strength_says_what_the_model_says(exact, picture, method):
+    plain = [exact.answer(picture, question, max_new_tokens=NEW).token_ids for question in QUESTIONS]
+    with exact.using(method):
+        assert [exact.answer(picture, question, max_new_tokens=NEW).token_ids for question in QUESTIONS] == plain
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"sample": True, "seed": 5}], ids=["greedy", "beams", "sampling"])
+def test_both_ways_of_running_a_branch_agree(exact, prior, picture, name, options):
+    method = build(name, prior)
+    pictures = [picture, picture.rotate(90, expand=True)]
+    told = []
+    for mode in ("batched", "sequential"):
+        with exact.using(replace(method, branch_mode=mode)):
+            told.append([exact.answer(p, QUESTIONS[0], max_new_tokens=NEW, **options).token_ids for p in pictures])
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_beams_search_the_combined_scores(exact, prior, picture, name):
+    """The best of three beams scores at least as high as greedy's answer, under the method itself."""
+    method = build(name, prior)
+    own = exact.backbone.model
+    inputs = exact.backbone.encode([picture], [QUESTIONS[0]])
+    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "return_dict_in_generate": True}
+    with exact.using(method):
+        greedy = own.generate(**inputs, **options, output_scores=True)
+        beams = own.generate(**inputs, **options, output_scores=True, num_beams=3, length_penalty=0.0)
+    scores = own.compute_transition_scores(greedy.sequences, greedy.scores, normalize_logits=True).sum()
+    assert float(beams.sequences_scores[0]) >= float(scores) - 1e-4
+
+
+def test_a_model_without_its_processor_takes_a_branch_too(exact, picture):
+    inputs = exact.backbone.encode([picture], [QUESTIONS[0]])
+    own, length = exact.backbone.model, inputs["input_ids"].shape[1]
+    with exact.using(mgap.VCD(alpha=3.0)):
+        expected = exact.answer(picture, QUESTIONS[0], max_new_tokens=NEW).token_ids
+    with mgap.attach(own, mgap.VCD(alpha=3.0)):
+        made = own.generate(**inputs, max_new_tokens=NEW, do_sample=False)[0, length:].tolist()
+    assert tuple(made) == expected
+    assert not own._forward_hooks
+    assert not own._forward_pre_hooks
+    assert not exact.backbone.vision._forward_pre_hooks
+    with pytest.raises(ModelError, match="processor"), mgap.attach(own, mgap.Blind()):
+        own.generate(**inputs, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(("method", "runs"), [(mgap.VCD(), 2), (mgap.Blind(), 2), (mgap.M3ID(), 1)], ids=lambda m: str(m)[:5])
+def test_the_vision_tower_runs_for_new_pictures_only(exact, picture, method, runs):
+    calls = []
+    handle = exact.backbone.vision.register_forward_hook(lambda *_: calls.append(1))
+    with exact.using(method):
+        exact.answer(picture, QUESTIONS[0], max_new_tokens=4)
+    handle.remove()
+    assert len(calls) == runs
+
+
+def test_noise_depends_on_the_seed_and_the_picture_only(exact, picture):
+    other = Image.fromarray(np.asarray(picture)[::-1].copy())
+    main = exact.backbone.encode([picture, other], ["What?"] * 2)
+    swapped = exact.backbone.encode([other, picture], ["What?"] * 2)
+    first, second = exact.backbone.pictures(main)
+    one, two = (mgap.VCD().branch(exact.backbone, inputs)["pixel_values"] for inputs in (main, swapped))
+    assert torch.equal(one[first], two[second])
+    assert torch.equal(one[second], two[first])
+    assert not torch.equal(one, mgap.VCD(seed=1).branch(exact.backbone, main)["pixel_values"])
+
+
+def test_the_trace_shows_how_far_the_branches_are_apart(exact, picture):
+    with exact.using(mgap.M3ID(lam=0.1)):
+        steps = exact.answer(picture, QUESTIONS[0], max_new_tokens=4, trace=True).trace
+    assert [step.values["weight"] for step in steps] == pytest.approx([np.expm1(0.1 * t) for t in range(1, len(steps) + 1)])
+    assert all(0 < step.values["distance"] < 1 for step in steps)
+
+
+def test_states_of_the_main_rows_come_back(exact, picture):
+    inputs = exact.backbone.encode([picture], [QUESTIONS[0]])
+    with exact.using(mgap.VCD()):
+        made = exact.backbone.model.generate(
+            **inputs, max_new_tokens=2, do_sample=False, output_hidden_states=True, return_dict_in_generate=True
+        )
+    assert {len(state) for step in made.hidden_states for state in step} == {1}
+
+
+@pytest.mark.parametrize("method", [mgap.VCD(), mgap.Blind(), mgap.M3ID()], ids=lambda m: m.name)
+def test_without_a_picture_it_is_refused(exact, method):
+    with exact.using(method), pytest.raises(PromptError, match=f"leave {method.name} off"):
+        exact.answer(None, "What?", max_new_tokens=2)
+
+
+def test_a_forward_without_a_cache_is_refused(exact, picture):
+    inputs = exact.backbone.encode([picture], ["What?"])
+    with exact.using(mgap.VCD()), pytest.raises(UnsupportedDecoding, match="call generate"):
+        exact.backbone.model(**inputs)
+
+
+@pytest.mark.parametrize(
+    "options", [{"cache_implementation": "static"}, {"prompt_lookup_num_tokens": 2}, {"use_cache": False}], ids=str
+)
+def test_your_own_generate_in_a_refused_mode_is_refused(exact, picture, options):
+    inputs = exact.backbone.encode([picture], [QUESTIONS[0]])
+    with exact.using(mgap.VCD()), pytest.raises(UnsupportedDecoding):
+        exact.backbone.model.generate(**inputs, max_new_tokens=8, do_sample=False, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "word"),
+    [
+        ("VCD", {"alpha": -1}, "alpha"),
+        ("VCD", {"beta": 2}, "beta"),
+        ("VCD", {"noise_step": 1000}, "noise_step"),
+        ("VCD", {"branch_mode": "both"}, "branch_mode"),
+        ("Blind", {"null_image": "white"}, "null_image"),
+        ("Blind", {"form": "add"}, "form"),
+        ("M3ID", {"constraint": "all"}, "constraint"),
+        ("M3ID", {"tau": 0}, "tau"),
+        ("M3ID", {"most": -1}, "most"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(kind, settings, word):
+    with pytest.raises(SettingError, match=word):
+        getattr(mgap, kind)(**settings)
+
+
+def test_the_favourite_always_stays():
+    logits = torch.randn(5, 40)
+    scores = contrast(logits, torch.randn(5, 40), 1.0, 1.0)
+    assert torch.equal(scores.isfinite().int().argmax(-1), logits.argmax(-1))
+    assert scores.isfinite().sum() == 5
+    assert plausible(scores, logits, 0.0) is scores
