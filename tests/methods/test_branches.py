@@ -206,3 +206,36 @@ def test_the_favourite_always_stays():
     assert torch.equal(scores.isfinite().int().argmax(-1), logits.argmax(-1))
     assert scores.isfinite().sum() == 5
     assert plausible(scores, logits, 0.0) is scores
+
+
+@pytest.mark.parametrize("mode", ["batched", "sequential"])
+@pytest.mark.parametrize("order", [1, -1], ids=["branch first", "head first"])
+def test_mgap_stands_on_a_branch_and_corrects_the_main_rows_only(exact, picture, mode, order):
+    prior = mgap.Subspace.fit(exact, mgap.default_prompts())
+    correct, method = mgap.MGAP(prior, alpha=1.0), mgap.VCD(alpha=1.0, beta=0.0, noise_step=999, branch_mode=mode)
+    inputs = exact.backbone.encode([picture], [QUESTIONS[0]])
+    own = exact.backbone.model
+    with torch.no_grad():
+        with exact.using(correct):
+            main = own(**inputs).logits[:, -1]
+        branch = own(**method.branch(exact.backbone, inputs)).logits[:, -1]
+    options = {"max_new_tokens": 1, "do_sample": False, "output_scores": True, "return_dict_in_generate": True}
+    with exact.using(*(method, correct)[::order]):
+        (scores,) = own.generate(**inputs, **options).scores
+        alone = exact.answer(picture, QUESTIONS[1], max_new_tokens=NEW).token_ids
+        together = list(exact.answers([picture] * 2, QUESTIONS[:2], max_new_tokens=NEW))
+    torch.testing.assert_close(scores, 2 * main - branch, rtol=1e-4, atol=1e-4)
+    assert together[1].token_ids == alone
+    with exact.using(method):
+        (without,) = own.generate(**inputs, **options).scores
+    assert not torch.allclose(scores, without, atol=1e-4)
+
+
+def test_two_branches_are_refused_and_a_trace_of_a_stack_too(exact, prior, picture):
+    with exact.using(mgap.VCD()), pytest.raises(SettingError, match="m3id cannot be put on top"), exact.using(mgap.M3ID()):
+        pass
+    with pytest.raises(SettingError, match="cannot be put on top"), exact.using(mgap.MGAP(prior), mgap.MGAP(prior)):
+        pass
+    with exact.using(mgap.VCD(), mgap.MGAP(prior)), pytest.raises(SettingError, match="one at a time"):
+        exact.answer(picture, "What?", trace=True)
+    assert not exact.backbone.model._forward_hooks

@@ -7,7 +7,7 @@ before a hook came would skip it silently: attaching and detaching therefore dro
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -18,7 +18,8 @@ from torch import nn
 from mgap.backbones.base import Backbone
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
-from mgap.methods.base import Method, Tap
+from mgap.methods.base import Method, Seam, Tap
+from mgap.methods.lanes import lanes_of
 from mgap.types import Mode
 
 _attached: WeakKeyDictionary[nn.Module, list[Attachment]] = WeakKeyDictionary()
@@ -29,9 +30,9 @@ class Attachment:
 
     def __init__(self, backbone: Backbone, method: Method) -> None:
         self.method, self._model, self._tap = method, backbone.model, Tap()
-        if others := attached(backbone.model):
-            raise SettingError(f"{others[0].method.name} is already attached to this model: detach it first")
-        self._handle = method.attach(backbone, self._tap)
+        refuse_stack([other.method for other in attached(backbone.model)], method)
+        with lanes_of(backbone.model).paused():  # a method may run the model while it looks at it
+            self._handle = method.attach(backbone, self._tap)
         _attached.setdefault(self._model, []).append(self)
         _forget_compiled()
 
@@ -73,6 +74,17 @@ def attach(model: Any, method: Method) -> Attachment:
 
 def attached(model: nn.Module) -> list[Attachment]:
     return _attached.get(model, [])
+
+
+def refuse_stack(present: Sequence[Method], method: Method) -> None:
+    """One method, or one at the head together with one that has a second branch: the head's acts on the main rows."""
+    seams = [other.seam for other in (*present, method)]
+    if present and sorted(seams) != [Seam.BRANCH, Seam.HEAD]:
+        names = " and ".join(other.name for other in present)
+        raise SettingError(
+            f"{names} is already attached to this model, and {method.name} cannot be put on top: only a method at the head and "
+            f"one with a second branch stack; detach {present[-1].name} first"
+        )
 
 
 def refuse_modes(method: Method, modes: frozenset[Mode]) -> None:

@@ -64,10 +64,15 @@ class Model:
         self.backbone = backbone
 
     @contextmanager
-    def using(self, method: Method) -> Iterator[Attachment]:
-        """Decode with a method inside the `with` block; the model is as it was afterwards, also after an error."""
-        with attach(self, method) as attachment:
-            yield attachment
+    def using(self, method: Method, *others: Method) -> Iterator[Attachment]:
+        """Decode with a method inside the `with` block; the model is as it was afterwards, also after an error.
+
+        Two methods stack if one acts at the head and the other has a second branch: `using(VCD(), MGAP(prior))`. The first
+        one's attachment is returned.
+        """
+        with ExitStack() as stack:
+            attachments = [stack.enter_context(attach(self, each)) for each in (method, *others)]
+            yield attachments[0]
 
     def answer(
         self, image: ImageSource | None, prompt: str, *, trace: bool = False, assistant: Any = None, **options: Any
@@ -149,6 +154,8 @@ class Model:
             return
         if not active:
             raise SettingError("there is no method to trace: answer inside `with model.using(method)`")
+        if len(active) > 1:
+            raise SettingError(f"a trace shows one method, and {len(active)} are on: trace them one at a time")
         if Mode.ASSISTED in modes:  # one forward checks several tokens, and drops some of them
             raise UnsupportedDecoding("a trace cannot be kept in assisted decoding: leave one of them out")
 

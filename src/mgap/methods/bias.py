@@ -22,6 +22,7 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
 from mgap.methods.base import Method, Observation, Removable, Seam, Tap
+from mgap.methods.lanes import lanes_of, on_main_rows
 from mgap.types import ALL_MODES, Mode
 
 
@@ -95,7 +96,8 @@ class Bias(Method):
             )
         head = backbone.probe_head()
         head.unpost(torch.zeros(()))  # refuses a soft cap now rather than at the first token
-        return head.module.register_forward_hook(Shift(up, down, self.shift, head, tap))
+        shift = Shift(up, down, self.shift, head, tap)
+        return head.module.register_forward_hook(on_main_rows(shift, lanes_of(backbone.model)))
 
 
 def _words(name: str, given: Any) -> tuple[str, ...]:

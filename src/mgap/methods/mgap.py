@@ -24,6 +24,7 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
 from mgap.methods.base import Method, Observation, Seam, Tap, check_strength
+from mgap.methods.lanes import lanes_of, on_main_rows
 from mgap.states.subspace import Subspace
 from mgap.types import ALL_MODES, Mode
 
@@ -185,4 +186,5 @@ class MGAP(Method):
     def attach(self, backbone: Backbone, tap: Tap) -> RemovableHandle:
         self.prior.require(backbone)
         head = backbone.probe_head()
-        return head.module.register_forward_hook(Correction(self.subspace.basis, head, self.settings, tap))
+        correction = Correction(self.subspace.basis, head, self.settings, tap)
+        return head.module.register_forward_hook(on_main_rows(correction, lanes_of(backbone.model)))

@@ -20,6 +20,7 @@ from transformers import DynamicCache
 from mgap.backbones.base import Backbone
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Observation, Tap
+from mgap.methods.lanes import lanes_of
 
 if TYPE_CHECKING:
     from mgap.methods.branch import BranchMethod
@@ -65,7 +66,8 @@ class Pairing:
     def __init__(self, backbone: Backbone, method: BranchMethod, tap: Tap) -> None:
         self.backbone, self.method, self.tap = backbone, method, tap
         self.is_aside = method.branch_mode == "sequential"
-        self.is_idle = False  # while we run the model or its tower ourselves
+        self.is_busy = False  # while we run the model or its tower ourselves
+        self.lanes = lanes_of(backbone.model)
         self.seen: Inputs = {}  # the pictures that went through the tower last
         self.handles: list[RemovableHandle] = [
             backbone.vision.register_forward_pre_hook(self.see, with_kwargs=True),
@@ -73,9 +75,14 @@ class Pairing:
             backbone.model.register_forward_hook(self.after, with_kwargs=True),
         ]
 
+    @property
+    def is_idle(self) -> bool:
+        return self.is_busy or self.lanes.is_paused
+
     def remove(self) -> None:
         for handle in self.handles:
             handle.remove()
+        self.lanes.main = None
 
     def see(self, _tower: nn.Module, args: tuple[Any, ...], kwargs: Call) -> None:
         """Generate encodes the pictures before the first forward: keep what it shows to the tower."""
@@ -89,6 +96,7 @@ class Pairing:
         name, cache = self.method.name, kwargs.get("past_key_values")
         if kwargs.get("logits_to_keep", 1) != 1:  # a draft is being checked, or this is no generate
             raise UnsupportedDecoding(f"{name} does not work with assisted decoding: one token at a time")
+        self.lanes.main = None if self.is_aside else len(kwargs["input_ids"])
         if isinstance(cache, PairedCache):
             return (), self._next(kwargs, cache)
         if args or cache is None or kwargs.get("use_cache") is False:
@@ -105,6 +113,7 @@ class Pairing:
         """Two logits become one."""
         if self.is_idle:
             return output
+        self.lanes.main = None
         cache: PairedCache = kwargs["past_key_values"]
         logits = output.logits[:, -1].float()
         main, branch = (logits, self._run_aside(model, cache)) if self.is_aside else logits.chunk(2)
@@ -160,11 +169,11 @@ class Pairing:
             return None
         if branch[key] is main[key]:
             return features
-        self.is_idle = True
+        self.is_busy = True
         try:
             encoded = self.backbone.encode_pictures(branch)
         finally:
-            self.is_idle = False
+            self.is_busy = False
         times, rest = divmod(len(features.pooler_output), len(encoded.pooler_output))
         if rest:
             raise UnsupportedDecoding(f"{self.method.name}: generate repeats rows unevenly; give one picture a row")
@@ -181,11 +190,11 @@ class Pairing:
         return self.backbone.positions(given)
 
     def _run_aside(self, model: nn.Module, cache: PairedCache) -> Tensor:
-        self.is_idle = True
+        self.is_busy, self.lanes.main = True, 0
         try:
             out = model(**cache.waiting, past_key_values=cache.aside, use_cache=True, logits_to_keep=1)
         finally:
-            self.is_idle = False
+            self.is_busy, self.lanes.main = False, None
         logits: Tensor = out.logits[:, -1].float()
         return logits
 
