@@ -24,6 +24,8 @@ _HOMES = {
     "M3ID": "mgap.methods.m3id",
     "VCD": "mgap.methods.vcd",
     "Bias": "mgap.methods.bias",
+    "DeCo": "mgap.methods.deco",
+    "DoLa": "mgap.methods.dola",
     "Answer": "mgap.types",
     "Decoding": "mgap.types",
     "default_prompts": "mgap.data.prompts",
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from mgap.errors import MgapError as MgapError
     from mgap.methods.bias import Bias as Bias
     from mgap.methods.blind import Blind as Blind
+    from mgap.methods.deco import DeCo as DeCo
+    from mgap.methods.dola import DoLa as DoLa
     from mgap.methods.m3id import M3ID as M3ID
     from mgap.methods.mgap import MGAP as MGAP
     from mgap.methods.vcd import VCD as VCD

@@ -50,6 +50,8 @@ METHODS = Registry(
         "blind": "mgap.methods.blind:Blind",
         "m3id": "mgap.methods.m3id:M3ID",
         "vcd": "mgap.methods.vcd:VCD",
+        "deco": "mgap.methods.deco:DeCo",
+        "dola": "mgap.methods.dola:DoLa",
     },
 )
 

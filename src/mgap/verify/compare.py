@@ -28,6 +28,8 @@ CHECKS = {
     "vcd": "mgap.verify.branches:check_vcd",
     "vcd_noise": "mgap.verify.branches:check_noise",
     "m3id": "mgap.verify.branches:check_m3id",
+    "deco": "mgap.verify.deco:check",
+    "dola": "mgap.verify.dola:check",
 }
 
 

@@ -1,0 +1,77 @@
+"""DeCo (Wang and others, ICLR 2025, arXiv 2410.11779): let the middle layer that is surest of a candidate speak as well.
+
+    C = the likeliest tokens of softmax(l), until they hold top_p of it, top_k of them at most
+    (A, v*) = argmax over i in I, v in C of softmax(l_i)_v,   m = softmax(l_A)_v*,   l_i = W norm(hs[i])
+    s_v = l_v + alpha m l_A,v for v in C,   -inf for every other token
+
+Chosen anew at every token, for every row; of equal layers the lowest. Seam: states of the layers I and the head. Cost: 1
+forward a token and |I| head products. Every decoding mode; `alpha=0` decodes greedily as the plain model does, while under
+sampling the candidates C still bind.
+
+Paper and code agree: alpha 0.6, layers 20 to 28 of 32, 0.9 and 20. The code runs on 32 blocks only; other depths get the same
+fractions here (22 to 31 of 36). Its greedy and sampling loops take one row at a time; rows are independent here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mgap.backbones.head import Head
+from mgap.errors import SettingError
+from mgap.methods.base import check_share, check_strength
+from mgap.methods.layers import Combined, LayersMethod, layer_indices
+
+
+def correct(final: Tensor, early: Tensor, alpha: float, top_p: float, top_k: int) -> Combined:
+    """The formula above on final logits [..., vocab] and those of I [layers, ..., vocab]."""
+    top = final.softmax(-1).topk(min(top_k, final.shape[-1]))  # [..., k]
+    held = top.values.cumsum(-1).roll(1, -1)
+    held[..., 0] = -1.0  # what the tokens before each one hold; the first is always a candidate
+    kept = held < top_p  # [..., k]
+    columns = early.gather(-1, top.indices.expand(len(early), *top.indices.shape))  # [layers, ..., k]
+    sure = (columns - early.logsumexp(-1, keepdim=True)).exp().masked_fill(~kept, 0.0).amax(-1)  # [layers, ...]
+    chosen = sure.argmax(0)  # [...]
+    m = sure.gather(0, chosen[None])[0]
+    anchor = columns.gather(0, chosen[None, ..., None].expand(1, *kept.shape))[0]  # [..., k]
+    blend = (final.gather(-1, top.indices) + alpha * m.unsqueeze(-1) * anchor).masked_fill(~kept, -torch.inf)
+    scores = torch.full_like(final, -torch.inf).scatter(-1, top.indices, blend)
+    return Combined(scores, chosen, {"max_prob": m, "candidates": kept.sum(-1)})
+
+
+@dataclass(frozen=True)
+class DeCo(LayersMethod):
+    """Dynamic correction decoding. `layers` are indices of hs; None: 20 to 28 of 32 blocks, the same fractions of others."""
+
+    name: ClassVar[str] = "deco"
+    summary: ClassVar[str] = "add the middle layer that is surest of a likely token"
+
+    alpha: float = 0.6
+    layers: int | Sequence[int] | None = None
+    top_p: float = 0.9
+    top_k: int = 20
+
+    def __post_init__(self) -> None:
+        check_strength("alpha", self.alpha)
+        check_share("top_p", self.top_p)
+        if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 1:
+            raise SettingError(f"top_k={self.top_k!r} must be a whole number of at least 1")
+        if self.layers is not None:
+            object.__setattr__(self, "layers", layer_indices(self.layers))
+
+    def early_layers(self, count: int, head: Head) -> tuple[int, ...]:  # noqa: ARG002  the head decides nothing here
+        if self.layers is not None:
+            return layer_indices(self.layers)
+        start, stop = 20 * count // 32, 29 * count // 32
+        return tuple(range(start, max(stop, start + 1)))
+
+    @property
+    def is_normed(self) -> bool:
+        return True
+
+    def combine(self, final: Tensor, early: Tensor) -> Combined:
+        return correct(final, early, self.alpha, self.top_p, self.top_k)

@@ -1,0 +1,109 @@
+"""DoLa (Chuang and others, ICLR 2024, arXiv 2309.03883): subtract the early layer that differs most from the last one.
+
+    q = log softmax(l),   r_j = log softmax(l_j),   l_j = W hs[j] for j in J,   A = argmax_j divergence(q, r_j)
+    s = q - r_A,   s[v] = -inf where q[v] < max q + ln(relative_top)
+
+Chosen anew at every token, for every row. Seam: states of the layers J and the head. Cost: 1 forward a token and |J| head
+products. Every decoding mode. There is no strength to turn down; `relative_top=1` keeps the plain favourite alone.
+
+Paper and code differ in the divergence. With M the mean of both distributions, the paper's is Jensen-Shannon, the sum over
+the vocabulary of KL(.||M); the code takes KL(M||.) and the mean. We follow the code (preset "reference-code") and have the
+other as preset "paper". The code chooses one layer for a whole batch and masks its first row only; here rows are
+independent. Its runs also use a repetition penalty of 1.2, which is an option of the decoding and not of the method.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mgap.backbones.head import Head
+from mgap.errors import SettingError
+from mgap.methods.base import check_share
+from mgap.methods.layers import Combined, LayersMethod, layer_indices
+
+
+def mixture_divergence(q: Tensor, r: Tensor) -> Tensor:
+    """The authors' code: (KL(M||q) + KL(M||r)) / 2 as a mean over the vocabulary; log-probabilities [..., vocab]."""
+    log_m = torch.logaddexp(q, r) - math.log(2)
+    m = log_m.exp()
+    return (torch.where(m > 0, m * (log_m - q), 0.0).mean(-1) + torch.where(m > 0, m * (log_m - r), 0.0).mean(-1)) / 2
+
+
+def jensen_shannon(q: Tensor, r: Tensor) -> Tensor:
+    """The paper: (KL(q||M) + KL(r||M)) / 2 in nats; log-probabilities [..., vocab]."""
+    log_m = torch.logaddexp(q, r) - math.log(2)
+    p_q, p_r = q.exp(), r.exp()
+    return (torch.where(p_q > 0, p_q * (q - log_m), 0.0).sum(-1) + torch.where(p_r > 0, p_r * (r - log_m), 0.0).sum(-1)) / 2
+
+
+DIVERGENCES = {"mixture": mixture_divergence, "jensen-shannon": jensen_shannon}
+PRESETS: dict[str, dict[str, Any]] = {
+    "reference-code": {"divergence": "mixture"},
+    "paper": {"divergence": "jensen-shannon"},
+}
+
+
+def contrast_layers(final: Tensor, early: Tensor, relative_top: float, divergence: str) -> Combined:
+    """The formula above on final logits [..., vocab] and those of J [layers, ..., vocab]; of equal layers the lowest."""
+    q, r = final.log_softmax(-1), early.log_softmax(-1)
+    apart = DIVERGENCES[divergence](q.expand_as(r), r)  # [layers, ...]
+    apart = apart.nan_to_num(nan=-torch.inf)  # an early state without norm may overflow in half precision: not chosen
+    chosen = apart.argmax(0)  # [...]
+    scores = q - r.gather(0, chosen[None, ..., None].expand(1, *q.shape))[0]
+    if relative_top > 0:
+        scores = scores.masked_fill(q < q.max(-1, keepdim=True).values + math.log(relative_top), -torch.inf)
+    values = {"js": apart.gather(0, chosen[None])[0], "kept": scores.isfinite().sum(-1)}
+    return Combined(scores, chosen, values)
+
+
+@dataclass(frozen=True)
+class DoLa(LayersMethod):
+    """Decoding by contrasting layers. What is not given comes from the preset.
+
+    `layers` is "low" (even layers of the lower half: answers and reasoning), "high" (of the upper half: TruthfulQA), or
+    indices; one alone is the static variant. `lens_norm=True` puts early states through the final norm, as some ports do.
+    """
+
+    name: ClassVar[str] = "dola"
+    summary: ClassVar[str] = "subtract the early layer that differs most from the last one"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+
+    layers: str | int | Sequence[int] = "low"
+    relative_top: float = 0.1
+    lens_norm: bool = False
+    preset: str = "reference-code"
+    divergence: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise SettingError(f"unknown preset {self.preset!r}: choose from {', '.join(PRESETS)}")
+        if self.divergence is None:
+            object.__setattr__(self, "divergence", PRESETS[self.preset]["divergence"])
+        if self.divergence not in DIVERGENCES:
+            raise SettingError(f"unknown divergence {self.divergence!r}: choose from {', '.join(DIVERGENCES)}")
+        if not isinstance(self.lens_norm, bool):
+            raise SettingError(f"lens_norm={self.lens_norm!r} must be true or false")
+        check_share("relative_top", self.relative_top)
+        if self.layers not in ("low", "high"):
+            object.__setattr__(self, "layers", layer_indices(self.layers, "low, high, or "))
+
+    def early_layers(self, count: int, head: Head) -> tuple[int, ...]:
+        """0..14 and 16..30 of 32 blocks, the same halves of others; without the embeddings where the head is tied to them."""
+        if not isinstance(self.layers, str):
+            return layer_indices(self.layers)
+        middle = 2 * math.ceil(count / 4)
+        half = range(0, middle, 2) if self.layers == "low" else range(middle, count, 2)
+        return tuple(layer for layer in half if layer > 0 or not head.tied)
+
+    @property
+    def is_normed(self) -> bool:
+        return self.lens_norm
+
+    def combine(self, final: Tensor, early: Tensor) -> Combined:
+        return contrast_layers(final, early, self.relative_top, str(self.divergence))
