@@ -18,6 +18,9 @@ from mgap.backbones.head import Head
 from mgap.backbones.idefics import SmolVLM
 from mgap.backbones.llava import Llava, LlavaOneVision
 from mgap.backbones.qwen_vl import QwenVL
+from mgap.errors import UnsupportedHead
+from mgap.methods.deco import correct
+from mgap.methods.dola import contrast_layers
 from tests.backbones import families
 
 BACKBONES = {
@@ -136,11 +139,31 @@ def test_a_large_alpha_changes_the_answer_only_while_the_method_is_on(model, pri
     assert model.answer(WIDE, LONG, max_new_tokens=6).token_ids == plain
 
 
+@pytest.mark.parametrize("layers", [[0], [1], [0, 1]])
+def test_earlier_layers_are_read_out_as_the_model_had_them(model, layers):
+    inputs = model.backbone.encode([WIDE, None], [LONG, SHORT])
+    with torch.no_grad():
+        hidden = model.backbone.model(**inputs, output_hidden_states=True).hidden_states
+        head, norm = model.backbone.head_module, model.backbone.final_norm
+        early = torch.stack([head(norm(hidden[layer][:, -1:])) for layer in layers])
+        expected = {
+            "deco": correct(head(hidden[-1][:, -1:]), early, 3.0, 0.9, 20).scores,
+            "dola": contrast_layers(head(hidden[-1][:, -1:]), early, 0.1, "mixture").scores,
+        }
+    for method in (mgap.DeCo(alpha=3.0, layers=layers), mgap.DoLa(layers=layers, lens_norm=True)):
+        with model.using(method):
+            found = logits_of(model, inputs)[:, -1:]
+        torch.testing.assert_close(found, expected[method.name], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_family_answers_in_half_precision(model, prior, dtype):
     half = mgap.load(model.backbone.name, device="cpu", dtype=dtype)
     with half.using(mgap.MGAP(prior)):
         assert half.answer(WIDE, SHORT, max_new_tokens=3).token_ids
+    for method in (mgap.DeCo(), mgap.DoLa(layers=[1])):
+        with half.using(method):
+            assert half.answer(WIDE, SHORT, max_new_tokens=3).token_ids
 
 
 # --- heads whose output is changed before it is read as logits ----------------------------------------------------
@@ -195,3 +218,22 @@ def test_mgap_cuts_before_the_scale_and_cap_and_takes_the_entropy_after_them(bar
     assert not torch.allclose(logits.double(), post(h @ W.T), atol=1e-3)  # it did something
     torch.testing.assert_close(recorder.steps[0].values["entropy"].double(), H[:, -1], rtol=1e-5, atol=1e-5)
     assert (entropy(h @ W.T) - H).abs().min() > 1e-3  # the uncapped entropy would have been seen
+
+
+def test_methods_that_set_logits_follow_a_scale_and_refuse_a_soft_cap(bare):
+    model, scale, cap = bare
+    ids = torch.randint(8, families.VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(0))
+    method = mgap.DeCo(alpha=3.0, layers=[1])
+    if cap is not None:
+        with pytest.raises(UnsupportedHead, match="caps its logits"):
+            mgap.attach(model, method)
+        assert not model.get_output_embeddings()._forward_hooks
+        return
+    backbone = Backbone.of(model)
+    with torch.no_grad():
+        hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
+        final, early = backbone.head_module(hidden[-1]), backbone.head_module(backbone.final_norm(hidden[1]))
+        expected = correct(scale * final, scale * early.unsqueeze(0), 3.0, 0.9, 20).scores
+        with mgap.attach(model, method):
+            found = model(input_ids=ids).logits
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

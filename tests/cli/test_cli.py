@@ -11,6 +11,7 @@ from PIL import Image
 
 import mgap
 from mgap.cli.main import main
+from mgap.registry import METHODS
 
 
 @pytest.fixture
@@ -92,6 +93,26 @@ def test_a_trace_is_printed_as_a_table(run, checkpoint, saved, picture_file):
     assert answer["trace"][0]["values"]["gamma"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("method", "words", "build"),
+    [
+        ("bias", ["--set", "shift=9", "--set", "up=[is, picture]", "--set", "down=the"],
+         lambda: mgap.Bias(shift=9, up=("is", "picture"), down=("the",))),
+        ("dola", ["--set", "layers=[1, 2]", "--preset", "paper"], lambda: mgap.DoLa(layers=[1, 2], preset="paper")),
+        ("deco", ["--set", "layers=2", "--alpha", 9], lambda: mgap.DeCo(layers=2, alpha=9.0)),
+    ],
+)  # fmt: skip
+def test_ask_with_a_method_that_needs_no_prior(run, checkpoint, picture_file, model, method, words, build):
+    words = ["ask", picture_file, "What?", "-m", checkpoint, "--max-new-tokens", 5, "--method", method, *words]
+    with model.using(build()):
+        expected = model.answer(picture_file, "What?", max_new_tokens=5)
+    status, out, err = run(*words)
+    assert (status, out.rstrip("\n")) == (0, expected.text)
+    assert "fitting" not in err
+    status, out, _ = run(*words, "--json", "--trace")
+    assert tuple(json.loads(out)["token_ids"]) == expected.token_ids
+
+
 def test_a_strong_setting_warns_on_standard_error(run, checkpoint, saved, picture_file):
     words = ["ask", picture_file, "What?", "-m", checkpoint, "--prior", saved, "--max-new-tokens", 2, "--alpha", 3]
     status, _, err = run(*words)
@@ -120,6 +141,9 @@ def test_ls_lists_methods_with_seam_cost_and_modes(run):
     status, out, _ = run("ls", "methods")
     assert status == 0
     assert "seam head" in out
+    assert "seam layers, 1 forward a token" in out
+    assert all(line.split()[0] in METHODS for line in out.splitlines() if " seam " in line)
+    assert "dola paper" in run("ls", "presets")[1]
     assert "beam" in out
     assert "reference-code" in run("ls")[1]
     assert len(run("ls", "prompts")[1].splitlines()) == 60
@@ -175,6 +199,14 @@ MISTAKES = {  # what is wrong: the words typed, and what the sentence must name
     "a setting that is none": ([*ASK, "--set", "alhpa=1"], "alhpa"),
     "a setting without a value": ([*ASK, "--set", "alpha"], "key=value"),
     "an unknown method": ([*ASK, "--method", "mgpa"], "did you mean 'mgap'"),
+    "a prior for a method without one": ([*ASK, "--method", "dola"], "uses no prior"),
+    "layers that the model lacks": (
+        ["ask", "PICTURE", "What?", "-m", "MODEL", "--method", "deco", "--set", "layers=9"],
+        "3 blocks",
+    ),
+    "a word that YAML reads as true": ([*ASK[:-2], "--method", "bias", "--set", "shift=1", "--set", "up=Yes"], "up=True"),
+    "a word that is no token": ([*ASK[:-2], "--method", "bias", "--set", "shift=1"], "'Yes' is not one token"),
+    "a bias without a shift": ([*ASK[:-2], "--method", "bias"], "shift"),
     "settings for vanilla": ([*ASK, "--method", "vanilla", "--alpha", "1"], "vanilla"),
     "an unknown preset": ([*ASK, "--preset", "papr"], "reference-code"),
     "no such model": (["ask", "PICTURE", "What?", "-m", "someone/nothing", "--prior", "PRIOR"], "someone/nothing"),

@@ -30,7 +30,8 @@ def test_every_mgap_file_is_within_tolerance(vectors):
     [("mgap_paper", "logits_cut"), ("mgap_paper", "projector"), ("mgap_paper", "beta"), ("mgap_paper", "h_cut"),
      ("mgap_refcode", "default_logits"), ("mgap_refcode", "no_gate_gate"), ("mgap_refcode", "no_restore_h_final"),
      ("mgap_refcode", "default_logits_with_bias"), ("mgap_refcode", "native_logits_f16"), ("mgap_edges", "entropy_with_eps"),
-     ("mgap_edges", "cos")],
+     ("mgap_edges", "cos"), ("dola", "out"), ("dola", "js"), ("dola", "mature_logits"), ("deco", "out"), ("deco", "max_prob"),
+     ("deco", "layer_logits")],
 )  # fmt: skip
 def test_an_altered_array_is_noticed(vectors, tmp_path, stem, array, monkeypatch, capsys):
     with np.load(vectors / f"{stem}.npz") as file:

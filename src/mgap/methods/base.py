@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -66,6 +66,10 @@ class Method(ABC):
         for name in settings:
             if name not in known:
                 raise SettingError(f"{cls.name} has no setting {name!r}: choose from {', '.join(known)}")
+        needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
+        for name in needed:
+            if name not in settings:
+                raise SettingError(f"{cls.name} needs a setting {name!r}, which has no default: give {name}=...")
         return cls(**settings)
 
     @abstractmethod
