@@ -18,7 +18,6 @@ from mgap.backbones.head import Head
 from mgap.backbones.idefics import SmolVLM
 from mgap.backbones.llava import Llava, LlavaOneVision
 from mgap.backbones.qwen_vl import QwenVL
-from mgap.errors import UnsupportedHead
 from mgap.methods.deco import correct
 from mgap.methods.dola import contrast_layers
 from tests.backbones import families
@@ -190,6 +189,25 @@ def test_a_scale_and_a_soft_cap_are_measured(bare):
     assert head.cap == (None if cap is None else pytest.approx(cap, rel=0.01))
 
 
+def test_methods_that_set_logits_follow_a_scale_and_refuse_a_soft_cap(bare):
+    model, scale, cap = bare
+    ids = torch.randint(8, families.VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(0))
+    method = mgap.DeCo(alpha=3.0, layers=[1])
+    if cap is not None:
+        with pytest.raises(mgap.MgapError, match="caps its logits"):
+            mgap.attach(model, method)
+        assert not model.get_output_embeddings()._forward_hooks
+        return
+    backbone = Backbone.of(model)
+    with torch.no_grad():
+        hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
+        final, early = backbone.head_module(hidden[-1]), backbone.head_module(backbone.final_norm(hidden[1]))
+        expected = correct(scale * final, scale * early.unsqueeze(0), 3.0, 0.9, 20).scores
+        with mgap.attach(model, method):
+            found = model(input_ids=ids).logits
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_mgap_cuts_before_the_scale_and_cap_and_takes_the_entropy_after_them(bare):
     model, scale, cap = bare
     draw = torch.Generator().manual_seed(0)
@@ -218,22 +236,3 @@ def test_mgap_cuts_before_the_scale_and_cap_and_takes_the_entropy_after_them(bar
     assert not torch.allclose(logits.double(), post(h @ W.T), atol=1e-3)  # it did something
     torch.testing.assert_close(recorder.steps[0].values["entropy"].double(), H[:, -1], rtol=1e-5, atol=1e-5)
     assert (entropy(h @ W.T) - H).abs().min() > 1e-3  # the uncapped entropy would have been seen
-
-
-def test_methods_that_set_logits_follow_a_scale_and_refuse_a_soft_cap(bare):
-    model, scale, cap = bare
-    ids = torch.randint(8, families.VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(0))
-    method = mgap.DeCo(alpha=3.0, layers=[1])
-    if cap is not None:
-        with pytest.raises(UnsupportedHead, match="caps its logits"):
-            mgap.attach(model, method)
-        assert not model.get_output_embeddings()._forward_hooks
-        return
-    backbone = Backbone.of(model)
-    with torch.no_grad():
-        hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
-        final, early = backbone.head_module(hidden[-1]), backbone.head_module(backbone.final_norm(hidden[1]))
-        expected = correct(scale * final, scale * early.unsqueeze(0), 3.0, 0.9, 20).scores
-        with mgap.attach(model, method):
-            found = model(input_ids=ids).logits
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
