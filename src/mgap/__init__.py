@@ -21,6 +21,7 @@ _HOMES = {
     "Subspace": "mgap.states.subspace",
     "MGAP": "mgap.methods.mgap",
     "Blind": "mgap.methods.blind",
+    "ICD": "mgap.methods.icd",
     "M3ID": "mgap.methods.m3id",
     "VCD": "mgap.methods.vcd",
     "Bias": "mgap.methods.bias",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from mgap.methods.blind import Blind as Blind
     from mgap.methods.deco import DeCo as DeCo
     from mgap.methods.dola import DoLa as DoLa
+    from mgap.methods.icd import ICD as ICD
     from mgap.methods.m3id import M3ID as M3ID
     from mgap.methods.mgap import MGAP as MGAP
     from mgap.methods.vcd import VCD as VCD

@@ -16,6 +16,7 @@ BUILDERS = {
     "mgap": mgap_,
     "bias": lambda _prior: mgap.Bias(shift=24.0, up=("is", "picture"), down=("the",)),
     "blind": lambda _prior: mgap.Blind(rho=3.0),
+    "icd": lambda _prior: mgap.ICD(alpha=4.0),
     "m3id": lambda _prior: mgap.M3ID(lam=0.4),
     "vcd": lambda _prior: mgap.VCD(alpha=4.0, noise_step=999),
     "deco": lambda _prior: mgap.DeCo(alpha=40.0, layers=[1, 2]),

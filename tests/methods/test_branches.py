@@ -12,31 +12,16 @@ from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecodi
 from mgap.methods.branch import BranchMethod, contrast, plausible
 from mgap.registry import METHODS
 from tests.methods.builders import build
+from tests.methods.following import NEW, QUESTIONS, follow
 from tests.reference import contrast as reference
 
 BRANCHES = [name for name in METHODS.names() if issubclass(METHODS.get(name), BranchMethod)]
-QUESTIONS = ("Is there a dog in the image?", "What?", "Describe it.", "How many people are there?", "Which colour?")
-NEW = 20
 
 
 @pytest.fixture(scope="module")
 def exact(family, checkpoints):
     """In float32: two ways to compute the same logits choose the same tokens."""
     return mgap.load(str(checkpoints[family]), dtype=torch.float32)
-
-
-def follow(model, picture, method, branch_of, step):
-    """The method's tokens are the reference's, over several questions and over NEW tokens of one at least."""
-    lengths = []
-    for question in QUESTIONS:
-        main = model.backbone.encode([picture], [question])
-        expected = reference.decode(model, main, branch_of(main, question), step, NEW)
-        for mode in ("batched", "sequential"):
-            with model.using(replace(method, branch_mode=mode)):
-                tokens = model.answer(picture, question, max_new_tokens=NEW).token_ids
-            assert tokens[: len(expected)] == expected, (question, mode)
-        lengths.append(len(expected))
-    assert max(lengths) == NEW, lengths
 
 
 @pytest.mark.parametrize(("alpha", "beta", "step"), [(1.0, 0.1, 500), (3.0, 0.0, 999)])
@@ -95,17 +80,24 @@ def test_both_ways_of_running_a_branch_agree(exact, prior, picture, name, option
 
 
 @pytest.mark.parametrize("name", BRANCHES)
-def test_beams_search_the_combined_scores(exact, prior, picture, name):
-    """The best of three beams scores at least as high as greedy's answer, under the method itself."""
-    method = build(name, prior)
-    own = exact.backbone.model
-    inputs = exact.backbone.encode([picture], [QUESTIONS[0]])
+@pytest.mark.parametrize("mode", ["batched", "sequential"])
+def test_beams_search_the_combined_scores(exact, prior, picture, name, mode):
+    """Every beam's score is the sum of the method's own log-probabilities along its tokens, each followed alone."""
+    method = replace(build(name, prior), branch_mode=mode)
+    own, inputs = exact.backbone.model, exact.backbone.encode([picture], [QUESTIONS[0]])
+    length = inputs["input_ids"].shape[1]
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "return_dict_in_generate": True}
     with exact.using(method):
-        greedy = own.generate(**inputs, **options, output_scores=True)
-        beams = own.generate(**inputs, **options, output_scores=True, num_beams=3, length_penalty=0.0)
-    scores = own.compute_transition_scores(greedy.sequences, greedy.scores, normalize_logits=True).sum()
-    assert float(beams.sequences_scores[0]) >= float(scores) - 1e-4
+        beams = own.generate(**inputs, **options, output_scores=True, num_beams=3, num_return_sequences=3, length_penalty=0.0)
+        for tokens, score in zip(beams.sequences[:, length:].tolist(), beams.sequences_scores.tolist(), strict=True):
+
+            def only(_row, sofar, tokens=tokens):
+                return [tokens[len(sofar) - length]]
+
+            alone = own.generate(**inputs, **options, output_logits=True, prefix_allowed_tokens_fn=only)
+            assert alone.sequences[0, length:].tolist() == tokens
+            steps = torch.stack(alone.logits)[:, 0].log_softmax(-1)[range(6), tokens]
+            assert float(steps.sum()) == pytest.approx(score, abs=1e-3)
 
 
 def test_a_model_without_its_processor_takes_a_branch_too(exact, picture):

@@ -6,17 +6,19 @@ A family file overrides only what differs. Nothing here knows a decoding method.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
+from jinja2 import TemplateError
 from PIL import Image
 from torch import Tensor, nn
 
 from mgap.backbones.head import Head, find_head
 from mgap.backbones.nulls import null_image
+from mgap.backbones.rows import Ids, find_block, join_rows, split_rows
 from mgap.data.images import ImageSource, open_image
 from mgap.data.prompts import check_prompt
 from mgap.errors import BackboneMismatch, ImageError, ModelError, PromptError
@@ -190,16 +192,15 @@ class Backbone:
         """Black, in a shape that adds to pixels [..., channels, height, width]."""
         return self._black().to(pixels).view(-1, 1, 1)
 
+    def rewrite(self, inputs: Mapping[str, Tensor], edit: Callable[[Ids, int, int], Ids]) -> dict[str, Tensor]:
+        """Rows edited as lists and left padded again; `edit` gets a row and where its picture's block starts and ends."""
+        rows = [edit(row, *find_block(row, self.image_token_id, self.image_block_ids)) for row in split_rows(inputs)]
+        return join_rows(rows, inputs, pad=self.pad_id, image=self.image_token_id)
+
     def without_image(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The same rows with their pictures taken out of the text: shorter, left padded again."""
-        ids, mask = inputs["input_ids"], inputs["attention_mask"]
-        keep = mask.bool() & ~torch.isin(ids, torch.tensor(self.image_block_ids, device=ids.device))  # [B, T]
-        length = int(keep.sum(1).max())
-        order = keep.int().argsort(dim=1, stable=True)[:, -length:]  # what is kept moves to the right, in order
-        kept = keep.gather(1, order)
-        filler = {"input_ids": self.pad_id, "mm_token_type_ids": 0}
-        rows = {key: inputs[key].gather(1, order).masked_fill(~kept, fill) for key, fill in filler.items() if key in inputs}
-        return {**rows, "attention_mask": kept.to(mask.dtype)}
+        rows = [[token for token in row if token not in self.image_block_ids] for row in split_rows(inputs)]
+        return join_rows(rows, inputs, pad=self.pad_id, image=self.image_token_id)
 
     @property
     def pad_id(self) -> int:
@@ -223,14 +224,32 @@ class Backbone:
             raise PromptError(f"{self.name} has no chat template: set processor.chat_template before using it")
         return template["default"] if isinstance(template, dict) else str(template)
 
-    def render(self, prompt: str, *, has_image: bool = True) -> str:
-        """The prompt as the model reads it, with one placeholder where the picture goes."""
+    def render(self, prompt: str, *, has_image: bool = True, system: str | None = None) -> str:
+        """The prompt as the model reads it, with one placeholder where the picture goes; `system` comes before it."""
         content = [{"type": "image"}] if has_image else []
-        message = {"role": "user", "content": [*content, {"type": "text", "text": check_prompt(prompt)}]}
-        text: str = self._needs_processor().apply_chat_template(
-            [message], chat_template=self.template, add_generation_prompt=True, tokenize=False
-        )
+        turn = {"role": "user", "content": [*content, {"type": "text", "text": check_prompt(prompt)}]}
+        if system is None:
+            return self._render([turn])
+        texts = {role: self._render([_says(role, system), turn], or_nothing=True) for role in ("system", "assistant")}
+        if system not in texts["system"] or texts["system"] == texts["assistant"]:
+            raise PromptError(f"{self.name}: its chat template has no system role; leave the system text out")
+        return texts["system"]
+
+    def _render(self, messages: list[dict[str, Any]], *, or_nothing: bool = False) -> str:
+        options = {"chat_template": self.template, "add_generation_prompt": True, "tokenize": False}
+        try:
+            text: str = self._needs_processor().apply_chat_template(messages, **options)
+        except TemplateError:  # templates refuse roles that they do not know
+            if not or_nothing:
+                raise
+            return ""
         return text
+
+    def tokenize(self, text: str) -> Ids:
+        """A rendered text as `encode` reads it."""
+        bos = self.tokenizer.bos_token
+        ids: Ids = self.tokenizer(text, add_special_tokens=bos is None or not text.startswith(bos))["input_ids"]
+        return ids
 
     def encode(self, images: Sequence[ImageSource | None], prompts: Sequence[str]) -> dict[str, Tensor]:
         """Rows of picture (or None) and prompt to model inputs: left padded, on the model's device."""
@@ -282,6 +301,10 @@ class Backbone:
 
     def template_hash(self) -> str:
         return hashlib.sha256(self.template.encode()).hexdigest()
+
+
+def _says(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": [{"type": "text", "text": text}]}
 
 
 def backbone_class(config: Any) -> type[Backbone]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.errors import SettingError
+from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Method, Removable, Seam, Tap
 from mgap.methods.pairing import Inputs, Pairing
 from mgap.types import ALL_MODES, Mode
@@ -43,6 +45,12 @@ class BranchMethod(Method):
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         return Pairing(backbone, self, tap)
 
+    def prepare(self, backbone: Backbone) -> Callable[[Inputs], Inputs]:
+        """On attaching: what makes the branch's inputs from the main ones. It may run the model, and remember for as long as
+        the method is attached. Raises what can be known now.
+        """
+        return partial(self.branch, backbone)
+
     @abstractmethod
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
         """What the branch sees, a row for every row of the main inputs; lengths may differ. Raises if it cannot be built."""
@@ -67,6 +75,14 @@ def plausible(scores: Tensor, main: Tensor, beta: float) -> Tensor:
 def distance(main: Tensor, branch: Tensor) -> Tensor:
     """How far the two predictions are apart: total variation in [0, 1], one a row."""
     return (main.softmax(-1) - branch.softmax(-1)).abs().sum(-1) / 2
+
+
+def check_room(name: str, backbone: Backbone, branch: Inputs) -> Inputs:
+    """Refuse a branch whose prompt is longer than the model reads."""
+    length, most = branch["input_ids"].shape[1], backbone.config.get_text_config().max_position_embeddings
+    if length > most:
+        raise PromptError(f"{name}: its branch has {length} tokens and the model reads {most}; shorten the prompt")
+    return branch
 
 
 def check_share(name: str, value: float) -> float:

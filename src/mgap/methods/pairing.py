@@ -8,6 +8,8 @@ two generations never meet. Pictures that both branches see go through the visio
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +67,7 @@ class Pairing:
 
     def __init__(self, backbone: Backbone, method: BranchMethod, tap: Tap) -> None:
         self.backbone, self.method, self.tap = backbone, method, tap
+        self.build = method.prepare(backbone)
         self.is_aside = method.branch_mode == "sequential"
         self.is_busy = False  # while we run the model or its tower ourselves
         self.lanes = lanes_of(backbone.model)
@@ -133,12 +136,13 @@ class Pairing:
         main.setdefault("attention_mask", torch.ones_like(main["input_ids"]))
         if features is not None:
             main.update(self.seen)  # pictures as generate was given them; it may have repeated their rows since
-        branch = self.method.branch(self.backbone, main)
+        with self._apart():  # the method may run the model to find out what its branch sees
+            branch = self.build(main)
         other = self._features(features, main, branch)
         rows = branch if self.is_aside else _stack(main, branch, self.backbone.pad_id)
-        shown = [other] if self.is_aside else [features, other]
-        pictures = _join([part for part in shown if part is not None])
-        positions = self._positions(rows, pictures)
+        shown = [part for part in ([other] if self.is_aside else [features, other]) if part is not None]
+        pictures = _join(shown)
+        positions = self._positions(rows, shown)
         cache = PairedCache(
             self.backbone.config,
             rows["attention_mask"],
@@ -169,34 +173,37 @@ class Pairing:
             return None
         if branch[key] is main[key]:
             return features
-        self.is_busy = True
-        try:
+        with self._apart():
             encoded = self.backbone.encode_pictures(branch)
-        finally:
-            self.is_busy = False
         times, rest = divmod(len(features.pooler_output), len(encoded.pooler_output))
         if rest:
             raise UnsupportedDecoding(f"{self.method.name}: generate repeats rows unevenly; give one picture a row")
         return _join([encoded], times)
 
-    def _positions(self, rows: Inputs, pictures: Any) -> Tensor:
-        """Of all rows; a grid of patches is needed for every picture in them."""
+    def _positions(self, rows: Inputs, shown: list[Any]) -> Tensor:
+        """Of all rows; a grid of patches is needed for every picture in them, and beams have repeated each in its place."""
         given = {key: value for key, value in rows.items() if key in _ALONG}
         grid = self.seen.get("image_grid_thw")
-        if grid is not None and pictures is not None:
-            shown = len(pictures.pooler_output)
-            halves = 1 if self.is_aside or shown % (2 * len(grid)) else 2
-            given["image_grid_thw"] = grid.repeat_interleave(shown // halves // len(grid), 0).repeat(halves, 1)
+        if grid is not None and shown:
+            grids = [grid.repeat_interleave(len(part.pooler_output) // len(grid), 0) for part in shown]
+            given["image_grid_thw"] = torch.cat(grids)
         return self.backbone.positions(given)
 
     def _run_aside(self, model: nn.Module, cache: PairedCache) -> Tensor:
-        self.is_busy, self.lanes.main = True, 0
-        try:
+        with self._apart():
             out = model(**cache.waiting, past_key_values=cache.aside, use_cache=True, logits_to_keep=1)
-        finally:
-            self.is_busy, self.lanes.main = False, None
         logits: Tensor = out.logits[:, -1].float()
         return logits
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """The plain model, for us: no branch is added, and what acts at the head stays away."""
+        before = self.lanes.main
+        self.is_busy, self.lanes.main = True, 0
+        try:
+            yield
+        finally:
+            self.is_busy, self.lanes.main = False, before
 
 
 def _stack(main: Inputs, branch: Inputs, pad: int) -> Inputs:

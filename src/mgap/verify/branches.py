@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from mgap.methods.icd import ICD
 from mgap.methods.m3id import M3ID
 from mgap.methods.vcd import VCD, add_noise, schedule
 from mgap.verify.compare import Difference, Vectors, differ
@@ -32,6 +33,13 @@ def check_noise(vectors: Vectors) -> Iterator[Difference]:
     image, noise = _tensor(vectors, "image"), _tensor(vectors, "noise")
     noised = torch.stack([add_noise(image, noise, int(step)) for step in vectors["steps"]])
     yield differ("noised", noised, vectors["noised"], 2e-5)
+
+
+def check_icd(vectors: Vectors) -> Iterator[Difference]:
+    """Section 2; the sum with a branch of noise is not checked, since two branches at once are not offered."""
+    method = ICD(alpha=float(vectors["alpha"]), beta=float(vectors["beta"]))
+    out, _ = method.combine(_tensor(vectors, "logits"), _tensor(vectors, "logits_disturbed"), step=1)
+    yield differ("out", out, vectors["out"])
 
 
 def check_m3id(vectors: Vectors) -> Iterator[Difference]:

@@ -1,0 +1,68 @@
+"""Left-padded rows of tokens as lists and back, and text put into them as the tokenizer would have read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mgap.errors import PromptError
+
+Ids = list[int]
+
+
+def split_rows(inputs: Mapping[str, Tensor]) -> list[Ids]:
+    """Each row's tokens, without the padding."""
+    pairs = zip(inputs["input_ids"], inputs["attention_mask"].bool(), strict=True)
+    return [ids[kept].tolist() for ids, kept in pairs]
+
+
+def join_rows(rows: Sequence[Ids], like: Mapping[str, Tensor], *, pad: int, image: int) -> dict[str, Tensor]:
+    """Left padded to one length, with the keys, types and device of `like`: its ids, mask and kinds of tokens."""
+    length = max(map(len, rows))
+    ids = torch.tensor([[pad] * (length - len(row)) + row for row in rows]).to(like["input_ids"])
+    mask = torch.tensor([[0] * (length - len(row)) + [1] * len(row) for row in rows]).to(like["attention_mask"])
+    joined = {"input_ids": ids, "attention_mask": mask}
+    for key in ("mm_token_type_ids", "token_type_ids"):
+        if key in like:  # 0 text, 1 picture
+            joined[key] = ((ids == image) & mask.bool()).to(like[key])
+    return joined
+
+
+def find_block(ids: Ids, image: int, markers: Sequence[int]) -> tuple[int, int]:
+    """Where a row's picture stands, [start, end) with the markers around it: one unbroken run of placeholders, or an error."""
+    runs = [list(places) for is_image, places in groupby(range(len(ids)), lambda n: ids[n] == image) if is_image]
+    if len(runs) != 1:
+        raise PromptError(f"a row of the prompt shows {len(runs)} pictures, or one in pieces: give one picture a row")
+    start, end = runs[0][0], runs[0][-1] + 1
+    while start > 0 and ids[start - 1] in markers:
+        start -= 1
+    while end < len(ids) and ids[end] in markers:
+        end += 1
+    return start, end
+
+
+def spell(tokenizer: Any, text: str) -> Ids:
+    """The text's own tokens, nothing added; names of special tokens in it are read as such."""
+    ids: Ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def respell(
+    tokenizer: Any, ids: Ids, edit: Callable[[str], str], *, left: int | None = None, right: int | None = None
+) -> Ids | None:
+    """Tokens of the edited text, read between the same special tokens as `ids` were.
+
+    None where decoding and encoding do not give `ids` back, as with tokenizers that add a space of their own.
+    """
+    before, after = ("" if token is None else str(tokenizer.convert_ids_to_tokens(token)) for token in (left, right))
+    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def read(text: str) -> Ids:
+        whole = spell(tokenizer, before + text + after)
+        return whole[bool(before) : len(whole) - bool(after)]
+
+    return read(edit(text)) if read(text) == ids else None

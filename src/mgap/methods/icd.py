@@ -1,0 +1,133 @@
+"""ICD, instruction contrastive decoding (Wang et al., Findings of ACL 2024): contrast with a disturbing instruction.
+
+    extrapolate: s = (1 + alpha) l - alpha l'      subtract: s = l - alpha l'      dropped: l[v] < max l + ln(beta)
+
+The branch sees the same picture, and an instruction that makes the model describe it vaguely. The paper writes `subtract`, the
+authors' code `extrapolate`; they choose alike at alpha / (1 + alpha) and alpha, not at the same number. `placement` says where
+the instruction goes: after the picture, before it, or in place of the system text (the authors' script for models without a
+Q-Former). Cost: 2 forwards a token, one pass through the vision tower. A branch that is too long is refused, not left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from mgap.backbones.base import Backbone
+from mgap.backbones.rows import Ids, respell, spell
+from mgap.errors import PromptError, SettingError
+from mgap.methods.base import check_strength
+from mgap.methods.branch import BranchMethod, check_room, check_share, contrast, distance, plausible
+from mgap.methods.pairing import Inputs
+
+INSTRUCTIONS = {  # of the authors' scripts; every port uses the first
+    "confused": "You are a confused objects detector to provide a fuzzy overview or impression of the image.",
+    "detector": "You are an object detector to recognize every different objects.",
+    "detector-focused": "You are an object detector to recognize every different objects by focusing the shapes, colors and "
+    "relationships of objects.",
+    "avoid": "I want you avoid any specific identification or categorization of the objects depicted.",
+    "overview": "You are an object detector to provide a general overview or impression of the image.",
+}
+PLACEMENTS = ("prefix_after_image", "prefix_before_image", "system")
+FORMS = ("extrapolate", "subtract")
+Edit = Callable[[Ids, int, int], Ids]
+
+
+@dataclass(frozen=True)
+class ICD(BranchMethod):
+    """Instruction contrastive decoding. `instruction` is a name of INSTRUCTIONS, or a text of your own."""
+
+    name: ClassVar[str] = "icd"
+    summary: ClassVar[str] = "contrast with the answer under a disturbing instruction"
+
+    alpha: float = 1.0
+    beta: float = 0.1
+    instruction: str = "confused"
+    placement: str = "prefix_after_image"
+    form: str = "extrapolate"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_strength("alpha", self.alpha)
+        check_share("beta", self.beta)
+        for name, choices in (("placement", PLACEMENTS), ("form", FORMS)):
+            if getattr(self, name) not in choices:
+                raise SettingError(f"{name}={getattr(self, name)!r}: choose from {', '.join(choices)}")
+        if not isinstance(self.instruction, str) or not self.instruction.strip():
+            raise SettingError(f"instruction={self.instruction!r}: choose from {', '.join(INSTRUCTIONS)}, or write one")
+
+    @property
+    def text(self) -> str:
+        """The instruction in full."""
+        return INSTRUCTIONS.get(self.instruction, self.instruction.strip())
+
+    def prepare(self, backbone: Backbone) -> Callable[[Inputs], Inputs]:
+        edit = self._edit(backbone)
+
+        def build(main: Inputs) -> Inputs:
+            if backbone.pixel_keys[0] not in main:
+                raise PromptError(f"{self.name} disturbs what is said of a picture: give one, or leave {self.name} off")
+            return check_room(self.name, backbone, {**main, **backbone.rewrite(main, edit)})  # the same pixels: encoded once
+
+        return build
+
+    def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
+        return self.prepare(backbone)(main)
+
+    def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
+        values = {"distance": distance(main, branch)}
+        if self.form == "subtract":
+            return plausible(main - self.alpha * branch, main, self.beta), values
+        return contrast(main, branch, self.alpha, self.beta), values
+
+    def _edit(self, backbone: Backbone) -> Edit:
+        if self.placement == "system":
+            return _system(backbone, self.text)
+        place = _after if self.placement == "prefix_after_image" else _before
+        return partial(place, backbone.tokenizer, self.text)
+
+
+def _after(tokenizer: Any, text: str, ids: Ids, _start: int, end: int) -> Ids:
+    """<picture> \\n TEXT question: behind the white space that the template puts after a picture."""
+
+    def insert(rest: str) -> str:
+        words = rest.lstrip()
+        return f"{rest[: len(rest) - len(words)]}{text} {words}"
+
+    tail = respell(tokenizer, ids[end:], insert, left=ids[end - 1])
+    if tail is None:
+        blank = end
+        while blank < len(ids) and not tokenizer.decode([ids[blank]]).strip():
+            blank += 1
+        tail = ids[end:blank] + spell(tokenizer, f"{text} ") + ids[blank:]
+    return ids[:end] + tail
+
+
+def _before(tokenizer: Any, text: str, ids: Ids, start: int, _end: int) -> Ids:
+    """TEXT <picture> \\n question."""
+    opening = int(ids[0] == tokenizer.bos_token_id)
+    head = respell(tokenizer, ids[opening:start], lambda rest: f"{rest}{text} ", right=ids[start])
+    if head is None:
+        head = ids[opening:start] + spell(tokenizer, f"{text} ")
+    return ids[:opening] + head + ids[start:]
+
+
+def _system(backbone: Backbone, text: str) -> Edit:
+    """The system text replaced, or added where the template writes none by itself."""
+    image = str(backbone.tokenizer.convert_ids_to_tokens(backbone.image_token_id))
+    plain, disturbed = (backbone.render("?", system=system).partition(image) for system in (None, text))
+    if not plain[1] or plain[2] != disturbed[2]:
+        raise PromptError(f"{backbone.name}: its chat template does not put the system text before the picture; place it there")
+    old, new = (backbone.tokenize(head + image)[:-1] for head, *_ in (plain, disturbed))
+
+    def edit(ids: Ids, _start: int, _end: int) -> Ids:
+        first = ids.index(backbone.image_token_id)
+        if ids[:first] != old:
+            raise PromptError("a row does not begin as the chat template writes it: use placement=prefix_after_image")
+        return new + ids[first:]
+
+    return edit
