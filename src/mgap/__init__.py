@@ -23,6 +23,7 @@ _HOMES = {
     "Blind": "mgap.methods.blind",
     "ICD": "mgap.methods.icd",
     "M3ID": "mgap.methods.m3id",
+    "PAI": "mgap.methods.pai",
     "VCD": "mgap.methods.vcd",
     "Bias": "mgap.methods.bias",
     "DeCo": "mgap.methods.deco",
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from mgap.methods.icd import ICD as ICD
     from mgap.methods.m3id import M3ID as M3ID
     from mgap.methods.mgap import MGAP as MGAP
+    from mgap.methods.pai import PAI as PAI
     from mgap.methods.vcd import VCD as VCD
     from mgap.states.subspace import Subspace as Subspace
     from mgap.types import Answer as Answer

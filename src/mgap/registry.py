@@ -50,6 +50,7 @@ METHODS = Registry(
         "blind": "mgap.methods.blind:Blind",
         "icd": "mgap.methods.icd:ICD",
         "m3id": "mgap.methods.m3id:M3ID",
+        "pai": "mgap.methods.pai:PAI",
         "vcd": "mgap.methods.vcd:VCD",
         "deco": "mgap.methods.deco:DeCo",
         "dola": "mgap.methods.dola:DoLa",

@@ -18,6 +18,7 @@ BUILDERS = {
     "blind": lambda _prior: mgap.Blind(rho=3.0),
     "icd": lambda _prior: mgap.ICD(alpha=4.0),
     "m3id": lambda _prior: mgap.M3ID(lam=0.4),
+    "pai": lambda _prior: mgap.PAI(alpha=2.0, gamma=2.0, start=0),
     "vcd": lambda _prior: mgap.VCD(alpha=4.0, noise_step=999),
     "deco": lambda _prior: mgap.DeCo(alpha=40.0, layers=[1, 2]),
     "dola": lambda _prior: mgap.DoLa(layers=[1, 2]),

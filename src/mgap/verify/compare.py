@@ -29,6 +29,7 @@ CHECKS = {
     "vcd_noise": "mgap.verify.branches:check_noise",
     "icd": "mgap.verify.branches:check_icd",
     "m3id": "mgap.verify.branches:check_m3id",
+    "pai": "mgap.verify.inner:check_pai",
     "deco": "mgap.verify.deco:check",
     "dola": "mgap.verify.dola:check",
 }
