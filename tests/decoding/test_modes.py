@@ -6,6 +6,7 @@ from transformers import CompileConfig, TextIteratorStreamer
 
 import mgap
 from mgap.errors import SettingError, UnsupportedDecoding
+from mgap.methods.base import Seam
 from mgap.registry import METHODS
 from mgap.types import ALL_MODES, Decoding, Mode
 from tests.methods.builders import BUILDERS, build
@@ -137,8 +138,12 @@ OWN = {
 }
 
 
+ONE_BRANCH = [name for name in METHODS.names() if METHODS.get(name).seam in (Seam.HEAD, Seam.LAYERS)]
+
+
 @pytest.mark.parametrize("mode", OWN, ids=lambda mode: mode.value)
-def test_mgap_on_somebodys_own_model_acts_in_their_own_generate(model, prior, picture, draft, mode):
+@pytest.mark.parametrize("name", ONE_BRANCH)
+def test_a_method_on_somebodys_own_model_acts_in_their_own_generate(model, prior, picture, draft, name, mode):
     own, backbone = model.backbone.model, model.backbone
     rows = len(QUESTIONS) if mode is Mode.BATCH else 1
     inputs = backbone.encode([picture] * rows, QUESTIONS[:rows])
@@ -157,7 +162,7 @@ def test_mgap_on_somebodys_own_model_acts_in_their_own_generate(model, prior, pi
         return list(options["streamer"]) if mode is Mode.STREAM else tokens.tolist()
 
     plain = call()
-    handle = mgap.attach(own, build("mgap", prior))
+    handle = mgap.attach(model if name == "bias" else own, build(name, prior))  # words need the tokenizer
     changed = call()
     handle.detach()
     assert changed != plain
