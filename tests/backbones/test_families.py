@@ -18,6 +18,7 @@ from mgap.backbones.head import Head
 from mgap.backbones.idefics import SmolVLM
 from mgap.backbones.llava import Llava, LlavaOneVision
 from mgap.backbones.qwen_vl import QwenVL
+from mgap.errors import ModelError
 from mgap.methods.deco import correct
 from mgap.methods.dola import contrast_layers
 from tests.backbones import families
@@ -236,3 +237,21 @@ def test_mgap_cuts_before_the_scale_and_cap_and_takes_the_entropy_after_them(bar
     assert not torch.allclose(logits.double(), post(h @ W.T), atol=1e-3)  # it did something
     torch.testing.assert_close(recorder.steps[0].values["entropy"].double(), H[:, -1], rtol=1e-5, atol=1e-5)
     assert (entropy(h @ W.T) - H).abs().min() > 1e-3  # the uncapped entropy would have been seen
+
+
+TILED = ("llava_next", "llava_onevision", "idefics3", "smolvlm")  # cut a picture into tiles: pixels alone do not say how
+
+
+@pytest.mark.parametrize("method", [mgap.VCD(alpha=3.0), mgap.Blind(rho=2.0), mgap.M3ID(lam=0.3)], ids=lambda m: m.name)
+def test_a_second_branch_runs_or_is_refused_by_name(family, model, method):
+    pictures, prompts = [WIDE, TALL], [SHORT, LONG]
+    plain = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
+    with model.using(method):
+        if family in TILED and method.name != "m3id":
+            with pytest.raises(ModelError, match="cannot be encoded"):
+                model.answer(WIDE, SHORT, max_new_tokens=2)
+        else:
+            together = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
+            alone = [model.answer(i, p, max_new_tokens=6).token_ids for i, p in zip(pictures, prompts, strict=True)]
+            assert together == alone
+    assert [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)] == plain

@@ -157,7 +157,10 @@ class Backbone:
 
     def encode_pictures(self, inputs: Mapping[str, Tensor]) -> Any:
         """Pixels through the tower and whatever follows it: transformers' own output, one entry a picture."""
-        return self.model.base_model.get_image_features(pixel_values=inputs["pixel_values"], return_dict=True)
+        try:
+            return self.model.base_model.get_image_features(pixel_values=inputs["pixel_values"], return_dict=True)
+        except (TypeError, ValueError) as error:  # families that cut a picture into tiles need more than its pixels
+            raise ModelError(f"{type(self.model).__name__}: changed pictures cannot be encoded here ({error})") from error
 
     @property
     def image_block_ids(self) -> tuple[int, ...]:

@@ -37,7 +37,8 @@ def _methods() -> list[str]:
     for name in METHODS.names():
         method = METHODS.get(name)
         modes = ", ".join(sorted(mode.value for mode in method.modes))
-        lines.append(f"{name:<12} seam {method.seam.value}, {method.forwards:g} forward a token: {method.summary}")
+        cost = f"{method.forwards:g} forward{'' if method.forwards == 1 else 's'} a token"
+        lines.append(f"{name:<12} seam {method.seam.value}, {cost}: {method.summary}")
         lines.append(f"{'':<12} decoding: {modes}")
     return lines
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Call = dict[str, Any]  # named arguments of a forward
 Inputs = dict[str, Tensor]  # as Backbone.encode gives them: left padded, one row a sample
-_ALONG = ("input_ids", "attention_mask", "mm_token_type_ids")  # [B, T]; the other tensors hold pictures
+_ALONG = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")  # [B, T]; the other tensors hold pictures
 
 
 class PairedCache(DynamicCache):
@@ -221,7 +221,9 @@ def _join(parts: list[Any], times: int = 1) -> Any:
     if not parts:
         return None
 
-    def repeated(lists: list[Any]) -> list[Tensor]:
+    def repeated(lists: list[Any]) -> Any:
+        if isinstance(lists[0], Tensor):  # [pictures, tokens, d]
+            return torch.cat(lists).repeat_interleave(times, 0)
         return [picture for pictures in lists for picture in pictures for _ in range(times)]
 
     joined = copy(parts[0])
