@@ -21,6 +21,7 @@ _HOMES = {
     "Subspace": "mgap.states.subspace",
     "MGAP": "mgap.methods.mgap",
     "Blind": "mgap.methods.blind",
+    "CODE": "mgap.methods.code",
     "ICD": "mgap.methods.icd",
     "M3ID": "mgap.methods.m3id",
     "PAI": "mgap.methods.pai",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from mgap.errors import MgapError as MgapError
     from mgap.methods.bias import Bias as Bias
     from mgap.methods.blind import Blind as Blind
+    from mgap.methods.code import CODE as CODE
     from mgap.methods.deco import DeCo as DeCo
     from mgap.methods.dola import DoLa as DoLa
     from mgap.methods.icd import ICD as ICD

@@ -48,6 +48,7 @@ METHODS = Registry(
         "mgap": "mgap.methods.mgap:MGAP",
         "bias": "mgap.methods.bias:Bias",
         "blind": "mgap.methods.blind:Blind",
+        "code": "mgap.methods.code:CODE",
         "icd": "mgap.methods.icd:ICD",
         "m3id": "mgap.methods.m3id:M3ID",
         "pai": "mgap.methods.pai:PAI",

@@ -16,6 +16,7 @@ BUILDERS = {
     "mgap": mgap_,
     "bias": lambda _prior: mgap.Bias(shift=24.0, up=("is", "picture"), down=("the",)),
     "blind": lambda _prior: mgap.Blind(rho=3.0),
+    "code": lambda _prior: mgap.CODE(k=2.0, length=6),
     "icd": lambda _prior: mgap.ICD(alpha=4.0),
     "m3id": lambda _prior: mgap.M3ID(lam=0.4),
     "pai": lambda _prior: mgap.PAI(alpha=2.0, gamma=2.0, start=0),

@@ -12,6 +12,7 @@ from torch import Tensor
 from mgap.errors import PromptError
 
 Ids = list[int]
+ALONG = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")  # [B, T]; other tensors hold pictures
 
 
 def split_rows(inputs: Mapping[str, Tensor]) -> list[Ids]:
@@ -51,18 +52,24 @@ def spell(tokenizer: Any, text: str) -> Ids:
     return ids
 
 
-def respell(
-    tokenizer: Any, ids: Ids, edit: Callable[[str], str], *, left: int | None = None, right: int | None = None
-) -> Ids | None:
-    """Tokens of the edited text, read between the same special tokens as `ids` were.
+def read(tokenizer: Any, ids: Ids, *, left: int | None = None, right: int | None = None) -> str | None:
+    """The text of tokens that stand between two special ones.
 
     None where decoding and encoding do not give `ids` back, as with tokenizers that add a space of their own.
     """
+    text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text if _between(tokenizer, text, left, right) == ids else None
+
+
+def respell(
+    tokenizer: Any, ids: Ids, edit: Callable[[str], str], *, left: int | None = None, right: int | None = None
+) -> Ids | None:
+    """Tokens of the edited text, read between the same special tokens as `ids` were; None as above."""
+    text = read(tokenizer, ids, left=left, right=right)
+    return None if text is None else _between(tokenizer, edit(text), left, right)
+
+
+def _between(tokenizer: Any, text: str, left: int | None, right: int | None) -> Ids:
     before, after = ("" if token is None else str(tokenizer.convert_ids_to_tokens(token)) for token in (left, right))
-    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-    def read(text: str) -> Ids:
-        whole = spell(tokenizer, before + text + after)
-        return whole[bool(before) : len(whole) - bool(after)]
-
-    return read(edit(text)) if read(text) == ids else None
+    whole = spell(tokenizer, before + text + after)
+    return whole[bool(before) : len(whole) - bool(after)]

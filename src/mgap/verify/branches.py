@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from mgap.methods.code import CODE
 from mgap.methods.icd import ICD
 from mgap.methods.m3id import M3ID
 from mgap.methods.vcd import VCD, add_noise, schedule
@@ -33,6 +34,18 @@ def check_noise(vectors: Vectors) -> Iterator[Difference]:
     image, noise = _tensor(vectors, "image"), _tensor(vectors, "noise")
     noised = torch.stack([add_noise(image, noise, int(step)) for step in vectors["steps"]])
     yield differ("noised", noised, vectors["noised"], 2e-5)
+
+
+def check_code(vectors: Vectors) -> Iterator[Difference]:
+    """Section 2: the divergence, and the strength and the cut that it sets."""
+    main, branch = _tensor(vectors, "logits"), _tensor(vectors, "logits_description")
+    out, traced = CODE(k=float(vectors["k"])).combine(main, branch, step=1)
+    yield differ("divergence", traced["divergence"], vectors["divergence"])
+    yield differ("alpha_t", traced["weight"], vectors["alpha_t"])
+    yield differ("cutoff_prob", traced["divergence"] * main.softmax(-1).max(-1).values, vectors["cutoff_prob"])
+    yield differ("out", out, vectors["out"])
+    yield differ("keep", out.isfinite(), vectors["keep"])
+    yield differ("argmax", out.argmax(-1), vectors["argmax"])
 
 
 def check_icd(vectors: Vectors) -> Iterator[Difference]:

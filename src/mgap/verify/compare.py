@@ -27,6 +27,7 @@ CHECKS = {
     "mgap_edges": "mgap.verify.mgap:check_edges",
     "vcd": "mgap.verify.branches:check_vcd",
     "vcd_noise": "mgap.verify.branches:check_noise",
+    "code": "mgap.verify.branches:check_code",
     "icd": "mgap.verify.branches:check_icd",
     "m3id": "mgap.verify.branches:check_m3id",
     "pai": "mgap.verify.inner:check_pai",

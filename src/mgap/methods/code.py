@@ -1,0 +1,134 @@
+"""CODE, countering description contrastive decoding (Kim et al., NeurIPS 2024): contrast with an answer from words alone.
+
+    D = 1/2 sum_v (p_v + p'_v) log2(|p_v - p'_v|^k + 1) in [0, 1],   a = 1 - D
+    s = (1 + a) l - a l',   dropped: p_v < D max p
+
+The model first describes the picture; its branch answers from that text instead. Where both agree the contrast is strong and
+hardly anything is dropped; where they differ it is weak, and only what is likely stays. Cost: a description for each new
+picture, then 2 forwards a token. No setting turns it off: towards k = 0 D is 1, and greedy says what the model says.
+`k` is called cd_alpha in the authors' code and is no weight there either; its cd_beta is never read, and absent here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mgap.backbones.base import Backbone
+from mgap.backbones.rows import Ids, read, spell
+from mgap.errors import PromptError, SettingError
+from mgap.methods.base import check_strength
+from mgap.methods.branch import BranchMethod, check_room, distance
+from mgap.methods.description import Descriptions
+from mgap.methods.pairing import Inputs
+
+PROMPTS = {
+    "thorough": "Provide a detailed description of the image, covering all visible elements and their interactions, so as to "
+    "thoroughly answer any potential questions about the image.",
+    "caption": "Please help me describe the image in detail.",
+}
+PLACES = ("in_place_of_image", "before_question")
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "reference-code": {"k": 0.7, "prompt": "thorough", "place": "in_place_of_image", "length": 512},
+        "haltrapper": {"k": 1.0, "prompt": "caption", "place": "before_question", "length": 512},
+    }
+)
+
+
+def divergence(p: Tensor, q: Tensor, k: float) -> Tensor:
+    """D of two distributions [..., vocab]: 0 for equal ones, 1 for certain and different ones."""
+    return ((p + q) * ((p - q).abs().pow(k) + 1).log2()).sum(-1).div(2).clamp(0, 1)  # rounding must not drop the likeliest
+
+
+@dataclass(frozen=True)
+class CODE(BranchMethod):
+    """Countering description. What is not given comes from the preset.
+
+    `prompt` asks for the description: a name of PROMPTS, or a text of your own; `length` is its most tokens. `place` is where
+    it goes: "in_place_of_image" (its tokens stand where the picture's did) or "before_question" (plain text, no picture).
+    """
+
+    name: ClassVar[str] = "code"
+    summary: ClassVar[str] = "contrast with an answer from the model's own description"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+
+    k: float | None = None
+    prompt: str | None = None
+    place: str | None = None
+    length: int | None = None
+    preset: str = "reference-code"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.preset not in PRESETS:
+            raise SettingError(f"unknown preset {self.preset!r}: choose from {', '.join(PRESETS)}")
+        for name, value in PRESETS[self.preset].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        if not check_strength("k", self.exponent) > 0:
+            raise SettingError("k=0 makes equal predictions differ: it must be above 0")
+        if self.place not in PLACES:
+            raise SettingError(f"place={self.place!r}: choose from {', '.join(PLACES)}")
+        if not isinstance(self.prompt, str) or not self.prompt.strip():
+            raise SettingError(f"prompt={self.prompt!r}: choose from {', '.join(PROMPTS)}, or write one")
+        if isinstance(self.length, bool) or not isinstance(self.length, int) or self.length < 1:
+            raise SettingError(f"length={self.length!r} must be a whole number of at least 1")
+
+    @property
+    def exponent(self) -> float:
+        return self.k  # type: ignore[return-value]  # set above
+
+    def prepare(self, backbone: Backbone) -> Callable[[Inputs], Inputs]:
+        asked = str(self.prompt)
+        describe = Descriptions(backbone, PROMPTS.get(asked, asked), int(self.length or 0))
+        write = _in_place if self.place == "in_place_of_image" else _before_question
+
+        def build(main: Inputs) -> Inputs:
+            if backbone.pixel_keys[0] not in main:
+                raise PromptError(f"{self.name} describes a picture: give one, or leave {self.name} off")
+            backbone.rewrite(main, lambda ids, *_: ids)  # one picture in every row, or an error before anything is written
+            texts = iter(describe(main))
+            branch = backbone.rewrite(main, lambda ids, start, end: write(backbone, next(texts), ids, start, end))
+            return check_room(self.name, backbone, branch)
+
+        return build
+
+    def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
+        return self.prepare(backbone)(main)
+
+    def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
+        p, q = main.softmax(-1), branch.softmax(-1)
+        D = divergence(p, q, self.exponent)
+        a = (1 - D).unsqueeze(-1)
+        dropped = p < D.unsqueeze(-1) * p.max(-1, keepdim=True).values
+        scores = ((1 + a) * main - a * branch).masked_fill(dropped, -torch.inf)
+        return scores, {"divergence": D, "weight": 1 - D, "distance": distance(main, branch)}
+
+
+def _in_place(backbone: Backbone, text: str, ids: Ids, _start: int, _end: int) -> Ids:
+    """The authors': whatever tokens the tokenizer makes of the text by itself, its opening one too; markers stay."""
+    words = _without_pictures(backbone, backbone.tokenizer(text)["input_ids"])
+    first, count = ids.index(backbone.image_token_id), ids.count(backbone.image_token_id)
+    return ids[:first] + words + ids[first + count :]
+
+
+def _before_question(backbone: Backbone, text: str, ids: Ids, start: int, end: int) -> Ids:
+    """A prompt of words: description, what stood between picture and question (or a space), question."""
+    tokenizer, opening = backbone.tokenizer, int(ids[0] == backbone.tokenizer.bos_token_id)
+    head, tail = read(tokenizer, ids[opening:start], right=ids[start]), read(tokenizer, ids[end:], left=ids[end - 1])
+    rest = tokenizer.decode(ids[end:])
+    words = text if not text or rest[:1].isspace() else f"{text} "
+    if head is None or tail is None:
+        return ids[:start] + _without_pictures(backbone, spell(tokenizer, words)) + ids[end:]
+    return ids[:opening] + _without_pictures(backbone, spell(tokenizer, head + words + tail))
+
+
+def _without_pictures(backbone: Backbone, ids: Ids) -> Ids:
+    """A description that names the placeholder shows no picture by it."""
+    return [token for token in ids if token not in backbone.image_block_ids]
