@@ -15,8 +15,8 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import check_strength
-from mgap.methods.branch import BranchMethod, check_share, distance, plausible
+from mgap.methods.base import check_share, check_strength
+from mgap.methods.branch import BranchMethod, distance, plausible
 from mgap.methods.pairing import Inputs
 
 NULLS = ("black_same_size", "mean_colour", "no_image")

@@ -83,10 +83,3 @@ def check_room(name: str, backbone: Backbone, branch: Inputs) -> Inputs:
     if length > most:
         raise PromptError(f"{name}: its branch has {length} tokens and the model reads {most}; shorten the prompt")
     return branch
-
-
-def check_share(name: str, value: float) -> float:
-    """A number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise SettingError(f"{name}={value!r} must be a number from 0 to 1")
-    return float(value)

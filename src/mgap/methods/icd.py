@@ -20,8 +20,8 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.rows import Ids, respell, spell
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import check_strength
-from mgap.methods.branch import BranchMethod, check_room, check_share, contrast, distance, plausible
+from mgap.methods.base import check_share, check_strength
+from mgap.methods.branch import BranchMethod, check_room, contrast, distance, plausible
 from mgap.methods.pairing import Inputs
 
 INSTRUCTIONS = {  # of the authors' scripts; every port uses the first

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import check_strength
-from mgap.methods.branch import BranchMethod, check_share, contrast, distance
+from mgap.methods.base import check_share, check_strength
+from mgap.methods.branch import BranchMethod, contrast, distance
 from mgap.methods.pairing import Inputs
 
 STEPS = 1000
