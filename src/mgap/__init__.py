@@ -18,8 +18,10 @@ _HOMES = {
     "wrap": "mgap.decoding.model",
     "Model": "mgap.decoding.model",
     "attach": "mgap.decoding.attach",
+    "Steering": "mgap.states.steering",
     "Subspace": "mgap.states.subspace",
     "MGAP": "mgap.methods.mgap",
+    "ASD": "mgap.methods.asd",
     "Blind": "mgap.methods.blind",
     "CODE": "mgap.methods.code",
     "ICD": "mgap.methods.icd",
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from mgap.decoding.model import load as load
     from mgap.decoding.model import wrap as wrap
     from mgap.errors import MgapError as MgapError
+    from mgap.methods.asd import ASD as ASD
     from mgap.methods.bias import Bias as Bias
     from mgap.methods.blind import Blind as Blind
     from mgap.methods.code import CODE as CODE
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from mgap.methods.mgap import MGAP as MGAP
     from mgap.methods.pai import PAI as PAI
     from mgap.methods.vcd import VCD as VCD
+    from mgap.states.steering import Steering as Steering
     from mgap.states.subspace import Subspace as Subspace
     from mgap.types import Answer as Answer
     from mgap.types import Decoding as Decoding

@@ -46,6 +46,7 @@ METHODS = Registry(
     "mgap.methods",
     {
         "mgap": "mgap.methods.mgap:MGAP",
+        "asd": "mgap.methods.asd:ASD",
         "bias": "mgap.methods.bias:Bias",
         "blind": "mgap.methods.blind:Blind",
         "code": "mgap.methods.code:CODE",

@@ -2,6 +2,8 @@
 
 import warnings
 
+import torch
+
 import mgap
 
 
@@ -11,9 +13,15 @@ def mgap_(prior):
         return mgap.MGAP(prior, alpha=8.0)
 
 
+def asd_(prior):
+    drawn = torch.randn(2, 4, 3, prior.hidden_size, generator=torch.Generator().manual_seed(0))  # the tiny models' 3 blocks
+    return mgap.ASD(steering=mgap.Steering.from_states(*drawn), lam_pos=1.0, lam_neg=1.0)
+
+
 # name in the registry -> the method, given a prior of the model
 BUILDERS = {
     "mgap": mgap_,
+    "asd": asd_,
     "bias": lambda _prior: mgap.Bias(shift=24.0, up=("is", "picture"), down=("the",)),
     "blind": lambda _prior: mgap.Blind(rho=3.0),
     "code": lambda _prior: mgap.CODE(k=2.0, length=6),

@@ -30,6 +30,7 @@ CHECKS = {
     "code": "mgap.verify.branches:check_code",
     "icd": "mgap.verify.branches:check_icd",
     "m3id": "mgap.verify.branches:check_m3id",
+    "asd": "mgap.verify.inner:check_asd",
     "pai": "mgap.verify.inner:check_pai",
     "deco": "mgap.verify.deco:check",
     "dola": "mgap.verify.dola:check",

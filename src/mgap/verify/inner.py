@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from mgap.methods.asd import ASD, steer
 from mgap.methods.pai import guide, raise_scores
+from mgap.states.steering import Steering
 from mgap.verify.compare import Difference, Vectors, differ
 
 
@@ -23,6 +25,21 @@ def check_pai(vectors: Vectors) -> Iterator[Difference]:
     yield differ("attn_scores_edited", edited, vectors["attn_scores_edited"])
     yield differ("attn_probs_before", scores.softmax(-1), vectors["attn_probs_before"])
     yield differ("attn_probs_after", edited.softmax(-1), vectors["attn_probs_after"])
+
+
+def check_asd(vectors: Vectors) -> Iterator[Difference]:
+    """Section 2: the vectors, the steered states of both branches, and their contrast."""
+    found = Steering.from_states(_tensor(vectors, "factual"), _tensor(vectors, "hallucinated"))
+    yield differ("steer", found.vectors, vectors["steer"])
+    yield differ("steer_unit", found.units, vectors["steer_unit"])
+    lam_pos, lam_neg, alpha = (float(vectors[name]) for name in ("lambda_pos", "lambda_neg", "alpha"))
+    hidden, shift = _tensor(vectors, "hidden"), found.vectors.unsqueeze(1)  # [L, B, d], [L, 1, d]
+    yield differ("hidden_pos", steer(hidden, shift, lam_pos), vectors["hidden_pos"])
+    yield differ("hidden_neg", steer(hidden, shift, -lam_neg), vectors["hidden_neg"])
+    method = ASD(steering=found, alpha=alpha)
+    out, _ = method.combine(_tensor(vectors, "logits_pos"), _tensor(vectors, "logits_neg"), step=1)
+    yield differ("out", out, vectors["out"])
+    yield differ("argmax", out.argmax(-1), vectors["argmax"])
 
 
 def _tensor(vectors: Vectors, name: str) -> Tensor:

@@ -1,0 +1,131 @@
+"""ASD, activation steering decoding (Su et al., ACL 2025): steer one branch to fact, one to invention, and contrast them.
+
+    x_i <- x_i + lam_pos v_i  in the main branch,   x_i <- x_i - lam_neg v_i  in the second,   at the output of block i
+    s = CD(l_pos, l_neg, alpha, beta)
+
+Both branches see the same inputs, so that the picture is encoded once; the plain model is not run. v_i comes from labelled
+captions (states/steering.py). Steered keys and values stay in each branch's own rows of the cache. Cost: 2 forwards a token.
+No code of the authors is known: the defaults follow two rebuildings, and what these do differently is a setting (`layers`,
+`positions`, `unit`); beta is ours, 0 is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from mgap.backbones.base import Backbone
+from mgap.errors import SettingError
+from mgap.methods.base import Removable, Seam, Tap, check_share, check_strength
+from mgap.methods.branch import BranchMethod, contrast, distance
+from mgap.methods.lanes import Lanes, lanes_of
+from mgap.methods.layers import layer_indices
+from mgap.methods.pairing import Inputs, Pairing
+from mgap.states.steering import Steering
+
+POSITIONS = ("last", "all")
+
+
+def steer(state: Tensor, vector: Tensor, strength: float) -> Tensor:
+    """x + strength v in float32 or wider, in the state's own type again; [..., d]."""
+    wide = torch.promote_types(state.dtype, torch.float32)
+    return (state.to(wide) + strength * vector.to(state.device, wide)).to(state.dtype)
+
+
+class Steered:
+    """The hook of one block: main rows go up the vector, the branch's rows down."""
+
+    def __init__(self, vector: Tensor, method: ASD, lanes: Lanes) -> None:
+        self.vector, self.method, self.lanes = vector, method, lanes
+
+    def __call__(self, _block: nn.Module, _args: Any, output: Any) -> Any:
+        if self.lanes.is_paused:
+            return output
+        if isinstance(output, tuple):
+            return (self.shift(output[0]), *output[1:])
+        return self.shift(output)
+
+    def shift(self, state: Tensor) -> Tensor:  # [B, T, d]; the last column of a left-padded batch is real in every row
+        first = state.shape[1] - 1 if self.method.positions == "last" else 0
+        rows = len(state) if self.lanes.main is None else self.lanes.main
+        up = steer(state[:rows, first:], self.vector, self.method.lam_pos)
+        down = steer(state[rows:, first:], self.vector, -self.method.lam_neg)
+        return torch.cat([state[:, :first], torch.cat([up, down])], dim=1)
+
+
+class Steerings:
+    """A pairing whose branches differ by their hooks only."""
+
+    def __init__(self, pairing: Pairing, handles: list[RemovableHandle]) -> None:
+        self.pairing, self.handles = pairing, handles
+
+    def remove(self) -> None:
+        self.pairing.remove()
+        for handle in self.handles:
+            handle.remove()
+
+
+@dataclass(frozen=True)
+class ASD(BranchMethod):
+    """Activation steering decoding. `layers` count blocks from 1; None: all. `steering` may be the folder it was saved to."""
+
+    name: ClassVar[str] = "asd"
+    summary: ClassVar[str] = "contrast a branch steered to fact with one steered to invention"
+    seam: ClassVar[Seam] = Seam.LAYERS
+
+    steering: Steering | str | PathLike[str] = field(kw_only=True)
+    lam_pos: float = 0.2
+    lam_neg: float = 0.4
+    alpha: float = 1.0
+    layers: int | Sequence[int] | None = None
+    positions: str = "last"
+    unit: bool = False
+    beta: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lam_pos", "lam_neg", "alpha"):
+            check_strength(name, getattr(self, name))
+        check_share("beta", self.beta)
+        if self.positions not in POSITIONS:
+            raise SettingError(f"positions={self.positions!r}: choose from {', '.join(POSITIONS)}")
+        if not isinstance(self.unit, bool):
+            raise SettingError(f"unit={self.unit!r} must be true or false")
+        if self.layers is not None:
+            object.__setattr__(self, "layers", tuple(sorted(set(layer_indices(self.layers)))))
+        if isinstance(self.steering, str | PathLike):
+            object.__setattr__(self, "steering", Steering.load(self.steering))
+        self._steering  # noqa: B018  refuses anything else
+
+    @property
+    def _steering(self) -> Steering:
+        if not isinstance(self.steering, Steering):
+            raise SettingError(f"steering must be a Steering or its folder, not {type(self.steering).__name__}")
+        return self.steering
+
+    def attach(self, backbone: Backbone, tap: Tap) -> Removable:
+        self._steering.require(backbone)
+        count = len(backbone.layers)
+        chosen = range(1, count + 1) if self.layers is None else layer_indices(self.layers)
+        if not all(1 <= i <= count for i in chosen):
+            raise SettingError(f"layers={list(chosen)} must lie between 1 and {count}, the blocks of this model")
+        vectors = self._steering.units if self.unit else self._steering.vectors
+        lanes = lanes_of(backbone.model)
+        pairing, handles = Pairing(backbone, self, tap), []
+        if self.lam_pos or self.lam_neg:
+            for i in chosen:
+                hook = Steered(vectors[i - 1].float().to(backbone.device), self, lanes)
+                handles.append(backbone.layers[i - 1].register_forward_hook(hook))
+        return Steerings(pairing, handles)
+
+    def branch(self, backbone: Backbone, main: Inputs) -> Inputs:  # noqa: ARG002
+        return dict(main)
+
+    def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
+        return contrast(main, branch, self.alpha, self.beta), {"distance": distance(main, branch)}
