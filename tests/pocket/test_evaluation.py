@@ -4,18 +4,18 @@ import pytest
 
 import mgap
 from mgap.errors import SettingError
-from mgap.methods.base import Seam
 from mgap.pocket.benchmark import SPLITS, TEST, ColourQuestion, odd_colours, pope
 from mgap.pocket.evaluation import (
     evaluate_amber,
     evaluate_captions,
     evaluate_odd_colours,
     evaluate_pope,
-    first_words,
     read_colour,
 )
+from mgap.pocket.first_words import first_words
 from mgap.pocket.language import DESCRIBE
 from mgap.pocket.scenes import make_scene, render
+from tests.methods.builders import build
 
 pytestmark = pytest.mark.filterwarnings("ignore:alpha=:UserWarning")
 
@@ -68,12 +68,14 @@ def test_plain_figures_are_refused_while_a_method_is_on(model, prior):
             evaluate_captions(model, {"vanilla": None}, TEST, 1)
 
 
-def test_a_method_elsewhere_than_at_the_head_is_refused(model, prior):
-    class Elsewhere(mgap.MGAP):
-        seam = Seam.ATTENTION
-
-    with pytest.raises(SettingError, match="other does not act at the head"):
-        first_words(model, list(pope("random", count=1)), {"other": Elsewhere(prior)})
+def test_methods_elsewhere_than_at_the_head_decode_by_themselves(loaded, methods):
+    questions = list(pope("random", count=4))
+    mixed = {"vcd": mgap.VCD(alpha=6.0, noise_step=999), "paper": methods["paper"], "dola": build("dola", None)}
+    words = first_words(loaded, questions, mixed, batch_size=16)
+    assert list(words) == list(mixed)
+    for name, method in mixed.items():
+        expected = decoded(loaded, method, [q.scene for q in questions], [q.text for q in questions], 16, max_new_tokens=1)
+        assert words[name] == expected, name
 
 
 def test_pope_is_scored_by_split_and_method(model, prior):

@@ -20,8 +20,9 @@ from mgap.errors import SettingError
 from mgap.methods.base import Method, check_strength
 from mgap.methods.mgap import MGAP, PRESETS
 from mgap.pocket.benchmark import ASKED, SPLITS, TEST, Question
-from mgap.pocket.evaluation import Asked, Captions, Progress, Scores, ask_pope, evaluate_captions
+from mgap.pocket.evaluation import Asked, Captions, Scores, ask_pope, evaluate_captions
 from mgap.pocket.figures import FILE, NULLS, Choice, Figures, fit_prior, mgap_at
+from mgap.pocket.first_words import Progress
 from mgap.pocket.language import mentions
 from mgap.pocket.scenes import render
 from mgap.pocket.showcase import CAPTION, Case, cases, invented, judge

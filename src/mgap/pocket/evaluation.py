@@ -1,38 +1,27 @@
 """Pocket models on pocket scenes: POPE, AMBER's yes/no questions, captions and odd colours, plainly and under methods.
 
-Greedy everywhere. Methods are given by name, None being plain decoding. Yes/no questions cost one forward each, whatever the
-number of methods (`first_words`); captions and colours are generated once a method.
+Greedy everywhere. Methods are given by name, None being plain decoding. Captions and colours are generated once a method; for
+yes/no questions the first word counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from mgap.backbones.head import Head
-from mgap.decoding.attach import attached
-from mgap.decoding.generate import generate
 from mgap.decoding.model import Model
-from mgap.errors import SettingError
-from mgap.methods.base import Method, Seam
+from mgap.methods.base import Method
 from mgap.pocket.benchmark import SPLITS, TEST, ColourQuestion, Question, amber, odd_colours, pope, scenes
 from mgap.pocket.drawing import COLOURS
+from mgap.pocket.first_words import Methods, Progress, first_words, refuse_attached, report, using
 from mgap.pocket.language import DESCRIBE, mentions
 from mgap.pocket.scenes import Scene, render
 from mgap.scoring.chair import ChairScore, score_chair
 from mgap.scoring.parse import yes_or_no
 from mgap.scoring.pope import PopeScore, score_pope
 from mgap.scoring.stats import Rate, wilson
-from mgap.states.collect import catch_states
-from mgap.types import Decoding
 
-Methods = Mapping[str, Method | None]
-Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
 Scores = dict[str, dict[str, PopeScore]]  # by split or kind, then by method
 
 AMBER_KINDS = {
@@ -77,40 +66,6 @@ class OddColours:
     usual: Rate  # the colour that such a thing has in nature: what the prior says
     true: Rate  # the colour in the picture
     other: Rate  # another colour, or none
-
-
-def first_words(
-    model: Model, questions: Sequence[Question], methods: Methods, *, batch_size: int = 64, progress: Progress | None = None
-) -> dict[str, list[str]]:
-    """The first token of every answer, by method, as greedy decoding says it: one forward a question for all methods.
-
-    The state that the head reads is kept and goes through the head once more under each method, whose own hook acts on it. So
-    this is for methods that act at the head only.
-    """
-    _refuse_attached(model)
-    for name, method in methods.items():
-        if method is not None and method.seam is not Seam.HEAD:
-            raise SettingError(f"{name} does not act at the head: its first words need a forward of their own")
-    backbone = model.backbone
-    rows = sorted({(q.scene, q.text): None for q in questions}, key=lambda row: row[0].seed)  # a scene is drawn once
-    batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    states = list[Tensor]()
-    for batch in batches:
-        pictures = {scene: render(scene) for scene in {scene for scene, _ in batch}}
-        inputs = backbone.encode([pictures[scene] for scene, _ in batch], [text for _, text in batch])
-        with catch_states(backbone) as caught:
-            generate(backbone, inputs, Decoding(max_new_tokens=1))  # to the bit as decoding computes them
-        states += caught
-        _report(progress, "questions", sum(len(s) for s in states), len(rows))
-    head = backbone.probe_head()
-    found = {}
-    for name, method in methods.items():
-        with _using(model, method):
-            tokens = [token for state in states for token in _next_tokens(head, state)]
-        words = [backbone.tokenizer.decode([token], skip_special_tokens=True).strip() for token in tokens]
-        by_row = dict(zip(rows, words, strict=True))
-        found[name] = [by_row[q.scene, q.text] for q in questions]
-    return found
 
 
 def evaluate_pope(
@@ -229,13 +184,6 @@ def _ask_groups(
     return asked
 
 
-def _next_tokens(head: Head, states: Tensor) -> Iterator[int]:
-    """The likeliest token after each state [B, d]; the head is called as decoding calls it, with its hooks."""
-    with torch.no_grad():
-        logits = head.post(head.module(states.unsqueeze(1)))  # [B, 1, vocab]
-    yield from logits[:, -1].float().argmax(-1).tolist()
-
-
 def _generate(
     model: Model,
     method: Method | None,
@@ -243,31 +191,17 @@ def _generate(
     prompts: Sequence[str],
     max_new_tokens: int,
     batch_size: int,
-    report: Callable[[int, int], None],
+    told: Callable[[int, int], None],
 ) -> list[str]:
-    _refuse_attached(model)
+    refuse_attached(model)
     texts: list[str] = []
-    with _using(model, method):
+    with using(model, method):
         pictures = [render(scene) for scene in shown]
         for answer in model.answers(pictures, prompts, batch_size=batch_size, max_new_tokens=max_new_tokens):
             texts.append(answer.text)
-            report(len(texts), len(prompts))
+            told(len(texts), len(prompts))
     return texts
 
 
-def _using(model: Model, method: Method | None) -> AbstractContextManager[object]:
-    return nullcontext() if method is None else model.using(method)
-
-
-def _refuse_attached(model: Model) -> None:
-    if active := attached(model.backbone.model):
-        raise SettingError(f"{active[0].method.name} is attached to this model: detach it, and name it among the methods")
-
-
-def _report(progress: Progress | None, label: str, done: int, total: int) -> None:
-    if progress is not None:
-        progress(label, done, total)
-
-
 def _labelled(progress: Progress | None, label: str) -> Callable[[int, int], None]:
-    return lambda done, total: _report(progress, label, done, total)
+    return lambda done, total: report(progress, label, done, total)

@@ -20,15 +20,14 @@ from mgap.errors import CorruptFile, SettingError
 from mgap.methods.mgap import MGAP
 from mgap.pocket.benchmark import DEVELOPMENT, TEST, calibration_prompts
 from mgap.pocket.evaluation import (
-    Methods,
     OddColours,
-    Progress,
     Scores,
     evaluate_amber,
     evaluate_captions,
     evaluate_odd_colours,
     evaluate_pope,
 )
+from mgap.pocket.first_words import Methods, Progress
 from mgap.pocket.scenes import WORLD
 from mgap.scoring.chair import ChairScore
 from mgap.states.subspace import Subspace

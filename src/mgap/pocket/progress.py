@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mgap.pocket.evaluation import Progress
+from mgap.pocket.first_words import Progress
 
 
 @contextmanager

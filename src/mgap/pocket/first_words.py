@@ -1,0 +1,110 @@
+"""The first word of every answer to many questions, as greedy decoding says it, under many methods.
+
+A method at the head costs no forward of its own: the state that the head reads is kept, and goes through the head once more
+under the method, whose own hook acts on it. Any other method decodes by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from mgap.backbones.head import Head
+from mgap.decoding.attach import attached
+from mgap.decoding.generate import generate
+from mgap.decoding.model import Model
+from mgap.errors import SettingError
+from mgap.methods.base import Method, Seam
+from mgap.pocket.benchmark import Question
+from mgap.pocket.scenes import Scene, render
+from mgap.states.collect import catch_states
+from mgap.types import Decoding
+
+Methods = Mapping[str, Method | None]
+Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
+Row = tuple[Scene, str]
+
+_ONE = Decoding(max_new_tokens=1)
+
+
+def first_words(
+    model: Model, questions: Sequence[Question], methods: Methods, *, batch_size: int = 64, progress: Progress | None = None
+) -> dict[str, list[str]]:
+    """By method, a word a question; a question that is asked twice is answered once."""
+    refuse_attached(model)
+    rows: list[Row] = sorted({(q.scene, q.text): None for q in questions}, key=lambda row: row[0].seed)  # a scene is drawn once
+    at_head = {name: method for name, method in methods.items() if method is None or method.seam is Seam.HEAD}
+    told = dict(_at_the_head(model, rows, at_head, batch_size, progress)) if at_head else {}
+    for name, method in methods.items():
+        if name not in at_head:
+            told[name] = _by_itself(model, rows, method, batch_size, progress, name)
+    found = {}
+    for name in methods:
+        by_row = dict(zip(rows, told[name], strict=True))
+        found[name] = [by_row[q.scene, q.text] for q in questions]
+    return found
+
+
+def refuse_attached(model: Model) -> None:
+    if active := attached(model.backbone.model):
+        raise SettingError(f"{active[0].method.name} is attached to this model: detach it, and name it among the methods")
+
+
+def using(model: Model, method: Method | None) -> AbstractContextManager[object]:
+    """The method switched on, or nothing for None."""
+    return nullcontext() if method is None else model.using(method)
+
+
+def report(progress: Progress | None, label: str, done: int, total: int) -> None:
+    if progress is not None:
+        progress(label, done, total)
+
+
+def _at_the_head(
+    model: Model, rows: list[Row], methods: Methods, batch_size: int, progress: Progress | None
+) -> Iterator[tuple[str, list[str]]]:
+    """One forward a row for all methods."""
+    backbone, states = model.backbone, list[Tensor]()
+    for inputs, done in _batches(model, rows, batch_size):
+        with catch_states(backbone) as caught:
+            generate(backbone, inputs, _ONE)  # to the bit as decoding computes them
+        states += caught
+        report(progress, "questions", done, len(rows))
+    head = backbone.probe_head()
+    for name, method in methods.items():
+        with using(model, method):
+            yield name, _spell(model, [token for state in states for token in _next_tokens(head, state)])
+
+
+def _by_itself(
+    model: Model, rows: list[Row], method: Method | None, batch_size: int, progress: Progress | None, name: str
+) -> list[str]:
+    tokens: list[int] = []
+    with using(model, method):
+        for inputs, done in _batches(model, rows, batch_size):
+            tokens += generate(model.backbone, inputs, _ONE).tokens[:, 0].tolist()
+            report(progress, f"questions, {name}", done, len(rows))
+    return _spell(model, tokens)
+
+
+def _batches(model: Model, rows: list[Row], batch_size: int) -> Iterator[tuple[dict[str, Tensor], int]]:
+    """Encoded rows, and how many there were so far."""
+    for start in range(0, len(rows), batch_size):
+        batch = rows[start : start + batch_size]
+        pictures = {scene: render(scene) for scene in {scene for scene, _ in batch}}
+        inputs = model.backbone.encode([pictures[scene] for scene, _ in batch], [text for _, text in batch])
+        yield inputs, start + len(batch)
+
+
+def _next_tokens(head: Head, states: Tensor) -> Iterator[int]:
+    """The likeliest token after each state [B, d]; the head is called as decoding calls it, with its hooks."""
+    with torch.no_grad():
+        logits = head.post(head.module(states.unsqueeze(1)))  # [B, 1, vocab]
+    yield from logits[:, -1].float().argmax(-1).tolist()
+
+
+def _spell(model: Model, tokens: list[int]) -> list[str]:
+    return [model.backbone.tokenizer.decode([token], skip_special_tokens=True).strip() for token in tokens]
