@@ -18,7 +18,7 @@ from mgap.backbones.head import Head
 from mgap.backbones.idefics import SmolVLM
 from mgap.backbones.llava import Llava, LlavaOneVision
 from mgap.backbones.qwen_vl import QwenVL
-from mgap.errors import ModelError
+from mgap.errors import ModelError, PromptError, UnsupportedDecoding
 from mgap.methods.deco import correct
 from mgap.methods.dola import contrast_layers
 from tests.backbones import families
@@ -255,3 +255,38 @@ def test_a_second_branch_runs_or_is_refused_by_name(family, model, method):
             alone = [model.answer(i, p, max_new_tokens=6).token_ids for i, p in zip(pictures, prompts, strict=True)]
             assert together == alone
     assert [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)] == plain
+
+
+PIECES = ("idefics3", "smolvlm")  # a picture's placeholders stand in several places
+
+
+def test_an_instruction_goes_where_it_would_be_written(family, model):
+    """Behind the picture's closing marker, where a family has one."""
+    instruction = "You are a confused objects detector."
+    main = model.backbone.encode([WIDE, WIDE], [SHORT, LONG])
+    method = mgap.ICD(instruction=instruction, alpha=3.0)
+    if family in PIECES:
+        with pytest.raises(PromptError, match="in pieces"):
+            method.branch(model.backbone, main)
+        return
+    branch = method.branch(model.backbone, main)
+    by_hand = model.backbone.encode([WIDE, WIDE], [f"{instruction} {SHORT}", f"{instruction} {LONG}"])
+    for key in {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"} & set(main):
+        assert torch.equal(branch[key], by_hand[key]), key
+    with model.using(method):
+        assert model.answer(WIDE, SHORT, max_new_tokens=6).token_ids
+
+
+@pytest.mark.parametrize("preset", ["reference-code", "haltrapper"])
+def test_a_description_takes_the_pictures_place_or_is_refused(family, model, preset):
+    pictures, prompts = [WIDE, TALL], [SHORT, LONG]
+    method = mgap.CODE(preset=preset, length=4)
+    if family not in ("qwen2_vl", "qwen2_5_vl"):  # one picture for the tower, one placeholder in the template
+        with pytest.raises((ModelError, PromptError, UnsupportedDecoding)), model.using(method):
+            model.answer(WIDE, SHORT, max_new_tokens=2)
+        with pytest.raises((ModelError, PromptError, UnsupportedDecoding)), model.using(method):
+            model.answer(WIDE, SHORT, max_new_tokens=2, num_beams=5)  # as many rows as tiles
+        return
+    with model.using(method):
+        together = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
+        assert together == [model.answer(i, p, max_new_tokens=6).token_ids for i, p in zip(pictures, prompts, strict=True)]

@@ -165,7 +165,9 @@ class Backbone:
     @property
     def image_block_ids(self) -> tuple[int, ...]:
         """The placeholder, and the markers around it that mean nothing without a picture."""
-        return (self.image_token_id,)
+        named = [getattr(self.config, name, None) for name in ("boi_token_id", "eoi_token_id")]
+        named += [getattr(self.processor, name, None) for name in ("start_image_token_id", "end_image_token_id")]
+        return (self.image_token_id, *(marker for marker in named if isinstance(marker, int)))
 
     def positions(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Position ids of left-padded rows, as the model's own generate computes them: [B, T], or [4, B, T] with M-RoPE."""

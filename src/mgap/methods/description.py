@@ -58,8 +58,11 @@ class Descriptions:
             max_new_tokens=self.length, num_beams=1, do_sample=False, temperature=1.0, top_p=1.0, top_k=50,
             repetition_penalty=1.0, bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=pad,
         )  # fmt: skip
-        with torch.no_grad():
-            made = backbone.model.generate(**inputs, generation_config=config)[:, inputs["input_ids"].shape[1] :]
+        try:
+            with torch.no_grad():
+                made = backbone.model.generate(**inputs, generation_config=config)[:, inputs["input_ids"].shape[1] :]
+        except (TypeError, ValueError) as error:  # families that cut a picture into tiles need more than its pixels
+            raise ModelError(f"{backbone.name}: its pictures cannot be shown again to describe them ({error})") from error
         return [str(text).strip() for text in backbone.tokenizer.batch_decode(made, skip_special_tokens=True)]
 
     def _pictures(self, main: Inputs, numbers: list[int]) -> Inputs:
