@@ -7,7 +7,7 @@ import torch
 
 import mgap
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
-from mgap.methods.pai import IMPLEMENTATION, raise_scores
+from mgap.methods.pai import IMPLEMENTATION, Boost, attend, raise_scores
 from tests.reference import pai as reference
 
 QUESTIONS = ("Is there a dog in the image?", "What?", "Describe it.", "How many people are there?", "Which colour?")
@@ -127,6 +127,22 @@ def test_a_kernel_that_shows_no_scores_is_refused_by_name(exact, kernel):
         assert not own._forward_pre_hooks
     finally:
         text._attn_implementation = usual
+
+
+def test_a_decoder_that_the_edit_does_not_reach_is_refused(exact, picture):
+    """Its attention gets no argument, changes its scores by itself, or is never called for a block."""
+    block, states = exact.backbone.layers[0].self_attn, torch.randn(3, 1, 4, 2, 16)
+    with pytest.raises(ModelError, match="hand arguments on"):
+        attend(block, *states, torch.ones(1, 1, 2, 2).bool())
+    boost = Boost(torch.ones(1, 2).bool(), 1.0, range(3))
+    with pytest.raises(ModelError, match="softcap"):
+        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), mgap_boost=boost, softcap=50.0)
+    usual, block.config = block.config, deepcopy(block.config)  # this block no longer follows the decoder's configuration
+    try:
+        with exact.using(mgap.PAI(gamma=1.0, start=0)), pytest.raises(ModelError, match="attention of its own"):
+            exact.answer(picture, "What?", max_new_tokens=2)
+    finally:
+        block.config = usual
 
 
 @pytest.mark.parametrize("gamma", [1.0, 1.1])

@@ -75,18 +75,18 @@ def attend(
         plain: tuple[Tensor, None] = ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **more)
         return plain
     boost.done.add(module.layer_idx)
-    last = _attend_last(query[:, :, -1:], key, value, attention_mask[:, :, -1:], more["scaling"], boost)
+    last = _attend_last(query[:, :, -1:], key, value, attention_mask[:, :, -1:], more.get("scaling"), boost)
     if query.shape[2] == 1:
         return last, None
     out, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **more)
     return torch.cat([out[:, :-1], last], dim=1), None
 
 
-def _attend_last(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, boost: Boost) -> Tensor:
+def _attend_last(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None, boost: Boost) -> Tensor:
     """One query a row, with the edit: [B, 1, heads, d]."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scores = (query @ key.transpose(-1, -2)).float() * scaling  # [B, heads, 1, kv]
+    scores = (query @ key.transpose(-1, -2)).float() * (scaling or query.shape[-1] ** -0.5)  # [B, heads, 1, kv]
     visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2  # [B, 1, 1, kv]
     scores = scores.masked_fill(~visible, -torch.inf) if mask.dtype == torch.bool else scores + mask
     shown = boost.keys[:, -key.shape[2] :].to(query.device)  # a sliding window keeps the newest keys only
