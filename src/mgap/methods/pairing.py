@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import DynamicCache
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.rows import ALONG
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Observation, Tap
 from mgap.methods.lanes import lanes_of
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 Call = dict[str, Any]  # named arguments of a forward
 Inputs = dict[str, Tensor]  # as Backbone.encode gives them: left padded, one row a sample
-_ALONG = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")  # [B, T]; the other tensors hold pictures
 
 
 class PairedCache(DynamicCache):
@@ -132,7 +132,7 @@ class Pairing:
 
     def _first(self, kwargs: Call) -> Call:
         features = (kwargs.get("mm_encoder_outputs") or {}).get("image")
-        main: Inputs = {key: kwargs[key] for key in _ALONG if kwargs.get(key) is not None}
+        main: Inputs = {key: kwargs[key] for key in ALONG if kwargs.get(key) is not None}
         main.setdefault("attention_mask", torch.ones_like(main["input_ids"]))
         if features is not None:
             main.update(self.seen)  # pictures as generate was given them; it may have repeated their rows since
@@ -149,7 +149,7 @@ class Pairing:
             positions,
             DynamicCache(config=self.backbone.config) if self.is_aside else None,
         )
-        read: Call = {key: rows[key] for key in _ALONG if key in rows}
+        read: Call = {key: rows[key] for key in ALONG if key in rows}
         read["position_ids"] = positions
         read["mm_encoder_outputs"] = {} if pictures is None else {"image": pictures}
         if self.is_aside:
@@ -159,7 +159,7 @@ class Pairing:
 
     def _next(self, kwargs: Call, cache: PairedCache) -> Call:
         mask, positions = cache.step()
-        token = {key: kwargs[key][:, -1:] for key in _ALONG if key != "attention_mask" and kwargs.get(key) is not None}
+        token = {key: kwargs[key][:, -1:] for key in ALONG if key != "attention_mask" and kwargs.get(key) is not None}
         if self.is_aside:
             cache.waiting = {**token, "attention_mask": mask, "position_ids": positions}
             return kwargs
@@ -182,7 +182,7 @@ class Pairing:
 
     def _positions(self, rows: Inputs, shown: list[Any]) -> Tensor:
         """Of all rows; a grid of patches is needed for every picture in them, and beams have repeated each in its place."""
-        given = {key: value for key, value in rows.items() if key in _ALONG}
+        given = {key: value for key, value in rows.items() if key in ALONG}
         grid = self.seen.get("image_grid_thw")
         if grid is not None and shown:
             grids = [grid.repeat_interleave(len(part.pooler_output) // len(grid), 0) for part in shown]
@@ -213,7 +213,7 @@ def _stack(main: Inputs, branch: Inputs, pad: int) -> Inputs:
     def widen(rows: Inputs, key: str) -> Tensor:
         return F.pad(rows[key], (length - rows[key].shape[1], 0), value=pad if key == "input_ids" else 0)
 
-    return {key: torch.cat([widen(main, key), widen(branch, key)]) for key in _ALONG if key in main}
+    return {key: torch.cat([widen(main, key), widen(branch, key)]) for key in ALONG if key in main}
 
 
 def _join(parts: list[Any], times: int = 1) -> Any:
