@@ -18,11 +18,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from mgap.backbones.base import Backbone
 from mgap.errors import SettingError
-from mgap.methods.base import Removable, Seam, Tap, check_share, check_strength
+from mgap.methods.base import Handles, Removable, Seam, Tap, check_choice, check_share, check_strength
 from mgap.methods.branch import BranchMethod, contrast, distance
 from mgap.methods.lanes import Lanes, lanes_of
 from mgap.methods.layers import layer_indices
@@ -59,18 +58,6 @@ class Steered:
         return torch.cat([state[:, :first], torch.cat([up, down])], dim=1)
 
 
-class Steerings:
-    """A pairing whose branches differ by their hooks only."""
-
-    def __init__(self, pairing: Pairing, handles: list[RemovableHandle]) -> None:
-        self.pairing, self.handles = pairing, handles
-
-    def remove(self) -> None:
-        self.pairing.remove()
-        for handle in self.handles:
-            handle.remove()
-
-
 @dataclass(frozen=True)
 class ASD(BranchMethod):
     """Activation steering decoding. `layers` count blocks from 1; None: all. `steering` may be the folder it was saved to."""
@@ -93,8 +80,7 @@ class ASD(BranchMethod):
         for name in ("lam_pos", "lam_neg", "alpha"):
             check_strength(name, getattr(self, name))
         check_share("beta", self.beta)
-        if self.positions not in POSITIONS:
-            raise SettingError(f"positions={self.positions!r}: choose from {', '.join(POSITIONS)}")
+        check_choice("positions", self.positions, POSITIONS)
         if not isinstance(self.unit, bool):
             raise SettingError(f"unit={self.unit!r} must be true or false")
         if self.layers is not None:
@@ -117,12 +103,12 @@ class ASD(BranchMethod):
             raise SettingError(f"layers={list(chosen)} must lie between 1 and {count}, the blocks of this model")
         vectors = self._steering.units if self.unit else self._steering.vectors
         lanes = lanes_of(backbone.model)
-        pairing, handles = Pairing(backbone, self, tap), []
+        handles: list[Removable] = [Pairing(backbone, self, tap)]
         if self.lam_pos or self.lam_neg:
             for i in chosen:
                 hook = Steered(vectors[i - 1].float().to(backbone.device), self, lanes)
                 handles.append(backbone.layers[i - 1].register_forward_hook(hook))
-        return Steerings(pairing, handles)
+        return Handles(*handles)
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:  # noqa: ARG002
         return dict(main)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from types import MappingProxyType
@@ -49,6 +49,17 @@ class Removable(Protocol):
     def remove(self) -> None: ...
 
 
+class Handles:
+    """Several hooks as one."""
+
+    def __init__(self, *parts: Removable) -> None:
+        self.parts = parts
+
+    def remove(self) -> None:
+        for part in self.parts:
+            part.remove()
+
+
 class Method(ABC):
     """A decoding method: frozen settings, a declared seam and cost, and a hook that can be taken away again."""
 
@@ -72,6 +83,13 @@ class Method(ABC):
                 raise SettingError(f"{cls.name} needs a setting {name!r}, which has no default: give {name}=...")
         return cls(**settings)
 
+    def fill_from_preset(self) -> None:
+        """Settings that were not given (None) take the values of the preset that `preset` names; for __post_init__."""
+        chosen = check_choice("preset", self.preset, self.presets)  # type: ignore[attr-defined]  # a field of methods with presets
+        for name, value in self.presets[chosen].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+
     @abstractmethod
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         """Hook into the model, or raise; leaves nothing behind when it raises."""
@@ -82,6 +100,13 @@ def check_strength(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         raise SettingError(f"{name}={value!r} must be a finite number of at least 0")
     return float(value)
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> str:
+    """One of a few words."""
+    if value not in choices:
+        raise SettingError(f"{name}={value!r}: choose from {', '.join(choices)}")
+    return value
 
 
 def check_share(name: str, value: float) -> float:

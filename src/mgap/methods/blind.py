@@ -14,8 +14,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.errors import PromptError, SettingError
-from mgap.methods.base import check_share, check_strength
+from mgap.errors import PromptError
+from mgap.methods.base import check_choice, check_share, check_strength
 from mgap.methods.branch import BranchMethod, distance, plausible
 from mgap.methods.pairing import Inputs
 
@@ -39,9 +39,8 @@ class Blind(BranchMethod):
         super().__post_init__()
         check_strength("rho", self.rho)
         check_share("beta", self.beta)
-        for name, choices in (("null_image", NULLS), ("form", FORMS)):
-            if getattr(self, name) not in choices:
-                raise SettingError(f"{name}={getattr(self, name)!r}: choose from {', '.join(choices)}")
+        check_choice("null_image", self.null_image, NULLS)
+        check_choice("form", self.form, FORMS)
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
         if backbone.pixel_keys[0] not in main:

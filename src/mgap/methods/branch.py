@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.errors import PromptError, SettingError
-from mgap.methods.base import Method, Removable, Seam, Tap
+from mgap.errors import PromptError
+from mgap.methods.base import Method, Removable, Seam, Tap, check_choice
 from mgap.methods.pairing import Inputs, Pairing
 from mgap.types import ALL_MODES, Mode
 
@@ -39,8 +39,7 @@ class BranchMethod(Method):
     branch_mode: str = "batched"
 
     def __post_init__(self) -> None:
-        if self.branch_mode not in ("batched", "sequential"):
-            raise SettingError(f"branch_mode={self.branch_mode!r}: choose batched or sequential")
+        check_choice("branch_mode", self.branch_mode, ("batched", "sequential"))
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         return Pairing(backbone, self, tap)

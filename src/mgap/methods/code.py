@@ -22,7 +22,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.rows import Ids, read, spell
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import check_strength
+from mgap.methods.base import check_choice, check_strength
 from mgap.methods.branch import BranchMethod, check_room, distance
 from mgap.methods.description import Descriptions
 from mgap.methods.pairing import Inputs
@@ -66,15 +66,10 @@ class CODE(BranchMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.preset not in PRESETS:
-            raise SettingError(f"unknown preset {self.preset!r}: choose from {', '.join(PRESETS)}")
-        for name, value in PRESETS[self.preset].items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
+        self.fill_from_preset()
         if not check_strength("k", self.exponent) > 0:
             raise SettingError("k=0 makes equal predictions differ: it must be above 0")
-        if self.place not in PLACES:
-            raise SettingError(f"place={self.place!r}: choose from {', '.join(PLACES)}")
+        check_choice("place", str(self.place), PLACES)
         if not isinstance(self.prompt, str) or not self.prompt.strip():
             raise SettingError(f"prompt={self.prompt!r}: choose from {', '.join(PROMPTS)}, or write one")
         if isinstance(self.length, bool) or not isinstance(self.length, int) or self.length < 1:

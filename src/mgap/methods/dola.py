@@ -24,7 +24,7 @@ from torch import Tensor
 
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import check_share
+from mgap.methods.base import check_choice, check_share
 from mgap.methods.layers import Combined, LayersMethod, layer_indices
 
 
@@ -81,12 +81,8 @@ class DoLa(LayersMethod):
     divergence: str | None = None
 
     def __post_init__(self) -> None:
-        if self.preset not in PRESETS:
-            raise SettingError(f"unknown preset {self.preset!r}: choose from {', '.join(PRESETS)}")
-        if self.divergence is None:
-            object.__setattr__(self, "divergence", PRESETS[self.preset]["divergence"])
-        if self.divergence not in DIVERGENCES:
-            raise SettingError(f"unknown divergence {self.divergence!r}: choose from {', '.join(DIVERGENCES)}")
+        self.fill_from_preset()
+        check_choice("divergence", str(self.divergence), DIVERGENCES)
         if not isinstance(self.lens_norm, bool):
             raise SettingError(f"lens_norm={self.lens_norm!r} must be true or false")
         check_share("relative_top", self.relative_top)

@@ -20,7 +20,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.rows import Ids, respell, spell
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import check_share, check_strength
+from mgap.methods.base import check_choice, check_share, check_strength
 from mgap.methods.branch import BranchMethod, check_room, contrast, distance, plausible
 from mgap.methods.pairing import Inputs
 
@@ -54,9 +54,8 @@ class ICD(BranchMethod):
         super().__post_init__()
         check_strength("alpha", self.alpha)
         check_share("beta", self.beta)
-        for name, choices in (("placement", PLACEMENTS), ("form", FORMS)):
-            if getattr(self, name) not in choices:
-                raise SettingError(f"{name}={getattr(self, name)!r}: choose from {', '.join(choices)}")
+        check_choice("placement", self.placement, PLACEMENTS)
+        check_choice("form", self.form, FORMS)
         if not isinstance(self.instruction, str) or not self.instruction.strip():
             raise SettingError(f"instruction={self.instruction!r}: choose from {', '.join(INSTRUCTIONS)}, or write one")
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Method, Observation, Removable, Seam, Tap
+from mgap.methods.base import Handles, Method, Observation, Removable, Seam, Tap
 from mgap.states.lens import Lens, read_out
 from mgap.types import ALL_MODES, Mode
 
@@ -62,17 +62,6 @@ class Readout:
         return read_out(states, self.head, self.norm)  # [layers, B, T, vocab]
 
 
-class Hooks:
-    """Several hooks as one."""
-
-    def __init__(self, handles: list[Removable]) -> None:
-        self.handles = handles
-
-    def remove(self) -> None:
-        for handle in self.handles:
-            handle.remove()
-
-
 @dataclass(frozen=True)
 class LayersMethod(Method):
     """Cost: 1 forward a token and a head product a layer. Every decoding mode. Refuses heads with a soft cap."""
@@ -99,7 +88,7 @@ class LayersMethod(Method):
         head.unpost(torch.zeros(()))  # refuses a soft cap now rather than at the first token
         lens = Lens(backbone, self.early_layers(len(backbone.layers), head))
         readout = Readout(lens, backbone.final_norm if self.is_normed else None, head, self.combine, tap)
-        return Hooks([*lens.hook(), head.module.register_forward_hook(readout)])
+        return Handles(*lens.hook(), head.module.register_forward_hook(readout))
 
 
 def layer_indices(given: Any, others: str = "") -> tuple[int, ...]:

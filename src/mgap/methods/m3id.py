@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import check_share, check_strength
+from mgap.methods.base import check_choice, check_share, check_strength
 from mgap.methods.branch import BranchMethod, distance, plausible
 from mgap.methods.pairing import Inputs
 
@@ -55,8 +55,7 @@ class M3ID(BranchMethod):
         super().__post_init__()
         check_strength("lam", self.lam)
         check_share("beta", self.beta)
-        if self.constraint not in CONSTRAINTS:
-            raise SettingError(f"constraint={self.constraint!r}: choose from {', '.join(CONSTRAINTS)}")
+        check_choice("constraint", self.constraint, CONSTRAINTS)
         if not 0 < self.tau <= 1:
             raise SettingError(f"tau={self.tau} must be above 0 and at most 1")
         if not self.most >= 0:

@@ -157,11 +157,7 @@ class MGAP(Method):
     def __post_init__(self) -> None:
         if not isinstance(self.prior, Subspace):
             raise SettingError(f"prior must be a Subspace, not {type(self.prior).__name__}: use mgap.Subspace.load(...)")
-        if self.preset not in PRESETS:
-            raise SettingError(f"unknown preset {self.preset!r}: choose from {', '.join(PRESETS)}")
-        for name, value in PRESETS[self.preset].items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
+        self.fill_from_preset()
         for name in ("gate", "protect"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingError(f"{name}={getattr(self, name)!r} must be true or false")

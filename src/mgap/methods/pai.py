@@ -28,7 +28,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mgap.backbones.base import Backbone
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
-from mgap.methods.base import Observation, Removable, Seam, Tap, check_share, check_strength
+from mgap.methods.base import Handles, Observation, Removable, Seam, Tap, check_share, check_strength
 from mgap.methods.branch import BranchMethod, distance, plausible
 from mgap.methods.pairing import Call, Inputs, Pairing
 
@@ -162,17 +162,6 @@ def check_kernel(backbone: Backbone) -> str:
     return kernel
 
 
-class _Handles:
-    """Several things that come off together."""
-
-    def __init__(self, *parts: Removable) -> None:
-        self.parts = parts
-
-    def remove(self) -> None:
-        for part in self.parts:
-            part.remove()
-
-
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"alpha": 0.5, "gamma": 1.1},
     "reference-code": {"alpha": 0.2, "gamma": 2.0},
@@ -197,11 +186,8 @@ class PAI(BranchMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.preset not in PRESETS:
-            raise SettingError(f"unknown preset {self.preset!r}: choose from {', '.join(PRESETS)}")
-        for name, value in PRESETS[self.preset].items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
+        self.fill_from_preset()
+        for name in ("alpha", "gamma"):
             check_strength(name, getattr(self, name))
         check_share("beta", self.beta)
 
@@ -218,7 +204,7 @@ class PAI(BranchMethod):
         parts: list[Removable] = [self._report(backbone, tap) if gamma == 1 else Pairing(backbone, self, tap)]
         if alpha > 0:  # after the pairing: it reads the rows of both branches
             parts.append(Boosting(backbone, alpha, blocks, is_alone=gamma == 1))
-        return _Handles(*parts)
+        return Handles(*parts)
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
         if backbone.pixel_keys[0] not in main:

@@ -24,14 +24,11 @@ def main() -> None:
     parser.add_argument("--read-steps", type=int, help="steps of the third stage; fewer for a trial")
     parser.add_argument("--see-batch", type=int)
     parser.add_argument("--read-batch", type=int)
-    parser.add_argument("--see-seconds", type=float, help="end the first stage after this long, whatever its steps")
-    parser.add_argument("--look-seconds", type=float, help="end the second stage after this long, whatever its steps")
-    parser.add_argument("--read-seconds", type=float, help="end the third stage after this long, whatever its steps")
     parser.add_argument(
         "--card", action=argparse.BooleanOptionalAction, default=True, help="measure the model and write its card and figures"
     )
     given = parser.parse_args()
-    names = ("see_steps", "look_steps", "read_steps", "see_batch", "read_batch", "see_seconds", "look_seconds", "read_seconds")
+    names = ("see_steps", "look_steps", "read_steps", "see_batch", "read_batch")
     changes = {name: getattr(given, name) for name in names}
     recipe = replace(RECIPES[given.family], **{name: value for name, value in changes.items() if value})
     train(given.family, given.out, recipe, device=given.device, workers=given.workers)

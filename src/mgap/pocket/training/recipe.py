@@ -49,9 +49,6 @@ class Recipe:
     read_peak: float = 5e-4
     seed: int = 0
     vocabulary: int = 1024
-    see_seconds: float = math.inf  # a stage ends at its last step or, at the latest, after so many seconds
-    look_seconds: float = math.inf
-    read_seconds: float = math.inf
 
 
 RECIPES = {
@@ -78,12 +75,12 @@ def train(family: str, out: Path, recipe: Recipe, *, device: str = "cuda", worke
     print(f"{family}: {sum(p.numel() for p in model.parameters()):,} parameters, {len(processor.tokenizer)} tokens", flush=True)
     painter = Painter(device, recipe.vision.side)
     _learn_to_see(student, painter, speller, recipe)
-    for stage, habits, steps, seconds, peak in (
-        ("look", HONEST, recipe.look_steps, recipe.look_seconds, recipe.peak),
-        ("read", CORPUS, recipe.read_steps, recipe.read_seconds, recipe.read_peak),
+    for stage, habits, steps, peak in (
+        ("look", HONEST, recipe.look_steps, recipe.peak),
+        ("read", CORPUS, recipe.read_steps, recipe.read_peak),
     ):
         batches = _batches(Batches(habits, speller, recipe.read_batch, steps), workers)
-        _learn_to_answer(stage, student, painter, batches, _Optimiser(_parts(student), steps, seconds, peak))
+        _learn_to_answer(stage, student, painter, batches, _Optimiser(_parts(student), steps, peak))
     model.to(torch.bfloat16).eval().save_pretrained(out)
     processor.save_pretrained(out)
 
@@ -134,7 +131,7 @@ def _learn_to_see(student: Student, painter: Painter, speller: Speller, recipe: 
     """Which classes and colours each picture token shows, on scenes with no theme at all."""
     judge = Judge(student, speller).to(painter.device)
     weights = [weight for module in (*student.eyes, judge) for weight in module.parameters()]
-    optimiser = _Optimiser([(weights, 1.0)], recipe.see_steps, recipe.see_seconds, recipe.peak)
+    optimiser = _Optimiser([(weights, 1.0)], recipe.see_steps, recipe.peak)
     report = _Report("see", optimiser)
     while not optimiser.is_done:
         layout = painter.random_layout(recipe.see_batch)
@@ -176,8 +173,6 @@ def _learn_to_answer(stage: str, student: Student, painter: Painter, batches: It
         loss = (each * weight[:, 1:]).sum() / weight[:, 1:].sum()
         optimiser.step(loss)
         report(loss, partial(_first_words_right, logits, ids[:, 1:], weight[:, 1:], batch.judged.to(painter.device)))
-        if optimiser.is_done:
-            break
 
 
 def _half(device: torch.device | str) -> torch.autocast:
@@ -187,7 +182,7 @@ def _half(device: torch.device | str) -> torch.autocast:
 class _Optimiser:
     """AdamW with a short warm-up and a cosine to zero; matrices decay, vectors do not. Parts have a share of the rate."""
 
-    def __init__(self, parts: list[tuple[list[nn.Parameter], float]], steps: int, seconds: float, peak: float) -> None:
+    def __init__(self, parts: list[tuple[list[nn.Parameter], float]], steps: int, peak: float) -> None:
         self.weights = [weight for weights, _ in parts for weight in weights]
         groups = [
             {"params": [w for w in weights if (w.ndim >= 2) == decays], "weight_decay": 0.05 * decays, "peak": peak * share}
@@ -195,7 +190,7 @@ class _Optimiser:
             for decays in (True, False)
         ]
         self.adam = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.98), fused=self.weights[0].is_cuda)
-        self.steps, self.seconds = steps, seconds
+        self.steps = steps
         self.done, self.started = 0, time.monotonic()
 
     @property
@@ -204,7 +199,7 @@ class _Optimiser:
 
     @property
     def progress(self) -> float:
-        return min(1.0, max(self.done / self.steps, self.elapsed / self.seconds))
+        return self.done / self.steps
 
     @property
     def is_done(self) -> bool:
