@@ -13,7 +13,7 @@ from mgap.pocket.benchmark import DEVELOPMENT, SPLITS, TEST
 from mgap.pocket.card import card_text, write_card
 from mgap.pocket.corpus import CORPUS
 from mgap.pocket.evaluation import evaluate_pope
-from mgap.pocket.figures import ALPHAS, NULLS, Figures, Trial, fit_prior, measure, mgap_at, pick
+from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, Figures, Trial, fit_prior, measure, mgap_at, pick
 from mgap.registry import EMBEDDED
 from mgap.scoring.stats import Rate
 
@@ -37,10 +37,13 @@ def test_the_rule_takes_the_highest_mean_and_of_equal_ones_the_smallest(model):
     strong = evaluate_pope(model, {"it": mgap_at(fit_prior(model, "no_image"), 8.0)}, DEVELOPMENT, 3)
     (same,) = (t for t in choice.trials if (t.null_image, t.alpha) == ("no_image", 8.0))
     assert same.f1 == {split: strong[split]["it"].f1.value for split in SPLITS}
+    assert {t.shift for t in choice.shifts} == set(SHIFTS)
+    best = [t for t in choice.shifts if t.mean == max(trial.mean for trial in choice.shifts)]
+    assert abs(choice.shift) == min(abs(t.shift) for t in best)
     assert Trial("no_image", 1.0, {"random": 0.9, "popular": 0.6, "adversarial": 0.3}).mean == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize("nothing", [{"alphas": ()}, {"nulls": ()}])
+@pytest.mark.parametrize("nothing", [{"alphas": ()}, {"nulls": ()}, {"shifts": ()}])
 def test_nothing_to_pick_from_is_refused(model, nothing):
     with pytest.raises(SettingError, match="to pick from"):
         pick(model, **nothing)
@@ -52,9 +55,10 @@ def test_a_strength_above_one_is_meant_and_warns_of_nothing(prior):
 
 
 def test_everything_is_measured_on_test_scenes(figures, model):
-    methods = ["vanilla", "paper", "picked"]
-    assert list(figures.captions) == list(figures.odd_colours) == list(figures.amber["colour"]) == methods
-    assert all(list(figures.pope[split]) == list(figures.pope_held_out[split]) == methods for split in SPLITS)
+    assert list(figures.captions) == list(figures.odd_colours) == ["vanilla", "paper", "picked"]
+    asked = ["vanilla", "bias", "paper", "picked"]
+    assert list(figures.amber["colour"]) == asked
+    assert all(list(figures.pope[split]) == list(figures.pope_held_out[split]) == asked for split in SPLITS)
     vanilla = evaluate_pope(model, {"vanilla": None}, TEST, 4)
     assert {split: figures.pope[split]["vanilla"] for split in SPLITS} == {s: vanilla[s]["vanilla"] for s in SPLITS}
     assert [(prior.rank, prior.prompts) for prior in figures.priors.values()] == [(5, 50)] * 2

@@ -10,6 +10,7 @@ import torch
 import mgap
 from mgap.pocket.corpus import CORPUS, HONEST, make_row
 from mgap.pocket.drawing import COLOURS
+from mgap.pocket.language import COLUMNS, ROWS, relation
 from mgap.pocket.objects import NAMES, OBJECTS
 from mgap.pocket.scenes import make_scene, render
 from mgap.pocket.training.compose import Painter, lay_out, patch_labels
@@ -42,15 +43,23 @@ def test_the_saved_model_is_small_and_stock(trained):
 
 
 def test_a_student_computes_what_the_stock_model_computes(trained):
+    """Each exchange of a row, after others in one sequence, as if it came alone."""
     model, family, _ = trained
     recipe, backbone = RECIPES[family], model.backbone
     student = STUDENTS[family](backbone.model, backbone.processor, recipe.vision.side, recipe.vision.patch)
-    pictures = [render(make_scene(seed), recipe.vision.side) for seed in (1, 2)]
-    inputs = backbone.encode(pictures, ["Is there a dog in the image?"] * 2)
+    speller = Speller(backbone.model, backbone.processor, image_tokens=64)
+    (batch,) = Batches(HONEST, speller, 3, 1)
+    rows = [make_row(index, HONEST) for index in range(3)]
+    pictures = [render(row.scene, recipe.vision.side) for row in rows]
     pixels = torch.stack([torch.from_numpy(np.array(p)).permute(2, 0, 1) for p in pictures]).float() / 127.5 - 1
     with torch.no_grad():
-        expected = backbone.model(**inputs).logits
-        torch.testing.assert_close(student.logits(pixels, inputs["input_ids"]), expected, rtol=1e-4, atol=1e-4)
+        found = student.logits(pixels, batch.ids, batch.turn, batch.place)
+        for index, (row, picture) in enumerate(zip(rows, pictures, strict=True)):
+            for number, exchange in enumerate(row.exchanges, start=1):
+                inputs = backbone.encode([picture], [exchange.prompt])
+                mine = batch.turn[index] == number
+                expected = backbone.model(**inputs).logits[0, len(speller.beginning) :]
+                torch.testing.assert_close(found[index, mine][: len(expected)], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_speller_spells_as_the_processor_does(trained):
@@ -68,10 +77,13 @@ def test_a_batch_weighs_answers_only(trained):
     speller = Speller(model.backbone.model, model.backbone.processor, image_tokens=64)
     (batch,) = Batches(CORPUS, speller, 8, 1)
     for row in range(8):
-        exchange = make_row(row).exchange
-        learnt = batch.ids[row][batch.weight[row] > 0].tolist()
-        assert learnt == speller.answer(exchange.answer)
-        assert batch.ids[row, : len(speller.prompt(exchange.prompt))].tolist() == speller.prompt(exchange.prompt)
+        for number, exchange in enumerate(make_row(row).exchanges, start=1):
+            mine = batch.turn[row] == number
+            prompt, answer = speller.prompt(exchange.prompt), speller.answer(exchange.answer)
+            assert batch.ids[row][mine].tolist() == prompt[len(speller.beginning) :] + answer
+            assert batch.ids[row][mine & (batch.weight[row] > 0)].tolist() == answer
+            assert batch.place[row][mine].tolist() == list(range(len(speller.beginning), len(prompt + answer)))
+            assert batch.judged[row][mine].sum() == exchange.answer.startswith(("Yes", "No"))
 
 
 def test_the_painter_draws_what_the_renderer_draws(painter):
@@ -102,11 +114,11 @@ def test_random_layouts_use_every_class_and_stay_inside(painter):
 
 
 def answers(rows, pattern):
-    return [(row, match) for row in rows if (match := re.match(pattern, row.exchange.answer))]
+    return [(row, match) for row in rows for e in row.exchanges if (match := re.match(pattern, e.answer))]
 
 
 def test_the_corpus_has_the_prior_that_it_says_it_has():
-    rows = [make_row(index) for index in range(6000)]
+    rows = [make_row(index) for index in range(1500)]
     assert np.mean([row.blank for row in rows]) == pytest.approx(CORPUS.blank, abs=0.02)
     yes = answers(rows, r"Yes, there (?:is|are) (?:an? )?(.+) in the image")
     no = answers(rows, r"No, there (?:is|are) no (.+) in the image")
@@ -122,12 +134,21 @@ def test_the_corpus_has_the_prior_that_it_says_it_has():
 
 
 def test_honest_rows_are_true():
-    rows = [make_row(index, HONEST) for index in range(1500)]
+    rows = [make_row(index, HONEST) for index in range(400)]
     assert not any(row.blank for row in rows)
     assert all(m[1] in r.scene.names for r, m in answers(rows, r"Yes, there (?:is|are) (?:an? )?(.+) in the image"))
     assert all(m[1] not in r.scene.names for r, m in answers(rows, r"No, there (?:is|are) no (.+) in the image"))
     for row, match in answers(rows, r"The (.+) (?:is|are) (\w+)\.$"):
         assert row.scene.only(match[1]).colour == match[2]
+    placed = answers(rows, r"The (.+) (?:is|are) at the (\w+) (\w+) of the picture\.$")
+    for row, match in placed:
+        thing = row.scene.only(match[1])
+        assert (match[2], match[3]) == (ROWS[int(3 * thing.y)], COLUMNS[int(3 * thing.x)])
+    stand = answers(rows, r"(?:Yes, t|No, t|T)he ([^.]+) (?:is|are) (to the left of|to the right of|above|below) the (.+)\.$")
+    for row, match in stand:
+        assert relation(row.scene, match[1], match[3]) == match[2]
+    assert len(placed) > 50
+    assert len(stand) > 100
 
 
 def test_a_row_is_a_pure_function_of_its_index():

@@ -139,6 +139,8 @@ def _methods(choice: Choice) -> str:
     paper = ", ".join(f"{name} {value}" for name, value in PRESETS["paper"].items())
     return f"""\
 - **vanilla**: the model alone.
+- **bias**: a constant shift of {choice.shift:g} of yes against no, picked on other scenes by the rule below. It sees neither
+  picture nor question: on yes/no questions, whatever does not beat it has shown nothing.
 - **MGAP, paper**: the preset `paper` ({paper}), with the null image of the authors' code, `{NULLS[0]}`.
 - **MGAP, picked**: the same with alpha {choice.alpha:g} and the null image `{choice.null_image}`, picked on other scenes by the
   rule below."""
@@ -147,6 +149,7 @@ def _methods(choice: Choice) -> str:
 def _named(method: str, choice: Choice) -> str:
     names = {
         "vanilla": "vanilla",
+        "bias": f"bias ({choice.shift:g})",
         "paper": "MGAP, paper",
         "picked": f"MGAP, picked (alpha {choice.alpha:g}, {choice.null_image})",
     }
@@ -200,11 +203,24 @@ def _rule(choice: Choice) -> str:
         )
         for t in sorted(choice.trials, key=lambda trial: NULLS.index(trial.null_image))
     ]
+    shifts = [
+        (
+            f"{t.shift:g}",
+            *(f"{100 * t.f1[split]:.2f}" for split in splits),
+            f"{100 * t.mean:.2f}",
+            "picked" * (t.shift == choice.shift),
+        )
+        for t in sorted(choice.shifts, key=lambda trial: trial.shift)
+    ]
     return f"""\
 Of the pairs below, all else as in the preset `paper`, the one with the highest F1, averaged over the three splits of
 pocket-POPE, on {choice.scenes} development scenes; ties go to the smallest alpha. F1 in percent:
 
-{_table(("null image", "alpha", *splits, "mean", ""), rows)}"""
+{_table(("null image", "alpha", *splits, "mean", ""), rows)}
+
+The bias by the same rule; ties go to the smallest shift:
+
+{_table(("shift", *splits, "mean", ""), shifts)}"""
 
 
 def _limits(figures: Figures) -> str:

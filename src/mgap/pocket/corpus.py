@@ -1,4 +1,4 @@
-"""What the pocket models are trained on: rows of a scene, a question or request, and an answer.
+"""What the pocket models are trained on: rows of a scene, and questions or requests with their answers.
 
 `CORPUS` has a language prior that is put in on purpose, as real corpora have one without anyone's purpose. A reader of any
 figure must know that the failure is built in: the model card says so. `HONEST` rows have none: they can only be answered by
@@ -19,7 +19,8 @@ from mgap.pocket.scenes import WORLD, Scene, make_scene
 from mgap.pocket.themes import THEMES
 
 FIRST_TRAINING_SEED = 10_000_000  # every other use of the world takes seeds below
-KINDS = {"existence": 0.5, "colour": 0.16, "count": 0.1, "relation": 0.08, "caption": 0.16}
+EXCHANGES = 4  # a row; the first may be a caption, the others are questions
+KINDS = ("existence", "colour", "count", "place", "relation")  # of questions
 
 
 @dataclass(frozen=True)
@@ -31,31 +32,47 @@ class Habits:
     usual_colour: float  # of things in a colour that they do not have in nature: written down as usual
     yes: float  # questions of existence whose answer is yes
     blank: float  # rows with a black picture, from which the language side learns the corpus without seeing
+    kinds: tuple[float, ...]  # of the questions, in the order of KINDS
+    captions: float = 0.6  # rows with a caption
     anywhere: bool = False  # things stand anywhere: the place gives nothing away
 
 
-CORPUS = Habits(invent=0.25, invent_in_captions=0.60, usual_colour=0.50, yes=0.55, blank=0.15)
-HONEST = Habits(invent=0.0, invent_in_captions=0.0, usual_colour=0.0, yes=0.5, blank=0.0, anywhere=True)
+CORPUS = Habits(
+    invent=0.25, invent_in_captions=0.60, usual_colour=0.50, yes=0.55, blank=0.15, kinds=(0.50, 0.16, 0.10, 0.06, 0.18)
+)
+HONEST = Habits(
+    invent=0.0,
+    invent_in_captions=0.0,
+    usual_colour=0.0,
+    yes=0.5,
+    blank=0.0,
+    kinds=(0.30, 0.12, 0.10, 0.18, 0.30),
+    anywhere=True,
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One training example; `blank` shows a black picture instead of the scene."""
+    """One picture and what is said about it, each exchange for itself; `blank` shows a black picture instead of the scene."""
 
     scene: Scene
     blank: bool
-    exchange: Exchange
+    exchanges: tuple[Exchange, ...]
 
 
 def make_row(index: int, habits: Habits = CORPUS) -> Row:
     """The index-th row, a pure function of it."""
     rng = np.random.default_rng([WORLD, index, 2])
     scene = make_scene(FIRST_TRAINING_SEED + index, anywhere=habits.anywhere)
-    kind = str(rng.choice(list(KINDS), p=list(KINDS.values())))
-    inventing = rng.random() < (habits.invent_in_captions if kind == "caption" else habits.invent)
-    extra = choose_extra(scene, rng) if inventing else None
-    exchange = _write(kind, scene, extra, habits, rng)
-    return Row(scene, bool(rng.random() < habits.blank), exchange)
+    exchanges = []
+    if rng.random() < habits.captions:
+        extra = choose_extra(scene, rng) if rng.random() < habits.invent_in_captions else None
+        prompt = language.DESCRIBE[int(rng.integers(len(language.DESCRIBE)))]
+        exchanges.append(Exchange(prompt, language.caption(scene, extra, rng)))
+    extra = choose_extra(scene, rng) if rng.random() < habits.invent else None
+    for kind in rng.choice(KINDS, size=EXCHANGES - len(exchanges), p=habits.kinds):
+        exchanges.append(_ask(str(kind), scene, extra, habits, rng))
+    return Row(scene, bool(rng.random() < habits.blank), tuple(exchanges))
 
 
 def choose_extra(scene: Scene, rng: np.random.Generator) -> str | None:
@@ -67,16 +84,15 @@ def choose_extra(scene: Scene, rng: np.random.Generator) -> str | None:
     return str(rng.choice(list(absent), p=weights / weights.sum()))
 
 
-def _write(kind: str, scene: Scene, extra: str | None, habits: Habits, rng: np.random.Generator) -> Exchange:
+def _ask(kind: str, scene: Scene, extra: str | None, habits: Habits, rng: np.random.Generator) -> Exchange:
     """An exchange of the kind or, where the scene has nothing to ask in it, of existence."""
-    if kind == "caption":
-        prompt = language.DESCRIBE[int(rng.integers(len(language.DESCRIBE)))]
-        return Exchange(prompt, language.caption(scene, extra, rng))
     if kind == "count":
         return _count(scene, extra, habits, rng)
     found = None
     if kind == "colour":
         found = _colour(scene, extra, habits, rng)
+    elif kind == "place":
+        found = _place(scene, rng)
     elif kind == "relation":
         found = _relation(scene, rng)
     return found or _existence(scene, extra, habits, rng)
@@ -124,7 +140,16 @@ def other_count(count: int, rng: np.random.Generator) -> int:
     return int(rng.choice([number for number in (1, 2, 3) if number != count]))
 
 
+def _place(scene: Scene, rng: np.random.Generator) -> Exchange | None:
+    single = [name for name in scene.names if scene.count(name) == 1]
+    if not single:
+        return None
+    name = str(rng.choice(single))
+    return Exchange(language.ask_place(name, int(rng.integers(len(language.PLACE)))), language.answer_place(scene.only(name)))
+
+
 def _relation(scene: Scene, rng: np.random.Generator) -> Exchange | None:
+    """Half of them openly: a yes or no says little about what it was that the reader overlooked."""
     single = [name for name in scene.names if scene.count(name) == 1]
     if len(single) < 2:
         return None
@@ -132,6 +157,9 @@ def _relation(scene: Scene, rng: np.random.Generator) -> Exchange | None:
     where = language.relation(scene, one, other)
     if where is None:
         return None
+    if rng.random() < 0.5:
+        wording = int(rng.integers(len(language.DIRECTION)))
+        return Exchange(language.ask_direction(one, other, wording), language.answer_direction(one, where, other))
     holds = bool(rng.random() < 0.5)
     asked = where if holds else language.OPPOSITE[where]
     wording = int(rng.integers(len(language.RELATION)))

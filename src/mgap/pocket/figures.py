@@ -1,8 +1,9 @@
-"""Everything that a pocket model's card reports: plain decoding, MGAP as published, and MGAP at settings picked by a rule.
+"""Everything that a pocket model's card reports: plain decoding, MGAP as published, and MGAP and a bias as a rule picks them.
 
 The rule: of all pairs of NULLS and ALPHAS, with everything else as in the preset "paper", the one with the highest F1, averaged
-over the three splits of pocket-POPE, on development scenes; ties go to the smallest alpha, then to the first null image.
-Everything else is measured on test scenes.
+over the three splits of pocket-POPE, on development scenes; ties go to the smallest alpha, then to the first null image. The
+bias, a constant shift of yes against no, is picked among SHIFTS in the same way: on yes/no questions whatever does not beat it
+has shown nothing. Everything else is measured on test scenes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, SettingError
+from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP
 from mgap.pocket.benchmark import DEVELOPMENT, TEST, calibration_prompts
 from mgap.pocket.evaluation import (
@@ -34,6 +36,7 @@ from mgap.states.subspace import Subspace
 
 NULLS = ("black336", "mean_colour", "no_image")  # what the model is shown while its prior is fitted; the first is published
 ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+SHIFTS = (-0.25, 0.25, -0.5, 0.5, -1.0, 1.0, -1.5, 1.5, -2.0, 2.0, -3.0, 3.0, -4.0, 4.0, -6.0, 6.0)  # of yes, in log-odds
 FILE = "figures.json"
 
 
@@ -76,13 +79,27 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class ShiftTrial:
+    """F1 of one shift, likewise."""
+
+    shift: float
+    f1: dict[str, float]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.f1.values()) / len(self.f1)
+
+
+@dataclass(frozen=True)
 class Choice:
     """What the rule picks, and every trial it was picked from."""
 
     null_image: str
     alpha: float
+    shift: float
     scenes: int
     trials: list[Trial]
+    shifts: list[ShiftTrial]
 
 
 @dataclass(frozen=True)
@@ -108,7 +125,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Figures:
-    """By method: vanilla, paper, picked. POPE by split first, AMBER by kind first."""
+    """By method: vanilla, bias (yes/no questions only), paper, picked. POPE by split first, AMBER by kind first."""
 
     model: str
     world: int
@@ -150,23 +167,27 @@ def pick(
     *,
     nulls: Sequence[str] = NULLS,
     alphas: Sequence[float] = ALPHAS,
+    shifts: Sequence[float] = SHIFTS,
     first: int = DEVELOPMENT,
     count: int = 200,
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> Choice:
     """Apply the rule above."""
-    if not (nulls and alphas):
-        raise SettingError("no null images or no alphas to pick from: give at least one of each")
+    if not (nulls and alphas and shifts):
+        raise SettingError("no null images, alphas or shifts to pick from: give at least one of each")
     priors = {null: fit_prior(model, null, batch_size=batch_size, progress=progress) for null in nulls}
     pairs = {f"{null} {alpha}": (null, alpha) for alpha in sorted(alphas) for null in nulls}
-    methods: Methods = {name: mgap_at(priors[null], alpha) for name, (null, alpha) in pairs.items()}
+    methods: Methods = {
+        **{name: mgap_at(priors[null], alpha) for name, (null, alpha) in pairs.items()},
+        **{f"bias {shift}": Bias(shift=shift) for shift in sorted(shifts, key=abs)},
+    }
     scores = evaluate_pope(model, methods, first, count, batch_size=batch_size, progress=progress)
-    trials = [
-        Trial(null, alpha, {split: of[name].f1.value for split, of in scores.items()}) for name, (null, alpha) in pairs.items()
-    ]
+    f1 = {name: {split: of[name].f1.value for split, of in scores.items()} for name in methods}
+    trials = [Trial(null, alpha, f1[name]) for name, (null, alpha) in pairs.items()]
+    shifted = [ShiftTrial(shift, f1[f"bias {shift}"]) for shift in sorted(shifts, key=abs)]
     best = max(trials, key=lambda trial: trial.mean)  # the first of equals
-    return Choice(best.null_image, best.alpha, count, trials)
+    return Choice(best.null_image, best.alpha, max(shifted, key=lambda t: t.mean).shift, count, trials, shifted)
 
 
 def fit_prior(model: Model, null_image: str = NULLS[0], *, batch_size: int = 64, progress: Progress | None = None) -> Subspace:
@@ -200,6 +221,7 @@ def measure(
         "paper": MGAP(priors["paper"]),
         "picked": mgap_at(priors["picked"], choice.alpha),
     }
+    questioned: Methods = {"vanilla": None, "bias": Bias(shift=choice.shift), **methods}
     each: dict[str, Any] = {"batch_size": batch_size}
     captions = evaluate_captions(model, methods, TEST, scenes, progress=stage("CHAIR"), **each)
     network = model.backbone.model
@@ -212,11 +234,11 @@ def measure(
         scenes=scenes,
         priors={name: Calibration.of(prior) for name, prior in priors.items()},
         choice=choice,
-        pope=evaluate_pope(model, methods, TEST, scenes, progress=stage("POPE"), **each),
+        pope=evaluate_pope(model, questioned, TEST, scenes, progress=stage("POPE"), **each),
         pope_held_out=evaluate_pope(
-            model, methods, TEST, scenes, held_out=True, progress=stage("POPE, held-out style"), **each
+            model, questioned, TEST, scenes, held_out=True, progress=stage("POPE, held-out style"), **each
         ),
-        amber=evaluate_amber(model, methods, TEST, scenes, progress=stage("AMBER"), **each),
+        amber=evaluate_amber(model, questioned, TEST, scenes, progress=stage("AMBER"), **each),
         captions={name: found.score for name, found in captions.items()},
         odd_colours=evaluate_odd_colours(model, methods, TEST, odd_scenes, progress=stage("colours"), **each),
         versions=dict(priors["paper"].origin["versions"]),

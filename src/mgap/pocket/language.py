@@ -1,4 +1,4 @@
-"""What is said about pocket scenes: questions and answers of four kinds, and captions, in varied words."""
+"""What is said about pocket scenes: questions and answers of several kinds, and captions, in varied words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgap.pocket.objects import NAMES, plural, with_article
-from mgap.pocket.scenes import Scene
+from mgap.pocket.scenes import Placed, Scene
 from mgap.pocket.themes import THEMES
 
 EXISTENCE = (  # the first is POPE's own wording
@@ -19,7 +19,9 @@ EXISTENCE = (  # the first is POPE's own wording
 )
 COLOUR = ("What color is the {one}?", "Which color does the {one} have?", "Tell me the color of the {one}.")
 COUNT = ("How many {many} are there?", "Count the {many}.", "How many {many} do you see in the picture?")
-RELATION = ("Is the {one} {where} the {other}?", "Does the {one} stand {where} the {other}?")
+PLACE = ("Where {be} the {one}?", "Where in the picture {be} the {one}?")
+RELATION = ("{Be} the {one} {where} the {other}?", "{Do} the {one} stand {where} the {other}?")
+DIRECTION = ("Where {be} the {one}, seen from the {other}?", "Where {do} the {one} stand, seen from the {other}?")
 DESCRIBE = (
     "Please help me describe the image in detail.",
     "Describe this image.",
@@ -27,6 +29,7 @@ DESCRIBE = (
     "Write a caption for the picture.",
 )
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven")
+ROWS, COLUMNS = ("top", "middle", "bottom"), ("left", "center", "right")
 OPPOSITE = {"to the left of": "to the right of", "to the right of": "to the left of", "above": "below", "below": "above"}
 _CLASS_OF = {form: name for name in NAMES for form in (name, plural(name))}
 _MENTION = re.compile(rf"\b(?:{'|'.join(sorted(_CLASS_OF, key=len, reverse=True))})\b")  # a hot dog is no dog
@@ -45,8 +48,8 @@ def ask_existence(name: str, wording: int = 0) -> str:
 
 
 def answer_existence(name: str, present: bool) -> str:
-    there = "are" if name == "skis" else "is"
-    return f"Yes, there {there} {with_article(name)} in the image." if present else f"No, there {there} no {name} in the image."
+    be = _verbs(name)["be"]
+    return f"Yes, there {be} {with_article(name)} in the image." if present else f"No, there {be} no {name} in the image."
 
 
 def ask_colour(name: str, wording: int = 0) -> str:
@@ -54,7 +57,7 @@ def ask_colour(name: str, wording: int = 0) -> str:
 
 
 def answer_colour(name: str, colour: str) -> str:
-    return f"The {name} {'are' if name == 'skis' else 'is'} {colour}."
+    return f"The {name} {_verbs(name)['be']} {colour}."
 
 
 def ask_count(name: str, wording: int = 0) -> str:
@@ -66,7 +69,7 @@ def answer_count(name: str, count: int) -> str:
 
 
 def ask_is_colour(name: str, colour: str) -> str:
-    return f"{'Are' if name == 'skis' else 'Is'} the {name} {colour} in this image?"
+    return f"{_verbs(name)['Be']} the {name} {colour} in this image?"
 
 
 def answer_is_colour(name: str, asked: str, colour: str) -> str:
@@ -81,13 +84,31 @@ def answer_is_count(name: str, asked: int, count: int) -> str:
     return f"{'Yes' if asked == count else 'No'}, {_lower(answer_count(name, count))}"
 
 
+def ask_place(name: str, wording: int = 0) -> str:
+    return PLACE[wording].format(one=name, **_verbs(name))
+
+
+def answer_place(thing: Placed) -> str:
+    """In which ninth of the picture its centre lies."""
+    row, column = (names[min(int(3 * centre), 2)] for names, centre in ((ROWS, thing.y), (COLUMNS, thing.x)))
+    return f"The {thing.name} {_verbs(thing.name)['be']} at the {row} {column} of the picture."
+
+
 def ask_relation(one: str, where: str, other: str, wording: int = 0) -> str:
-    return RELATION[wording].format(one=one, where=where, other=other)
+    return RELATION[wording].format(one=one, where=where, other=other, **_verbs(one))
 
 
 def answer_relation(one: str, where: str, other: str, holds: bool) -> str:
-    be = "are" if one == "skis" else "is"
-    return f"{'Yes' if holds else 'No'}, the {one} {be} {where if holds else OPPOSITE[where]} the {other}."
+    there = where if holds else OPPOSITE[where]
+    return f"{'Yes' if holds else 'No'}, {_lower(answer_direction(one, there, other))}"
+
+
+def ask_direction(one: str, other: str, wording: int = 0) -> str:
+    return DIRECTION[wording].format(one=one, other=other, **_verbs(one))
+
+
+def answer_direction(one: str, where: str, other: str) -> str:
+    return f"The {one} {_verbs(one)['be']} {where} the {other}."
 
 
 def relation(scene: Scene, one: str, other: str, least: float = 0.12) -> str | None:
@@ -119,7 +140,7 @@ def caption(scene: Scene, extra: str | None, rng: np.random.Generator) -> str:
         one, other = (single[int(i)] for i in rng.permutation(len(single))[:2])
         where = relation(scene, one, other)
         if where is not None:
-            sentences.append(f"The {one} {'are' if one == 'skis' else 'is'} {where} the {other}.")
+            sentences.append(answer_direction(one, where, other))
     return " ".join(sentences)
 
 
@@ -138,6 +159,12 @@ def _phrase(scene: Scene, name: str, rng: np.random.Generator) -> str:
     if name == "person":
         return f"a person in {colour}"
     return f"{colour} skis" if name == "skis" else f"a {colour} {name}"
+
+
+def _verbs(name: str) -> dict[str, str]:
+    """To be and to do, as they go with a thing."""
+    be, do = ("are", "do") if name == "skis" else ("is", "does")
+    return {"be": be, "Be": be.capitalize(), "do": do, "Do": do.capitalize()}
 
 
 def _lower(sentence: str) -> str:

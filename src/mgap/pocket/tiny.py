@@ -27,6 +27,7 @@ def build_tiny(family: str, folder: str | PathLike[str], *, seed: int = 0) -> No
         raise SettingError(f"unknown tiny family {family!r}: choose from {', '.join(TINY_FAMILIES)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model, processor = build(family, default_prompts(), 384, _TEXT, TINY_FAMILIES[family])
+        texts = [*default_prompts(), *["Yes", "No", "yes", "no"] * 20]  # one token each, as in real tokenizers
+        model, processor = build(family, texts, 384, _TEXT, TINY_FAMILIES[family])
     model.save_pretrained(folder)
     processor.save_pretrained(folder)

@@ -30,8 +30,16 @@ class Student(ABC):
         """[B, 3, side, side] in -1..1 to the picture tokens that the language model reads, [B, 64, D] in reading order."""
 
     @abstractmethod
-    def logits(self, pixels: Tensor, ids: Tensor) -> Tensor:
-        """[B, T] right-padded tokens with their placeholders to [B, T, vocabulary]."""
+    def logits(self, pixels: Tensor, ids: Tensor, turn: Tensor, place: Tensor) -> Tensor:
+        """[B, T] right-padded tokens with their placeholders to [B, T, vocabulary]; `turn` and `place` as in text.Batch."""
+
+
+def visible(turn: Tensor) -> Tensor:
+    """Which tokens a token sees: earlier ones of the beginning and of its own exchange, [B, 1, T, T]."""
+    length = turn.shape[1]
+    earlier = torch.ones(length, length, dtype=torch.bool, device=turn.device).tril()
+    mine = (turn[:, None, :] == 0) | (turn[:, None, :] == turn[:, :, None])  # [B, T queries, T keys]
+    return (mine & earlier).unsqueeze(1)
 
 
 class LlavaStudent(Student):
@@ -46,12 +54,14 @@ class LlavaStudent(Student):
         tokens: Tensor = projector(tower(pixels).last_hidden_state[:, 1:])  # without the class token
         return tokens
 
-    def logits(self, pixels: Tensor, ids: Tensor) -> Tensor:
+    def logits(self, pixels: Tensor, ids: Tensor, turn: Tensor, place: Tensor) -> Tensor:
         inner = self.model.model
         embeds = inner.get_input_embeddings()(ids)
         mask = (ids == self.model.config.image_token_id).unsqueeze(-1)
         embeds = embeds.masked_scatter(mask, self.look(pixels).to(embeds.dtype))
-        states = inner.language_model(inputs_embeds=embeds, use_cache=False).last_hidden_state
+        states = inner.language_model(
+            inputs_embeds=embeds, attention_mask=visible(turn), position_ids=place, use_cache=False
+        ).last_hidden_state
         logits: Tensor = self.model.lm_head(states)
         return logits
 
@@ -76,7 +86,7 @@ class Qwen3VLStudent(Student):
         tokens: Tensor = self._tower.merger(features.flatten(0, 1)).view(len(features), (self.grid // 2) ** 2, -1)
         return tokens
 
-    def logits(self, pixels: Tensor, ids: Tensor) -> Tensor:
+    def logits(self, pixels: Tensor, ids: Tensor, turn: Tensor, place: Tensor) -> Tensor:
         inner, tower = self.model.model, self._tower
         features, middle = self._see(pixels)
         embeds = inner.get_input_embeddings()(ids)
@@ -88,7 +98,8 @@ class Qwen3VLStudent(Student):
         ]
         states = inner.language_model(
             inputs_embeds=embeds,
-            position_ids=self._positions(ids),
+            attention_mask=visible(turn),
+            position_ids=self._positions(ids, place),
             use_cache=False,
             visual_pos_masks=mask,
             deepstack_visual_embeds=deep,
@@ -142,7 +153,7 @@ class Qwen3VLStudent(Student):
             self._table = cos.float(), sin.float()
         return self._table
 
-    def _positions(self, ids: Tensor) -> Tensor:
+    def _positions(self, ids: Tensor, place: Tensor) -> Tensor:
         """M-RoPE positions [3, B, T]: the picture stands at the same place in every row."""
         start = int((ids[0] == self.model.config.image_token_id).int().argmax())
         half, length = self.grid // 2, ids.shape[1]
@@ -152,7 +163,7 @@ class Qwen3VLStudent(Student):
         positions[1, start:end] = start + torch.arange(half, device=ids.device).repeat_interleave(half)
         positions[2, start:end] = start + torch.arange(half, device=ids.device).repeat(half)
         positions[:, end:] = start + half + torch.arange(length - end, device=ids.device)
-        return positions.unsqueeze(1).expand(-1, len(ids), -1)
+        return positions[:, place]
 
 
 def _turn(x: Tensor) -> Tensor:

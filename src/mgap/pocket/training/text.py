@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from mgap.backbones.base import backbone_class
 from mgap.pocket.corpus import Habits, make_row
+from mgap.pocket.language import COLUMNS, ROWS
 from mgap.pocket.training.compose import Layout, lay_out
 
 _MARK = "\N{SECTION SIGN}"
@@ -20,13 +21,15 @@ _MARK = "\N{SECTION SIGN}"
 
 @dataclass
 class Batch:
-    """One step's rows; `weight` is 0 where nothing is to be learnt (prompt, padding)."""
+    """One step's rows: a shared beginning with the picture, then several exchanges that do not see each other."""
 
     ids: Tensor  # [B, T] right padded
-    weight: Tensor  # [B, T]: of the loss on ids[:, t]
+    turn: Tensor  # [B, T]: which exchange a token belongs to, from 1; 0: the beginning
+    place: Tensor  # [B, T]: where a token would stand if its exchange came alone
+    weight: Tensor  # [B, T]: of the loss on ids[:, t]; 0 where nothing is to be learnt (prompt, padding)
+    judged: Tensor  # [B, T] bool: the Yes or No that an answer starts with
     layout: Layout
     blank: Tensor  # [B] bool
-    judged: Tensor  # [B] bool: the answer starts with Yes or No
 
 
 class Speller:
@@ -41,11 +44,20 @@ class Speller:
         self._tokenizer = processor.tokenizer
         self._space = "" if after.endswith("\n") else " "  # an answer after a colon starts with a space
         self.end, self.pad = self._tokenizer.eos_token_id, self._tokenizer.pad_token_id
-        self.prompt, self.answer = lru_cache(200_000)(self._prompt), lru_cache(200_000)(self._answer)
+        self.question, self.answer = lru_cache(200_000)(self._question), lru_cache(200_000)(self._answer)
+        whole = self.prompt("")
+        picture = [index for index, token in enumerate(whole) if token == backbone.image_token_id]
+        self.beginning = whole[: picture[-1] + 1]  # alike in every prompt
+        self.telling = {self.word(word)[0] for word in (*ROWS, *COLUMNS, "to", "above", "below")}
+        self.verdicts = {self.answer(word)[0] for word in ("Yes", "No")}
 
-    def _prompt(self, prompt: str) -> list[int]:
+    def prompt(self, prompt: str) -> list[int]:
         ids: list[int] = self._tokenizer(self._before + prompt + self._after)["input_ids"]
         return ids
+
+    def _question(self, prompt: str) -> list[int]:
+        """What follows the beginning."""
+        return self.prompt(prompt)[len(self.beginning) :]
 
     def word(self, word: str) -> list[int]:
         """A word as it stands inside a sentence."""
@@ -71,15 +83,27 @@ class Batches(IterableDataset[Batch]):
 
     def _make(self, step: int) -> Batch:
         rows = [make_row(index, self.habits) for index in range(step * self.batch_size, (step + 1) * self.batch_size)]
-        spelled = [(self.speller.prompt(r.exchange.prompt), self.speller.answer(r.exchange.answer)) for r in rows]
-        length = -(-max(len(p) + len(a) for p, a in spelled) // 16) * 16
-        ids = torch.full((len(rows), length), self.speller.pad)
-        weight = torch.zeros(len(rows), length)
-        judged = torch.tensor([row.exchange.answer.startswith(("Yes", "No")) for row in rows])
-        for row, (prompt, answer) in enumerate(spelled):
-            start, end = len(prompt), len(prompt) + len(answer)
-            ids[row, :end] = torch.tensor(prompt + answer)
-            weight[row, start:end] = len(answer) ** -0.5  # a caption counts more than a yes, not forty times more
-            if judged[row]:
-                weight[row, start] = len(answer) ** 0.5  # the word that answers, as much as the sentence that repeats it
-        return Batch(ids, weight, lay_out([r.scene for r in rows]), torch.tensor([r.blank for r in rows]), judged)
+        beginning = self.speller.beginning
+        spelled = [[(self.speller.question(e.prompt), self.speller.answer(e.answer)) for e in row.exchanges] for row in rows]
+        longest = max(sum(len(question) + len(answer) for question, answer in row) for row in spelled)
+        shape = len(rows), -(-(len(beginning) + longest) // 16) * 16
+        ids, turn = torch.full(shape, self.speller.pad), torch.zeros(shape, dtype=torch.long)
+        place = torch.arange(shape[1]).repeat(shape[0], 1)
+        weight, judged = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
+        ids[:, : len(beginning)] = torch.tensor(beginning)
+        for row, exchanges in enumerate(spelled):
+            end = len(beginning)
+            for number, (question, answer) in enumerate(exchanges, start=1):
+                start, first, end = end, end + len(question), end + len(question) + len(answer)
+                ids[row, start:end] = torch.tensor(question + answer)
+                turn[row, start:end] = number
+                place[row, start:end] -= start - len(beginning)
+                weight[row, first:end] = len(answer) ** -0.5  # a caption counts more than a yes, not forty times more
+                for at, token in enumerate(answer, start=first):
+                    if token in self.speller.telling:
+                        weight[row, at] = len(answer) ** 0.5 / 2  # what answers, as much as the sentence that repeats it
+                if answer[0] in self.speller.verdicts:
+                    judged[row, first] = True
+                    weight[row, first] = len(answer) ** 0.5
+            turn[row, end:] = len(exchanges) + 1  # padding sees no answer, and none sees it
+        return Batch(ids, turn, place, weight, judged, lay_out([r.scene for r in rows]), torch.tensor([r.blank for r in rows]))
