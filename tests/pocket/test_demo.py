@@ -142,6 +142,22 @@ def test_the_results_agree_with_the_table(demo):
     assert facts["cases"][0]["answers"]["paper"]["trace"][0]["values"]["beta"] >= 0
 
 
+def test_a_picked_bias_stands_in_the_table(model, family, checkpoints, tmp_path):
+    folder = shutil.copytree(checkpoints[family], tmp_path / "model")
+    measure(model, scenes=1, development=1, odd_scenes=10).save(folder)
+    shift = recorded_choice(str(folder)).shift
+    demo = run_demo(model, Plan(str(folder), questions=6, captions=1, alpha=0.9))
+    assert list(demo.pope["random"]) == ["vanilla", "paper", "given", "bias"]
+    with model.using(mgap.Bias(shift=shift)):
+        asked = demo.asked["random"]
+        words = [model.answer(render(q.scene), q.text, max_new_tokens=1).text.strip() for q in asked.questions]
+    assert words == [word.strip() for word in asked.words["bias"]]
+    assert to_json(demo)["bias"] == shift
+    page = check_page(demo_page(demo, "demo"))
+    assert [row[0] for row in page.rows].count(demo.label("bias")) == len(SPLITS)
+    assert "whatever does not beat it has shown nothing" in page.text("style")
+
+
 def test_changed_answers_are_told_by_what_they_change():
     question = next(pope("random", count=1))
     assert question.label == "yes"

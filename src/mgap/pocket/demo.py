@@ -18,6 +18,7 @@ import mgap
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
 from mgap.methods.base import Method, check_strength
+from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP, PRESETS
 from mgap.pocket.benchmark import ASKED, SPLITS, TEST, Question
 from mgap.pocket.evaluation import Asked, Captions, Scores, ask_pope, evaluate_captions
@@ -90,6 +91,7 @@ class Demo:
     plan: Plan
     model: dict[str, Any]  # name, architecture, parameters, dtype, device
     methods: Mapping[str, MGAP | None]
+    bias: Bias | None  # a constant shift picked like them, for yes/no questions; None where nothing was picked
     picked_how: str
     exhibits: tuple[Exhibit, ...]
     seeds: dict[str, tuple[int, int]]  # of the test scenes, first and last
@@ -102,6 +104,13 @@ class Demo:
     @cached_property
     def pope(self) -> Scores:
         return {split: asked.scores() for split, asked in self.asked.items()}
+
+    def label(self, name: str) -> str:
+        """How a method is called in tables."""
+        if self.bias is not None and name == self.bias.name:
+            return f"bias ({self.bias.shift:+g}\u00a0to\u00a0yes)"
+        method = self.methods[name]
+        return name if method is None else f"MGAP, {name} (\u03b1\u00a0=\u00a0{method.settings.alpha:g})"
 
     def changes(self, split: str, method: str) -> list[Change]:
         """What a method changes, in the order of asking."""
@@ -120,12 +129,15 @@ def run_demo(model: Model, plan: Plan, *, began: float | None = None, progress: 
     for number, case in enumerate(chosen, start=1):
         exhibits.append(Exhibit(case, {name: _tell(model, method, case) for name, method in methods.items()}))
         report("chosen pictures", number, len(chosen))
-    compared: Mapping[str, Method | None] = methods
+    choice = recorded_choice(plan.model)
+    bias = None if choice is None else Bias(shift=choice.shift)
+    compared: dict[str, Method | None] = {**methods, **({} if bias is None else {bias.name: bias})}
     asked = ask_pope(model, compared, TEST, scenes_for(plan.questions), progress=progress)
     return Demo(
         plan=plan,
         model=_about(model),
         methods=methods,
+        bias=bias,
         picked_how=picked_how,
         exhibits=tuple(exhibits),
         seeds={
@@ -134,7 +146,7 @@ def run_demo(model: Model, plan: Plan, *, began: float | None = None, progress: 
         },
         asked=asked,
         captions=evaluate_captions(
-            model, compared, TEST, plan.captions, max_new_tokens=_LONG, batch_size=_BATCH, progress=progress
+            model, methods, TEST, plan.captions, max_new_tokens=_LONG, batch_size=_BATCH, progress=progress
         ),
         seconds=time.perf_counter() - began,
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -159,12 +171,6 @@ def recorded_choice(model: str) -> Choice | None:
     return Figures.load(folder).choice if (Path(folder) / FILE).is_file() else None
 
 
-def label(name: str, methods: Mapping[str, MGAP | None]) -> str:
-    """How a method is called in tables."""
-    method = methods[name]
-    return name if method is None else f"MGAP, {name} (\u03b1\u00a0=\u00a0{method.settings.alpha:g})"
-
-
 def to_json(demo: Demo) -> dict[str, Any]:
     """The same facts for machines."""
     return {
@@ -175,12 +181,13 @@ def to_json(demo: Demo) -> dict[str, Any]:
         "versions": demo.versions,
         "picked_how": demo.picked_how,
         "methods": {name: None if m is None else _method_json(m) for name, m in demo.methods.items()},
+        "bias": None if demo.bias is None else demo.bias.shift,
         "seeds": demo.seeds,
         "cases": [_exhibit_json(exhibit) for exhibit in demo.exhibits],
         "pope": {split: {name: asdict(score) for name, score in of.items()} for split, of in demo.pope.items()},
         "changed": {
-            split: {name: [_change_json(c) for c in demo.changes(split, name)] for name in demo.methods if name != "vanilla"}
-            for split in demo.asked
+            split: {name: [_change_json(c) for c in demo.changes(split, name)] for name in asked.words if name != "vanilla"}
+            for split, asked in demo.asked.items()
         },
         "captions": {name: {**asdict(found.score), "texts": found.texts} for name, found in demo.captions.items()},
     }

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from mgap.pocket.demo import Demo, Exhibit, Told, label
+from mgap.pocket.demo import Demo, Exhibit, Told
 from mgap.pocket.scenes import WORLD, render
 from mgap.pocket.showcase import CAPTION, describe, listed
 from mgap.reports.page import Cell, Group, Picture, Row, Table, Token, render_page
@@ -31,7 +31,7 @@ _VERDICTS = {"right": "\u2713 right", "wrong": "\u2717 wrong", "unclear": "? unc
 
 def demo_page(demo: Demo, out: str) -> str:
     """One self-contained HTML file."""
-    labels = {name: label(name, demo.methods) for name in demo.methods}
+    labels = {name: demo.label(name) for name in demo.pope[HARDEST]}
     return render_page(
         "demo.html.j2",
         title="MGAP on the pocket world",
@@ -65,7 +65,7 @@ def pope_table(demo: Demo) -> Table:
             split.capitalize(),
             tuple(
                 Row(
-                    label(name, demo.methods),
+                    demo.label(name),
                     (*(Cell.of(of(score)) for of in RATES.values()), Cell(str(score.unparsed)), Cell(str(score.questions))),
                 )
                 for name, score in scores.items()
@@ -83,7 +83,7 @@ def pope_table(demo: Demo) -> Table:
 def caption_table(demo: Demo) -> Table:
     rows = tuple(
         Row(
-            label(name, demo.methods),
+            demo.label(name),
             (
                 Cell.of(found.score.chair_s),
                 Cell.of(found.score.chair_i),
@@ -153,9 +153,7 @@ def _strength(demo: Demo, name: str) -> float:
 
 
 def _pope_about(demo: Demo) -> tuple[str, str]:
-    found = "; ".join(
-        f"{label(name, demo.methods)} {100 * score.precision.value:.1f}" for name, score in demo.pope[HARDEST].items()
-    )
+    found = "; ".join(f"{demo.label(name)} {100 * score.precision.value:.1f}" for name, score in demo.pope[HARDEST].items())
     return (
         "Half of the questions ask about what is drawn. The other half ask about what is not: anything (random), what is "
         "common in this world (popular), or what is usually seen together with what is drawn (adversarial). The first word of "
@@ -226,6 +224,14 @@ def _facts(demo: Demo, labels: dict[str, str]) -> list[tuple[str, str]]:
                 f"greedy decoding with {settings}; a prior of rank {prior.rank} of {prior.hidden_size}, from {prior.count} "
                 f"questions with the null image {prior.origin['null_image']}, none of them a test question; it holds "
                 f"{100 * prior.explained_variance:.1f}% of their states' variance",
+            )
+        )
+    if demo.bias is not None:
+        facts.append(
+            (
+                labels[demo.bias.name],
+                "a constant shift of the log-odds of yes against no, which sees neither picture nor question, picked in the "
+                "same way; on yes/no questions, whatever does not beat it has shown nothing",
             )
         )
     strongest = max(_strength(demo, name) for name in demo.methods)
