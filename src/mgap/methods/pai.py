@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface, Cache
-from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mgap.backbones.base import Backbone
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
+from mgap.methods.attention import last_scores, refuse_odd_scores, whole_mask
 from mgap.methods.base import Handles, Observation, Removable, Seam, Tap, check_share, check_strength
 from mgap.methods.branch import BranchMethod, distance, plausible
 from mgap.methods.pairing import Call, Inputs, Pairing
@@ -69,13 +69,12 @@ def attend(
     boost = more.pop(_ARGUMENT, None)
     if boost is None:
         raise ModelError(f"{type(module).__name__} does not hand arguments on to its attention: pai cannot act in this model")
-    if odd := [name for name in ("softcap", "s_aux", "position_bias") if more.get(name) is not None]:
-        raise ModelError(f"{type(module).__name__} changes its scores by {odd[0]}, which pai does not follow")
+    refuse_odd_scores("pai", module, more)
     if module.layer_idx not in boost.blocks:
         plain: tuple[Tensor, None] = ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **more)
         return plain
     boost.done.add(module.layer_idx)
-    last = _attend_last(query[:, :, -1:], key, value, attention_mask[:, :, -1:], more.get("scaling"), boost)
+    last = _attend_last(query, key, value, attention_mask, more.get("scaling"), boost)
     if query.shape[2] == 1:
         return last, None
     out, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **more)
@@ -84,24 +83,15 @@ def attend(
 
 def _attend_last(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None, boost: Boost) -> Tensor:
     """One query a row, with the edit: [B, 1, heads, d]."""
-    groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scores = (query @ key.transpose(-1, -2)).float() * (scaling or query.shape[-1] ** -0.5)  # [B, heads, 1, kv]
-    visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2  # [B, 1, 1, kv]
-    scores = scores.masked_fill(~visible, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    scores, visible = last_scores(query, key, mask, scaling)
     shown = boost.keys[:, -key.shape[2] :].to(query.device)  # a sliding window keeps the newest keys only
     scores = raise_scores(scores, shown & visible[:, 0, 0], boost.alpha)
+    value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
     return (scores.softmax(-1).to(value.dtype) @ value).transpose(1, 2).contiguous()
 
 
-def _whole_mask(*args: Any, **kwargs: Any) -> Tensor:
-    """The mask that sdpa takes, also where sdpa could do without one: we read its last row."""
-    mask: Tensor = sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
-    return mask
-
-
 AttentionInterface.register(IMPLEMENTATION, attend)
-AttentionMaskInterface.register(IMPLEMENTATION, _whole_mask)
+AttentionMaskInterface.register(IMPLEMENTATION, whole_mask)
 
 
 class Boosting:
