@@ -52,6 +52,7 @@ METHODS = Registry(
         "code": "mgap.methods.code:CODE",
         "icd": "mgap.methods.icd:ICD",
         "m3id": "mgap.methods.m3id:M3ID",
+        "mod": "mgap.methods.mod:MoD",
         "pai": "mgap.methods.pai:PAI",
         "vcd": "mgap.methods.vcd:VCD",
         "deco": "mgap.methods.deco:DeCo",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,21 @@ def test_a_second_branch_runs_or_is_refused_by_name(family, model, method):
             together = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
             alone = [model.answer(i, p, max_new_tokens=6).token_ids for i, p in zip(pictures, prompts, strict=True)]
             assert together == alone
+    assert [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)] == plain
+
+
+@pytest.mark.parametrize("refresh", ["prefill", "every_step"])
+def test_a_branch_with_a_part_of_the_picture_runs_on_every_family(model, refresh):
+    pictures, prompts = [WIDE, TALL], [SHORT, LONG]
+    method = mgap.MoD(rho=0.1, theta=0.0, a2=9.0, beta=0.0, refresh=refresh, branch_mode="sequential")
+    plain = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
+    with model.using(method):
+        together = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
+        alone = [model.answer(i, p, max_new_tokens=6).token_ids for i, p in zip(pictures, prompts, strict=True)]
+    assert together == alone != plain
+    if refresh == "prefill":
+        with model.using(replace(method, branch_mode="batched")):
+            assert [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)] == alone
     assert [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)] == plain
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.errors import PromptError
 from mgap.methods.base import Method, Removable, Seam, Tap, check_choice
-from mgap.methods.pairing import Inputs, Pairing
+from mgap.methods.pairing import Inputs, Kept, Pairing
 from mgap.types import ALL_MODES, Mode
 
 
@@ -57,6 +57,12 @@ class BranchMethod(Method):
     @abstractmethod
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Float logits [B, vocab] of both at the step-th new token (from 1): the scores, and numbers [B] worth tracing."""
+
+    def weigh(self, main: Tensor, branch: Tensor, step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
+        """What decoding calls: `combine`, for methods that remember nothing of a row. `kept` belongs to one generation: it is
+        empty at the first token, and follows the beams.
+        """
+        return self.combine(main, branch, step)
 
 
 def contrast(main: Tensor, branch: Tensor, alpha: float | Tensor, beta: float) -> Tensor:

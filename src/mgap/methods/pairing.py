@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Call = dict[str, Any]  # named arguments of a forward
 Inputs = dict[str, Tensor]  # as Backbone.encode gives them: left padded, one row a sample
+Kept = dict[str, Tensor]  # what a method remembers of each row [B, ...] from one token to the next
 
 
 class PairedCache(DynamicCache):
@@ -41,6 +42,7 @@ class PairedCache(DynamicCache):
         self.positions = positions[..., -1:]  # their last ones, [..., rows, 1]
         self.aside, self.steps = aside, 1
         self.waiting: Call = {}  # what the branch aside reads next
+        self.kept: Kept = {}
 
     def step(self) -> tuple[Tensor, Tensor]:
         """The mask and positions for one more token."""
@@ -50,7 +52,8 @@ class PairedCache(DynamicCache):
         return self.mask, self.positions
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Both branches follow the beams."""
+        """Both branches follow the beams, and what the method remembers of them."""
+        self.kept = {key: value.index_select(0, beam_idx.to(value.device)) for key, value in self.kept.items()}
         if self.aside is None:
             beam_idx = torch.cat([beam_idx, beam_idx + len(beam_idx)])
         else:
@@ -119,8 +122,8 @@ class Pairing:
         self.lanes.main = None
         cache: PairedCache = kwargs["past_key_values"]
         logits = output.logits[:, -1].float()
-        main, branch = (logits, self._run_aside(model, cache)) if self.is_aside else logits.chunk(2)
-        combined, values = self.method.combine(main, branch.to(main.device), cache.steps)
+        main, branch = self._both(model, logits, cache)
+        combined, values = self.method.weigh(main, branch.to(main.device), cache.steps, cache.kept)
         if self.tap.listener is not None:
             traced = {name: value.unsqueeze(1) for name, value in values.items()}
             self.tap.listener(Observation(traced, main.unsqueeze(1), combined.unsqueeze(1)))
@@ -130,12 +133,17 @@ class Pairing:
                 output[key] = tuple(tensor[: len(main)] for tensor in output[key])
         return output
 
-    def _first(self, kwargs: Call) -> Call:
+    def _main(self, kwargs: Call) -> tuple[Inputs, Any]:
+        """The prompt as generate was given it, and its pictures as the language model reads them."""
         features = (kwargs.get("mm_encoder_outputs") or {}).get("image")
         main: Inputs = {key: kwargs[key] for key in ALONG if kwargs.get(key) is not None}
         main.setdefault("attention_mask", torch.ones_like(main["input_ids"]))
         if features is not None:
             main.update(self.seen)  # pictures as generate was given them; it may have repeated their rows since
+        return main, features
+
+    def _first(self, kwargs: Call) -> Call:
+        main, features = self._main(kwargs)
         with self._apart():  # the method may run the model to find out what its branch sees
             branch = self.build(main)
         other = self._features(features, main, branch)
@@ -189,9 +197,16 @@ class Pairing:
             given["image_grid_thw"] = torch.cat(grids)
         return self.backbone.positions(given)
 
-    def _run_aside(self, model: nn.Module, cache: PairedCache) -> Tensor:
+    def _both(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, Tensor]:
+        """Logits of the main rows and of the branch's, from those of this forward."""
+        if self.is_aside:
+            return logits, self._run_aside(model, cache.waiting, cache.aside)
+        main, branch = logits.chunk(2)
+        return main, branch
+
+    def _run_aside(self, model: nn.Module, read: Call, cache: DynamicCache | None) -> Tensor:
         with self._apart():
-            out = model(**cache.waiting, past_key_values=cache.aside, use_cache=True, logits_to_keep=1)
+            out = model(**read, past_key_values=cache, use_cache=True, logits_to_keep=1)
         logits: Tensor = out.logits[:, -1].float()
         return logits
 

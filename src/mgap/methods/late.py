@@ -1,0 +1,136 @@
+"""A second branch that depends on the main forward: it is built after it, where pairing.py builds the others before.
+
+The branch reads the main rows' prompt, with the picture blank at positions that the method chooses from what the newest token
+attends to. The prompt's main rows therefore run alone, and the branch's prompt in a forward of its own. From the next token on
+the branch's rows stand behind the main ones, or stay aside (`branch_mode`). With `anew` the choice is made again after every
+main forward, and the branch reads prompt and answer from the start each time: nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from mgap.backbones.base import Backbone
+from mgap.backbones.rows import ALONG
+from mgap.errors import ModelError, UnsupportedDecoding
+from mgap.methods.base import Tap
+from mgap.methods.glance import Glance
+from mgap.methods.pairing import Call, Inputs, PairedCache, Pairing
+
+if TYPE_CHECKING:
+    from mgap.methods.branch import BranchMethod
+
+Hide = Callable[[Tensor, Tensor], Tensor]  # attention and image positions, [B, T] each -> positions to blank, bool [B, T]
+
+
+class LateCache(PairedCache):
+    """The branch's rows are aside until they join, or for good. Also what they read, for as long as that is needed."""
+
+    def __init__(self, config: Any, prompt: Call, images: Tensor, features: Any) -> None:
+        super().__init__(config, prompt["attention_mask"], prompt["position_ids"], DynamicCache(config=config))
+        self.waiting = prompt
+        self.images = images  # bool [B, prompt]
+        self.features = features  # the main rows' pictures, as the language model reads them
+        self.said: Inputs = {}  # [B, new] each: the answer so far, where the branch reads it anew
+
+    def hear(self, token: Inputs) -> None:
+        """One token more."""
+        self.step()
+        self.said = {key: torch.cat([self.said[key], new], 1) if self.said else new for key, new in token.items()}
+
+    def answer(self) -> Call:
+        """The answer so far, as a forward behind the prompt reads it."""
+        back = torch.arange(1 - self.said["input_ids"].shape[1], 1, device=self.positions.device)
+        return {**self.said, "attention_mask": self.mask, "position_ids": self.positions + back}
+
+    def join(self, other: DynamicCache) -> None:
+        """The branch's rows go behind the main ones."""
+        for own, more in zip(self.layers, other.layers, strict=True):
+            if not isinstance(own, DynamicLayer) or not isinstance(more, DynamicLayer):
+                raise ModelError(f"{type(own).__name__} does not take the branch's rows in: use branch_mode=sequential")
+            own.keys, own.values = torch.cat([own.keys, more.keys]), torch.cat([own.values, more.values])
+        self.mask, self.positions = self.mask.repeat(2, 1), torch.cat([self.positions, self.positions], -2)
+        self.aside = None
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        self.said = {key: value[beam_idx] for key, value in self.said.items()}
+
+
+class LatePairing(Pairing):
+    """The hooks of one attached method, whose branch does not see what `hide` names."""
+
+    def __init__(self, backbone: Backbone, method: BranchMethod, tap: Tap, hide: Hide, *, anew: bool) -> None:
+        self.hide, self.is_anew = hide, anew
+        self.glance = Glance(backbone, method.name)
+        super().__init__(backbone, method, tap)
+        self.handles.append(backbone.model.register_forward_hook(self.settle, always_call=True))
+
+    def remove(self) -> None:
+        super().remove()
+        self.glance.rest()
+
+    def settle(self, *_: Any) -> None:
+        """After every forward of the caller's, also one that failed."""
+        if not self.is_idle:
+            self.glance.rest()
+
+    def _first(self, kwargs: Call) -> Call:
+        if kwargs.get("output_attentions"):
+            raise UnsupportedDecoding(f"{self.method.name} gives no attention weights back: leave output_attentions out")
+        main, features = self._main(kwargs)
+        with self._apart():
+            rows = self.build(main)
+        positions = self._positions(rows, [features])
+        prompt: Call = {**{key: rows[key] for key in ALONG if key in rows}, "position_ids": positions}
+        cache = LateCache(self.backbone.config, prompt, self.backbone.image_mask(rows), features)
+        self.glance.watch()
+        return {**kwargs, "past_key_values": cache}
+
+    def _next(self, kwargs: Call, cache: PairedCache) -> Call:
+        if not self.is_anew or not isinstance(cache, LateCache):
+            return super()._next(kwargs, cache)
+        cache.hear({key: kwargs[key][:, -1:] for key in ALONG if key != "attention_mask" and kwargs.get(key) is not None})
+        self.glance.watch()
+        return kwargs
+
+    def _both(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, Tensor]:
+        if not self.glance.is_watching or not isinstance(cache, LateCache) or cache.aside is None:
+            return super()._both(model, logits, cache)
+        attention = self.glance.take()[:, : cache.images.shape[1]]  # to the prompt
+        hidden = self.hide(attention, cache.images.to(attention.device))
+        shown = blank(cache.features, hidden[cache.images])
+        branch = self._run_aside(model, {**cache.waiting, "mm_encoder_outputs": {"image": shown}}, cache.aside)
+        if cache.said:
+            branch = self._run_aside(model, cache.answer(), cache.aside)
+        if self.is_anew:
+            cache.aside = DynamicCache(config=self.backbone.config)
+        elif not self.is_aside:
+            cache.join(cache.aside)
+        return logits, branch
+
+
+def blank(features: Any, gone: Tensor) -> Any:
+    """Encoded pictures with some of their tokens zero, at every depth where the language model reads them; bool [tokens]."""
+
+    def zeroed(part: Any) -> Any:  # a tensor [..., d], or a list of them, one a picture
+        flat = part.flatten(0, -2) if isinstance(part, Tensor) else torch.cat(list(part))
+        if len(flat) != len(gone):
+            raise ModelError(
+                f"{len(flat)} encoded tokens for {len(gone)} placeholders: pictures of this model cannot be masked"
+            )
+        flat = flat.masked_fill(gone.to(flat.device).unsqueeze(-1), 0)
+        return flat.view_as(part) if isinstance(part, Tensor) else list(flat.split([len(picture) for picture in part]))
+
+    seen = copy(features)
+    seen.pooler_output = zeroed(features.pooler_output)
+    if getattr(features, "deepstack_features", None) is not None:
+        seen.deepstack_features = [zeroed(level) for level in features.deepstack_features]
+    return seen

@@ -1,0 +1,97 @@
+"""MoD, mixture of decoding (Chen et al., Findings of ACL 2025): add or take away a branch that keeps what was attended to.
+
+    w_j = sum over blocks of the mean over heads of attention[last query, j],   j an image token
+    branch: the floor(n (1 - rho)) image tokens of least w are zero;   JS: of softmax l and softmax l' at the first new token
+    s = l + a1 l'  if JS < theta,   s = (1 + a2) l - a2 l'  otherwise,   s[v] = -inf where l[v] < max l + ln(beta)
+
+Where both agree, attention was in the right place and the branch is added; where not, it is taken away. The mode is each row's
+own, and kept for the whole answer. Cost: 2 forwards a token (those of the prompt one after the other), one pass through the
+vision tower. The authors' runs have no cache, so that w is the newest token's at every step: refresh="every_step", where the
+branch reads prompt and answer anew for every token. Their code puts l for an l' that is no number; here that is an error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mgap.backbones.base import Backbone
+from mgap.errors import ModelError, PromptError, SettingError
+from mgap.methods.base import Removable, Seam, Tap, check_choice, check_share, check_strength
+from mgap.methods.branch import BranchMethod, distance, plausible
+from mgap.methods.late import LatePairing
+from mgap.methods.pairing import Inputs, Kept
+
+REFRESH = ("prefill", "every_step")
+FLOOR = 5e-8  # probabilities are clipped to [FLOOR, 1 - FLOOR], and not made to sum to 1 again
+
+
+def least_attended(attention: Tensor, images: Tensor, rho: float) -> Tensor:
+    """The image positions that the branch does not see, bool [B, T]: all but a share rho; of equal ones the first go first."""
+    counts = [math.floor(n * (1 - rho) + 1e-9) for n in images.sum(-1).tolist()]  # 1 - 0.9 is a little less than 0.1
+    order = attention.masked_fill(~images, torch.inf).argsort(dim=-1, stable=True)
+    rank = order.argsort(dim=-1)  # [B, T]
+    return rank < torch.tensor(counts, device=rank.device).unsqueeze(-1)
+
+
+def divergence(main: Tensor, branch: Tensor) -> Tensor:
+    """JS of two predictions [..., vocab] in nats: 0 for equal ones, at most about ln 2."""
+    p, q = (logits.softmax(-1).clamp(FLOOR, 1 - FLOOR) for logits in (main, branch))
+    m = (p + q) / 2
+    return ((p * (p / m).log() + q * (q / m).log()).sum(-1) / 2).clamp_min(0)
+
+
+@dataclass(frozen=True)
+class MoD(BranchMethod):
+    """Mixture of decoding. `rho` is the share of image tokens that the branch keeps; `refresh` when they are chosen: "prefill"
+    (once, at the end of the prompt) or "every_step" (at every token, with branch_mode="sequential").
+    """
+
+    name: ClassVar[str] = "mod"
+    summary: ClassVar[str] = "add or take away a branch that sees the most attended image tokens only"
+    seam: ClassVar[Seam] = Seam.ATTENTION
+
+    rho: float = 0.2
+    theta: float = 0.05
+    a1: float = 4.0
+    a2: float = 1.0
+    beta: float = 0.5
+    refresh: str = "prefill"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("theta", "a1", "a2"):
+            check_strength(name, getattr(self, name))
+        for name in ("rho", "beta"):
+            check_share(name, getattr(self, name))
+        check_choice("refresh", self.refresh, REFRESH)
+        if self.refresh == "every_step" and self.branch_mode != "sequential":
+            raise SettingError("refresh=every_step reads the branch anew after each main forward: give branch_mode=sequential")
+
+    def attach(self, backbone: Backbone, tap: Tap) -> Removable:
+        hide = partial(least_attended, rho=self.rho)
+        return LatePairing(backbone, self, tap, hide, anew=self.refresh == "every_step")
+
+    def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
+        """The main rows' own; what the branch sees less of the pictures is known after the main forward."""
+        if not backbone.image_mask(main).any(-1).all():
+            raise PromptError(f"{self.name} masks a part of the picture: give one in every row, or leave {self.name} off")
+        return dict(main)
+
+    def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.weigh(main, branch, step, {})
+
+    def weigh(self, main: Tensor, branch: Tensor, step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
+        if branch.isnan().any():
+            raise ModelError(f"{self.name}: the branch's logits are no numbers; load the model in bfloat16 or float32")
+        if "js" not in kept:
+            kept["js"] = divergence(main, branch)  # of the first token, [B]
+        agree = kept["js"] < self.theta
+        scores = torch.where(agree.unsqueeze(-1), main + self.a1 * branch, (1 + self.a2) * main - self.a2 * branch)
+        mode = agree.to(main.dtype) * 2 - 1  # 1 complementary, -1 contrastive
+        return plausible(scores, main, self.beta), {"js": kept["js"], "mode": mode, "distance": distance(main, branch)}
