@@ -100,6 +100,9 @@ def test_a_trace_is_printed_as_a_table(run, checkpoint, saved, picture_file):
          lambda: mgap.Bias(shift=9, up=("is", "picture"), down=("the",))),
         ("dola", ["--set", "layers=[1, 2]", "--preset", "paper"], lambda: mgap.DoLa(layers=[1, 2], preset="paper")),
         ("deco", ["--set", "layers=2", "--alpha", 9], lambda: mgap.DeCo(layers=2, alpha=9.0)),
+        ("mod", ["--set", "rho=0.1", "--set", "theta=0", "--set", "a2=9", "--set", "refresh=every_step",
+                 "--set", "branch_mode=sequential"],
+         lambda: mgap.MoD(rho=0.1, theta=0, a2=9, refresh="every_step", branch_mode="sequential")),
     ],
 )  # fmt: skip
 def test_ask_with_a_method_that_needs_no_prior(run, checkpoint, picture_file, model, method, words, build):

@@ -31,12 +31,14 @@ def test_every_mgap_file_is_within_tolerance(vectors):
      ("mgap_refcode", "default_logits"), ("mgap_refcode", "no_gate_gate"), ("mgap_refcode", "no_restore_h_final"),
      ("mgap_refcode", "default_logits_with_bias"), ("mgap_refcode", "native_logits_f16"), ("mgap_edges", "entropy_with_eps"),
      ("mgap_edges", "cos"), ("dola", "out"), ("dola", "js"), ("dola", "mature_logits"), ("deco", "out"), ("deco", "max_prob"),
-     ("deco", "layer_logits")],
+     ("deco", "layer_logits"), ("mod", "image_attention"), ("mod", "masked_idx"), ("mod", "js"), ("mod", "mode"),
+     ("mod", "out"), ("mod", "argmax")],
 )  # fmt: skip
 def test_an_altered_array_is_noticed(vectors, tmp_path, stem, array, monkeypatch, capsys):
     with np.load(vectors / f"{stem}.npz") as file:
         arrays = dict(file)
-    arrays[array] = arrays[array] + np.asarray(0.05 if "native" in array else 1e-7, arrays[array].dtype)
+    step = 1 if arrays[array].dtype.kind == "i" else 0.05 if "native" in array else 1e-7
+    arrays[array] = arrays[array] + np.asarray(step, arrays[array].dtype)
     np.savez(tmp_path / f"{stem}.npz", **arrays)
     (verdict,) = verify_folder(tmp_path)
     assert verdict.status == "failed"

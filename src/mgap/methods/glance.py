@@ -100,7 +100,8 @@ class Glance:
         return sight.weights
 
     def enter(self, _language: nn.Module, args: tuple[Any, ...], kwargs: Call) -> tuple[tuple[Any, ...], Call]:
-        self.sight = Sight(self.name, kwargs["past_key_values"].get_seq_length() + kwargs["inputs_embeds"].shape[1])
+        cache = kwargs.get("past_key_values")
+        self.sight = Sight(self.name, (cache.get_seq_length() if cache else 0) + kwargs["inputs_embeds"].shape[1])
         return args, {**kwargs, _ARGUMENT: self.sight}
 
     def leave(self, language: nn.Module, _args: Any, _output: Any) -> None:

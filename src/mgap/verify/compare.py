@@ -31,6 +31,7 @@ CHECKS = {
     "icd": "mgap.verify.branches:check_icd",
     "m3id": "mgap.verify.branches:check_m3id",
     "asd": "mgap.verify.inner:check_asd",
+    "mod": "mgap.verify.inner:check_mod",
     "pai": "mgap.verify.inner:check_pai",
     "deco": "mgap.verify.deco:check",
     "dola": "mgap.verify.dola:check",

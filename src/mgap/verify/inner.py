@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from mgap.methods.asd import ASD, steer
+from mgap.methods.glance import mean_of_heads
+from mgap.methods.mod import MoD, divergence, least_attended
 from mgap.methods.pai import guide, raise_scores
 from mgap.states.steering import Steering
 from mgap.verify.compare import Difference, Vectors, differ
@@ -25,6 +27,25 @@ def check_pai(vectors: Vectors) -> Iterator[Difference]:
     yield differ("attn_scores_edited", edited, vectors["attn_scores_edited"])
     yield differ("attn_probs_before", scores.softmax(-1), vectors["attn_probs_before"])
     yield differ("attn_probs_after", edited.softmax(-1), vectors["attn_probs_after"])
+
+
+def check_mod(vectors: Vectors) -> Iterator[Difference]:
+    """Section 2: what is attended to and what the branch does not see; the divergence, the mode and both combinations."""
+    attention = mean_of_heads(_tensor(vectors, "attentions").double()).sum(0)  # [B, kv]
+    start, end = int(vectors["img_start"]), int(vectors["img_end"])
+    images = torch.zeros_like(attention, dtype=torch.bool)
+    images[:, start:end] = True
+    yield differ("image_attention", attention[:, start:end], vectors["image_attention"])
+    theta, a1, a2 = (float(vectors[name]) for name in ("js_threshold", "alpha_complementary", "alpha_contrastive"))
+    method = MoD(rho=float(vectors["keep_fraction"]), theta=theta, a1=a1, a2=a2, beta=float(vectors["beta"]))
+    hidden = least_attended(attention, images, method.rho)
+    yield differ("masked_idx", hidden[:, start:end].nonzero()[:, 1], vectors["masked_idx"])
+    main, branch = _tensor(vectors, "logits"), _tensor(vectors, "logits_masked")
+    out, traced = method.combine(main, branch, step=1)
+    yield differ("js", divergence(main, branch), vectors["js"])
+    yield differ("mode", traced["mode"], vectors["mode"])
+    yield differ("out", out, vectors["out"])
+    yield differ("argmax", out.argmax(-1), vectors["argmax"])
 
 
 def check_asd(vectors: Vectors) -> Iterator[Difference]:
