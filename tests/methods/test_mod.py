@@ -16,6 +16,8 @@ from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecodi
 from mgap.methods.glance import Glance, Sight, attend
 from mgap.methods.late import LateCache, blank
 from mgap.methods.mod import divergence, least_attended
+from mgap.types import Mode
+from tests.decoding.test_modes import CALLS
 from tests.reference import mod as reference
 
 QUESTIONS = ("Is there a dog in the image?", "What?", "Describe it.", "How many people are there?", "Which colour?")
@@ -175,6 +177,20 @@ def test_beams_of_a_branch_that_reads_anew_score_as_a_forced_answer_does(exact, 
             assert float(steps.sum()) == pytest.approx(score, abs=1e-3)
 
 
+@pytest.mark.parametrize("mode", CALLS, ids=lambda mode: mode.value)
+def test_reading_anew_works_in_every_mode_or_is_refused(exact, family, checkpoints, picture, mode):
+    draft = mgap.load(str(checkpoints[family])) if mode is Mode.ASSISTED else None
+    plain = CALLS[mode](exact, picture, draft)
+    method = mgap.MoD(**STRONG, refresh="every_step", branch_mode="sequential")
+    with exact.using(method):
+        if mode in method.modes:
+            assert CALLS[mode](exact, picture, draft) != plain
+        else:
+            with pytest.raises(UnsupportedDecoding, match=mode.value):
+                CALLS[mode](exact, picture, draft)
+    assert CALLS[mode](exact, picture, draft) == plain
+
+
 def test_what_a_row_keeps_follows_its_beam(exact):
     prompt = {"attention_mask": torch.ones(3, 2), "position_ids": torch.tensor([[0, 1], [0, 2], [0, 3]])}
     cache = LateCache(exact.backbone.config, prompt, torch.zeros(3, 2).bool(), None)
@@ -213,12 +229,14 @@ def test_any_kernel_works_and_is_left_out_of_the_prompts_main_forward_only(exact
         own = exact.answer(picture, "What?", max_new_tokens=4).token_ids
     prompt = kernel[0]
     assert kernel == [prompt] * blocks + [1] * blocks * (len(own) - 1), "the branch's prompt, then both"
-    exact.backbone.config.text_config._attn_implementation = "sdpa"
-    try:
-        with exact.using(mgap.MoD(**STRONG)):
-            assert exact.answer(picture, "What?", max_new_tokens=4).token_ids == own
-    finally:
-        exact.backbone.config.text_config._attn_implementation = "somebodys_own"
+    for other in ("sdpa", "eager"):
+        exact.backbone.config.text_config._attn_implementation = other
+        try:
+            with exact.using(mgap.MoD(**STRONG)):
+                assert exact.answer(picture, "What?", max_new_tokens=4).token_ids == own
+            assert exact.backbone.config.text_config._attn_implementation == other
+        finally:
+            exact.backbone.config.text_config._attn_implementation = "somebodys_own"
 
 
 def test_detaching_leaves_the_model_as_it_was_also_after_an_error(exact, picture):
@@ -244,6 +262,35 @@ def test_detaching_leaves_the_model_as_it_was_also_after_an_error(exact, picture
             assert not exact.backbone.language._forward_pre_hooks
         assert exact.answer(picture, QUESTIONS[0], max_new_tokens=4).token_ids == changed
     assert look() == before
+
+
+def test_an_interrupted_prompt_leaves_nothing_for_the_next_one_to_trip_over(exact, picture):
+    """Hooks of torch do not run when somebody presses control-C: the next forward, or detaching, puts things right."""
+
+    def press(*_):
+        raise KeyboardInterrupt
+
+    usual = exact.backbone.config.text_config._attn_implementation
+    for goes_on in (True, False):
+        with exact.using(mgap.MoD(**STRONG)):
+            expected = exact.answer(picture, "What?", max_new_tokens=4).token_ids
+            handle = exact.backbone.layers[1].register_forward_hook(press)
+            with pytest.raises(KeyboardInterrupt):
+                exact.answer(picture, "What?", max_new_tokens=4)
+            handle.remove()
+            if goes_on:
+                assert exact.answer(picture, "What?", max_new_tokens=4).token_ids == expected
+        assert exact.backbone.config.text_config._attn_implementation == usual
+        assert not exact.backbone.language._forward_hooks
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("refresh", ["prefill", "every_step"])
+def test_it_answers_in_half_precision(family, checkpoints, picture, dtype, refresh):
+    half = mgap.load(str(checkpoints[family]), dtype=dtype)
+    plain = half.answer(picture, QUESTIONS[0], max_new_tokens=NEW).token_ids
+    with half.using(mgap.MoD(**STRONG, refresh=refresh, branch_mode=ways(refresh)[0])):
+        assert half.answer(picture, QUESTIONS[0], max_new_tokens=NEW).token_ids != plain
 
 
 def test_a_decoder_that_cannot_be_watched_is_refused(exact, picture):
@@ -346,6 +393,13 @@ def test_a_row_without_a_picture_is_refused(exact, picture):
             exact.answer(None, "What?", max_new_tokens=2)
         with pytest.raises(PromptError, match="in every row"):
             list(exact.answers([picture, None], ["What?", "Who?"], batch_size=2, max_new_tokens=2))
+
+
+def test_a_prompt_in_chunks_whose_picture_transformers_drops_is_refused(exact, picture):
+    inputs = exact.backbone.encode([picture], ["What?"])
+    chunk = inputs["input_ids"].shape[1] - 2
+    with exact.using(mgap.MoD()), pytest.raises(PromptError, match="leave mod off"):
+        exact.backbone.model.generate(**inputs, max_new_tokens=2, do_sample=False, prefill_chunk_size=chunk)
 
 
 def test_logits_that_are_no_numbers_are_refused():

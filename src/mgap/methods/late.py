@@ -105,8 +105,8 @@ class LatePairing(Pairing):
         if not self.glance.is_watching or not isinstance(cache, LateCache) or cache.aside is None:
             return super()._both(model, logits, cache)
         attention = self.glance.take()[:, : cache.images.shape[1]]  # to the prompt
-        hidden = self.hide(attention, cache.images.to(attention.device))
-        shown = blank(cache.features, hidden[cache.images])
+        images = cache.images.to(attention.device)
+        shown = blank(cache.features, self.hide(attention, images)[images])
         branch = self._run_aside(model, {**cache.waiting, "mm_encoder_outputs": {"image": shown}}, cache.aside)
         if cache.said:
             branch = self._run_aside(model, cache.answer(), cache.aside)

@@ -79,7 +79,7 @@ class MoD(BranchMethod):
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
         """The main rows' own; what the branch sees less of the pictures is known after the main forward."""
-        if not backbone.image_mask(main).any(-1).all():
+        if backbone.pixel_keys[0] not in main or not backbone.image_mask(main).any(-1).all():
             raise PromptError(f"{self.name} masks a part of the picture: give one in every row, or leave {self.name} off")
         return dict(main)
 
