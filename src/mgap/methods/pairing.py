@@ -149,7 +149,7 @@ class Pairing:
         other = self._features(features, main, branch)
         rows = branch if self.is_aside else _stack(main, branch, self.backbone.pad_id)
         shown = [part for part in ([other] if self.is_aside else [features, other]) if part is not None]
-        pictures = _join(shown)
+        pictures = join_pictures(shown)
         positions = self._positions(rows, shown)
         cache = PairedCache(
             self.backbone.config,
@@ -186,7 +186,7 @@ class Pairing:
         times, rest = divmod(len(features.pooler_output), len(encoded.pooler_output))
         if rest:
             raise UnsupportedDecoding(f"{self.method.name}: generate repeats rows unevenly; give one picture a row")
-        return _join([encoded], times)
+        return join_pictures([encoded], times)
 
     def _positions(self, rows: Inputs, shown: list[Any]) -> Tensor:
         """Of all rows; a grid of patches is needed for every picture in them, and beams have repeated each in its place."""
@@ -231,7 +231,7 @@ def _stack(main: Inputs, branch: Inputs, pad: int) -> Inputs:
     return {key: torch.cat([widen(main, key), widen(branch, key)]) for key in ALONG if key in main}
 
 
-def _join(parts: list[Any], times: int = 1) -> Any:
+def join_pictures(parts: list[Any], times: int = 1) -> Any:
     """Encoded pictures one after the other, each `times` times; None for no parts."""
     if not parts:
         return None

@@ -9,7 +9,6 @@ Paper: alpha 1, beta 0.1, step 500; the authors' POPE script has beta 0.2, and t
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -22,6 +21,7 @@ from mgap.errors import PromptError, SettingError
 from mgap.methods.base import check_share, check_strength
 from mgap.methods.branch import BranchMethod, contrast, distance
 from mgap.methods.pairing import Inputs
+from mgap.methods.pictures import digest
 
 STEPS = 1000
 
@@ -74,7 +74,6 @@ class VCD(BranchMethod):
 
     def _noise(self, picture: Tensor) -> Tensor:
         """Standard normal, drawn on the CPU from the seed and the picture."""
-        own = picture.cpu().contiguous()
-        digest = hashlib.sha256(f"{self.seed}".encode() + own.numpy().tobytes()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-        return torch.randn(own.shape, generator=generator).to(picture.device)
+        start = int.from_bytes(digest(picture, salt=f"{self.seed}")[:8], "little") >> 1
+        generator = torch.Generator().manual_seed(start)
+        return torch.randn(picture.shape, generator=generator).to(picture.device)
