@@ -24,6 +24,7 @@ _HOMES = {
     "ASD": "mgap.methods.asd",
     "Blind": "mgap.methods.blind",
     "CODE": "mgap.methods.code",
+    "HalTrapper": "mgap.methods.haltrapper",
     "ICD": "mgap.methods.icd",
     "M3ID": "mgap.methods.m3id",
     "MoD": "mgap.methods.mod",
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from mgap.methods.code import CODE as CODE
     from mgap.methods.deco import DeCo as DeCo
     from mgap.methods.dola import DoLa as DoLa
+    from mgap.methods.haltrapper import HalTrapper as HalTrapper
     from mgap.methods.icd import ICD as ICD
     from mgap.methods.m3id import M3ID as M3ID
     from mgap.methods.mgap import MGAP as MGAP

@@ -50,6 +50,7 @@ METHODS = Registry(
         "bias": "mgap.methods.bias:Bias",
         "blind": "mgap.methods.blind:Blind",
         "code": "mgap.methods.code:CODE",
+        "haltrapper": "mgap.methods.haltrapper:HalTrapper",
         "icd": "mgap.methods.icd:ICD",
         "m3id": "mgap.methods.m3id:M3ID",
         "mod": "mgap.methods.mod:MoD",

@@ -25,6 +25,7 @@ BUILDERS = {
     "bias": lambda _prior: mgap.Bias(shift=24.0, up=("is", "picture"), down=("the",)),
     "blind": lambda _prior: mgap.Blind(rho=3.0),
     "code": lambda _prior: mgap.CODE(k=2.0, length=6),
+    "haltrapper": lambda _prior: mgap.HalTrapper(alpha=4.0, n=3, length=6),
     "icd": lambda _prior: mgap.ICD(alpha=4.0),
     "m3id": lambda _prior: mgap.M3ID(lam=0.4),
     "mod": lambda _prior: mgap.MoD(rho=0.1, theta=0.0, a2=30.0, beta=0.0),

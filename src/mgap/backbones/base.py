@@ -252,9 +252,19 @@ class Backbone:
 
     def tokenize(self, text: str) -> Ids:
         """A rendered text as `encode` reads it."""
-        bos = self.tokenizer.bos_token
-        ids: Ids = self.tokenizer(text, add_special_tokens=bos is None or not text.startswith(bos))["input_ids"]
+        ids: Ids = self._tokenize(text)["input_ids"]
         return ids
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Which characters [start, end) each token of `tokenize` stands for; none for a token that was added."""
+        if not self.tokenizer.is_fast:
+            raise ModelError(f"{self.name}: its tokenizer does not say where tokens are in a text; load the fast one")
+        spans: list[tuple[int, int]] = self._tokenize(text, return_offsets_mapping=True)["offset_mapping"]
+        return spans
+
+    def _tokenize(self, text: str, **options: Any) -> Any:
+        bos = self.tokenizer.bos_token  # the template may have written it already
+        return self.tokenizer(text, add_special_tokens=bos is None or not text.startswith(bos), **options)
 
     def encode(self, images: Sequence[ImageSource | None], prompts: Sequence[str]) -> dict[str, Tensor]:
         """Rows of picture (or None) and prompt to model inputs: left padded, on the model's device."""

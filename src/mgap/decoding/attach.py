@@ -7,7 +7,7 @@ before a hook came would skip it silently: attaching and detaching therefore dro
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -54,6 +54,15 @@ class Attachment:
             yield recorder
         finally:
             self._tap.listener = None
+
+    @contextmanager
+    def hear(self, hearer: Callable[[str], None]) -> Iterator[None]:
+        """Be told, a line at a time, what the method does before it can decode, such as describing a picture."""
+        before, self._tap.hearer = self._tap.hearer, hearer
+        try:
+            yield
+        finally:
+            self._tap.hearer = before
 
     def __enter__(self) -> Attachment:
         return self

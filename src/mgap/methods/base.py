@@ -37,10 +37,16 @@ class Observation:
 
 
 class Tap:
-    """Where a method reports its observations; costs nothing while nobody listens."""
+    """Where a method reports its observations, and what keeps it from decoding; costs nothing while nobody listens."""
 
     def __init__(self) -> None:
         self.listener: Callable[[Observation], None] | None = None
+        self.hearer: Callable[[str], None] | None = None
+
+    def tell(self, text: str) -> None:
+        """Say what is being done before the first token, such as describing a picture."""
+        if self.hearer is not None:
+            self.hearer(text)
 
 
 class Removable(Protocol):
@@ -114,3 +120,10 @@ def check_share(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise SettingError(f"{name}={value!r} must be a number from 0 to 1")
     return float(value)
+
+
+def check_count(name: str, value: int | None, least: int) -> int:
+    """A whole number of at least so many."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SettingError(f"{name}={value!r} must be a whole number of at least {least}")
+    return value

@@ -44,15 +44,18 @@ class BranchMethod(Method):
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         return Pairing(backbone, self, tap)
 
-    def prepare(self, backbone: Backbone) -> Callable[[Inputs], Inputs]:
-        """On attaching: what makes the branch's inputs from the main ones. It may run the model, and remember for as long as
-        the method is attached. Raises what can be known now.
+    def prepare(self, backbone: Backbone, tap: Tap) -> Callable[[Inputs], Inputs]:  # noqa: ARG002
+        """On attaching: what makes the branch's inputs from the main ones. It may run the model (and tell the tap so), and
+        remember for as long as the method is attached. Raises what can be known now.
         """
         return partial(self.branch, backbone)
 
     @abstractmethod
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
-        """What the branch sees, a row for every row of the main inputs; lengths may differ. Raises if it cannot be built."""
+        """What the branch sees, a row for every row of the main inputs; lengths may differ. Raises if it cannot be built.
+
+        A key `ALONE`, bool [B], marks rows that decode as if there were no branch.
+        """
 
     @abstractmethod
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:

@@ -22,15 +22,15 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.rows import Ids, read, spell
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import check_choice, check_strength
+from mgap.methods.base import Tap, check_choice, check_count, check_strength
 from mgap.methods.branch import BranchMethod, check_room, distance
-from mgap.methods.description import Descriptions
+from mgap.methods.description import CAPTION, Descriptions
 from mgap.methods.pairing import Inputs
 
 PROMPTS = {
     "thorough": "Provide a detailed description of the image, covering all visible elements and their interactions, so as to "
     "thoroughly answer any potential questions about the image.",
-    "caption": "Please help me describe the image in detail.",
+    "caption": CAPTION,
 }
 PLACES = ("in_place_of_image", "before_question")
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -72,16 +72,15 @@ class CODE(BranchMethod):
         check_choice("place", str(self.place), PLACES)
         if not isinstance(self.prompt, str) or not self.prompt.strip():
             raise SettingError(f"prompt={self.prompt!r}: choose from {', '.join(PROMPTS)}, or write one")
-        if isinstance(self.length, bool) or not isinstance(self.length, int) or self.length < 1:
-            raise SettingError(f"length={self.length!r} must be a whole number of at least 1")
+        check_count("length", self.length, least=1)
 
     @property
     def exponent(self) -> float:
         return self.k  # type: ignore[return-value]  # set above
 
-    def prepare(self, backbone: Backbone) -> Callable[[Inputs], Inputs]:
+    def prepare(self, backbone: Backbone, tap: Tap) -> Callable[[Inputs], Inputs]:
         asked = str(self.prompt)
-        describe = Descriptions(backbone, PROMPTS.get(asked, asked), int(self.length or 0))
+        describe = Descriptions(backbone, PROMPTS.get(asked, asked), int(self.length or 0), tap=tap)
         write = _in_place if self.place == "in_place_of_image" else _before_question
 
         def build(main: Inputs) -> Inputs:
@@ -95,7 +94,7 @@ class CODE(BranchMethod):
         return build
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
-        return self.prepare(backbone)(main)
+        return self.prepare(backbone, Tap())(main)
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         p, q = main.softmax(-1), branch.softmax(-1)

@@ -20,7 +20,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.rows import Ids, respell, spell
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import check_choice, check_share, check_strength
+from mgap.methods.base import Tap, check_choice, check_share, check_strength
 from mgap.methods.branch import BranchMethod, check_room, contrast, distance, plausible
 from mgap.methods.pairing import Inputs
 
@@ -64,7 +64,7 @@ class ICD(BranchMethod):
         """The instruction in full."""
         return INSTRUCTIONS.get(self.instruction, self.instruction.strip())
 
-    def prepare(self, backbone: Backbone) -> Callable[[Inputs], Inputs]:
+    def prepare(self, backbone: Backbone, tap: Tap) -> Callable[[Inputs], Inputs]:  # noqa: ARG002
         edit = self._edit(backbone)
 
         def build(main: Inputs) -> Inputs:
@@ -75,7 +75,7 @@ class ICD(BranchMethod):
         return build
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
-        return self.prepare(backbone)(main)
+        return self.prepare(backbone, Tap())(main)
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         values = {"distance": distance(main, branch)}

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 Call = dict[str, Any]  # named arguments of a forward
 Inputs = dict[str, Tensor]  # as Backbone.encode gives them: left padded, one row a sample
-Kept = dict[str, Tensor]  # what a method remembers of each row [B, ...] from one token to the next
+Kept = dict[str, Tensor]  # what is remembered of each row [B, ...] from one token to the next
+ALONE = "alone"  # in a branch's inputs, bool [B]: rows that have nothing to contrast with, and decode plainly
 
 
 class PairedCache(DynamicCache):
@@ -52,7 +53,7 @@ class PairedCache(DynamicCache):
         return self.mask, self.positions
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Both branches follow the beams, and what the method remembers of them."""
+        """Both branches follow the beams, and what is remembered of them."""
         self.kept = {key: value.index_select(0, beam_idx.to(value.device)) for key, value in self.kept.items()}
         if self.aside is None:
             beam_idx = torch.cat([beam_idx, beam_idx + len(beam_idx)])
@@ -70,7 +71,7 @@ class Pairing:
 
     def __init__(self, backbone: Backbone, method: BranchMethod, tap: Tap) -> None:
         self.backbone, self.method, self.tap = backbone, method, tap
-        self.build = method.prepare(backbone)
+        self.build = method.prepare(backbone, tap)
         self.is_aside = method.branch_mode == "sequential"
         self.is_busy = False  # while we run the model or its tower ourselves
         self.lanes = lanes_of(backbone.model)
@@ -124,6 +125,8 @@ class Pairing:
         logits = output.logits[:, -1].float()
         main, branch = self._both(model, logits, cache)
         combined, values = self.method.weigh(main, branch.to(main.device), cache.steps, cache.kept)
+        if ALONE in cache.kept:
+            combined = torch.where(cache.kept[ALONE].to(main.device).unsqueeze(-1), main, combined)
         if self.tap.listener is not None:
             traced = {name: value.unsqueeze(1) for name, value in values.items()}
             self.tap.listener(Observation(traced, main.unsqueeze(1), combined.unsqueeze(1)))
@@ -157,6 +160,8 @@ class Pairing:
             positions,
             DynamicCache(config=self.backbone.config) if self.is_aside else None,
         )
+        if ALONE in branch:
+            cache.kept[ALONE] = branch[ALONE]
         read: Call = {key: rows[key] for key in ALONG if key in rows}
         read["position_ids"] = positions
         read["mm_encoder_outputs"] = {} if pictures is None else {"image": pictures}
