@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,14 +81,17 @@ def ask(
     build = _prepare(method, prior, settings)
     loaded = load_model(model, device, dtype, revision, trust_remote_code)
     chosen = build(loaded)
-    with nullcontext() if chosen is None else loaded.using(chosen):
+    with ExitStack() as stack:
+        busy = stack.enter_context(working("answering"))
+        if chosen is not None:
+            stack.enter_context(stack.enter_context(loaded.using(chosen)).hear(busy.update))
         if stream:
             for piece in loaded.stream(picture, question, **options):
+                busy.stop()  # it would write over the answer
                 print(piece, end="", flush=True)
             print()
             return
-        with working("answering"):
-            answer = loaded.answer(picture, question, trace=trace, **options)
+        answer = loaded.answer(picture, question, trace=trace, **options)
     if as_json:
         print(json.dumps({"model": model, "method": method, "settings": settings, **asdict(answer)}, indent=1))
         return

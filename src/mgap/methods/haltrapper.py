@@ -7,7 +7,7 @@ to betray, once a picture (candidates.py), or you say (`candidates`). Cost: for 
 batch, all of up to `length` tokens, and two forwards; then 2 forwards a token. The search shows the picture to the vision tower
 three times more, the branch never. A picture for which nothing is found is decoded plainly. Settings are those of the authors'
 code, 10 candidates, or 5 for some models (preset "reference-code-5"); the paper's text was not at hand. It fills up with words
-drawn from the question's number; we draw from the picture unless `seed` says otherwise: neither the batch nor its order matters.
+drawn from the question's number; we draw from the picture unless `seed` is given: neither the batch nor its order matters.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class HalTrapper(BranchMethod):
         object.__setattr__(self, "candidates", tuple(word.strip() for word in words))
 
     def _words(self) -> Vocabulary:
-        return Vocabulary.of(self.vocabulary or "coco")
+        return Vocabulary.of("coco" if self.vocabulary is None else self.vocabulary)
 
     @property
     def rules(self) -> Rules:

@@ -20,7 +20,7 @@ from mgap.registry import METHODS
 
 Vectors = Mapping[str, Any]  # what a file holds: arrays of an .npz, or the content of a .json
 
-# File stem -> the check that reads it. A file's method is the part of its stem before the first underscore.
+# File -> the check that reads it, .npz left out. A file's method is the part of its stem before the first underscore.
 CHECKS = {
     "mgap_paper": "mgap.verify.mgap:check_paper",
     "mgap_refcode": "mgap.verify.mgap:check_reference_code",
@@ -28,6 +28,8 @@ CHECKS = {
     "vcd": "mgap.verify.branches:check_vcd",
     "vcd_noise": "mgap.verify.branches:check_noise",
     "code": "mgap.verify.branches:check_code",
+    "haltrapper": "mgap.verify.haltrapper:check",
+    "haltrapper.json": "mgap.verify.haltrapper:check_search",
     "icd": "mgap.verify.branches:check_icd",
     "m3id": "mgap.verify.branches:check_m3id",
     "asd": "mgap.verify.inner:check_asd",
@@ -77,6 +79,12 @@ def differ(name: str, ours: Tensor, reference: npt.ArrayLike, tolerance: float =
     return Difference(name, float(gap.max(initial=0.0)) if same_pattern else float("inf"), tolerance, within)
 
 
+def same(name: str, ours: object, reference: object) -> Difference:
+    """Compare words and whole numbers, which are equal or not."""
+    within = ours == reference
+    return Difference(name, 0.0 if within else float("inf"), 0.0, within)
+
+
 def verify_folder(folder: str | PathLike[str]) -> Iterator[Verdict]:
     """One verdict a file, in the order of their names."""
     folder = Path(folder)
@@ -88,16 +96,16 @@ def verify_folder(folder: str | PathLike[str]) -> Iterator[Verdict]:
 
 
 def _verify(path: Path) -> Verdict:
-    method = path.stem.split("_")[0]
-    if path.stem not in CHECKS:
+    method, key = path.stem.split("_")[0], path.name.removesuffix(".npz")
+    if key not in CHECKS:
         if method not in METHODS:
             return Verdict(path.name, method, "absent")
         return Verdict(path.name, method, "failed", problem="the method is here, but nothing checks this file")
-    module, _, function = CHECKS[path.stem].partition(":")
+    module, _, function = CHECKS[key].partition(":")
     check: Callable[[Vectors], Iterator[Difference]] = getattr(import_module(module), function)
     try:
         differences = tuple(check(_read(path)))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         return Verdict(path.name, method, "failed", problem=f"cannot be read: {error!r}")
     status = "ok" if differences and all(d.within for d in differences) else "failed"
     return Verdict(path.name, method, status, differences)
