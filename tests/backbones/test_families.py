@@ -306,3 +306,33 @@ def test_a_description_takes_the_pictures_place_or_is_refused(family, model, pre
     with model.using(method):
         together = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
         assert together == [model.answer(i, p, max_new_tokens=6).token_ids for i, p in zip(pictures, prompts, strict=True)]
+
+
+def test_words_stand_behind_the_pictures_last_token_or_are_refused(family, model):
+    pictures, prompts = [WIDE, TALL], [SHORT, LONG]
+    method = mgap.HalTrapper(alpha=3.0, candidates=("dog", "bus"))
+    main = model.backbone.encode(pictures, prompts)
+    if family in PIECES:
+        with pytest.raises(PromptError, match="in pieces"):
+            method.branch(model.backbone, main)
+        return
+    branch, image = method.branch(model.backbone, main), model.backbone.image_token_id
+    for row, ids in enumerate(branch["input_ids"].tolist()):
+        last = max(place for place, token in enumerate(ids) if token == image)
+        assert model.backbone.tokenizer.decode(ids[last + 1 :]).lstrip().startswith("dog bus"), row
+        assert ids.count(image) == main["input_ids"][row].tolist().count(image)
+    with model.using(method):
+        together = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
+        assert together == [model.answer(i, p, max_new_tokens=6).token_ids for i, p in zip(pictures, prompts, strict=True)]
+
+
+def test_candidates_are_searched_or_the_search_is_refused(family, model):
+    pictures, prompts = [WIDE, TALL], [SHORT, LONG]
+    method = mgap.HalTrapper(alpha=3.0, n=3, length=4)
+    if family not in ("qwen2_vl", "qwen2_5_vl"):  # one picture for the tower, one placeholder in the template
+        with pytest.raises((ModelError, PromptError, UnsupportedDecoding)), model.using(method):
+            model.answer(WIDE, SHORT, max_new_tokens=2)
+        return
+    with model.using(method):
+        together = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
+        assert together == [model.answer(i, p, max_new_tokens=6).token_ids for i, p in zip(pictures, prompts, strict=True)]

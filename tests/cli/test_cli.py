@@ -103,6 +103,10 @@ def test_a_trace_is_printed_as_a_table(run, checkpoint, saved, picture_file):
         ("mod", ["--set", "rho=0.1", "--set", "theta=0", "--set", "a2=9", "--set", "refresh=every_step",
                  "--set", "branch_mode=sequential"],
          lambda: mgap.MoD(rho=0.1, theta=0, a2=9, refresh="every_step", branch_mode="sequential")),
+        ("haltrapper", ["--set", "candidates=[dog, cat]", "--alpha", 3],
+         lambda: mgap.HalTrapper(candidates=["dog", "cat"], alpha=3.0)),
+        ("haltrapper", ["--set", "vocabulary={dog: [puppy], cat: }", "--set", "length=4", "--set", "n=1"],
+         lambda: mgap.HalTrapper(vocabulary={"dog": ["puppy"], "cat": []}, length=4, n=1)),
     ],
 )  # fmt: skip
 def test_ask_with_a_method_that_needs_no_prior(run, checkpoint, picture_file, model, method, words, build):
@@ -114,6 +118,16 @@ def test_ask_with_a_method_that_needs_no_prior(run, checkpoint, picture_file, mo
     assert "fitting" not in err
     status, out, _ = run(*words, "--json", "--trace")
     assert tuple(json.loads(out)["token_ids"]) == expected.token_ids
+
+
+@pytest.mark.parametrize("stream", [[], ["--stream"]], ids=["whole", "streamed"])
+def test_a_terminal_shows_what_keeps_a_method_from_answering(run, checkpoint, picture_file, monkeypatch, stream):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # standard error is taken for a terminal
+    words = ["ask", picture_file, "What?", "-m", checkpoint, "--max-new-tokens", 2, "--method", "haltrapper", *stream]
+    status, out, err = run(*words, "--set", "length=64")
+    assert status == 0
+    assert out.strip()
+    assert "imagining what is around the picture" in err
 
 
 def test_a_strong_setting_warns_on_standard_error(run, checkpoint, saved, picture_file):

@@ -169,7 +169,8 @@ def test_positions_count_the_words(exact, picture):
 
 def test_the_search_is_what_it_is_written_out(pocket):
     scene = draw(make_scene(3))  # a person, skis and a snowboard
-    caption, ee, ig = reference.betray(pocket, scene, POCKET, 20)
+    caption, ee = reference.describe(pocket, scene, reference.CAPTION, 20), {}  # its replies do not keep to the format
+    ig = reference.grounding(pocket, scene, caption, POCKET)
     assert len(ig) > 2
     rules = {"tau_ig": min(ig.values()) + 1e-3, "tau_ee": 1.0, "n": 5, "seed": 3}
     found = mgap.HalTrapper(vocabulary=POCKET, length=20, **rules).search(pocket, scene)

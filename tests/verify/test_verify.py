@@ -1,5 +1,6 @@
 """`mgap verify`: green on the published vectors, red on anything altered."""
 
+import json
 import shutil
 import sys
 
@@ -19,7 +20,7 @@ def vectors(shared):
 def test_every_mgap_file_is_within_tolerance(vectors):
     verdicts = {v.file: v for v in verify_folder(vectors)}
     for stem in CHECKS:
-        verdict = verdicts[f"{stem}.npz"]
+        verdict = verdicts[stem if "." in stem else f"{stem}.npz"]
         assert verdict.status == "ok", [d for d in verdict.differences if not d.within]
         assert all(d.largest < 1e-12 for d in verdict.differences if d.tolerance < 1e-6)
     assert verdicts["vcd.npz"].status in ("ok", "absent")
@@ -32,7 +33,8 @@ def test_every_mgap_file_is_within_tolerance(vectors):
      ("mgap_refcode", "default_logits_with_bias"), ("mgap_refcode", "native_logits_f16"), ("mgap_edges", "entropy_with_eps"),
      ("mgap_edges", "cos"), ("dola", "out"), ("dola", "js"), ("dola", "mature_logits"), ("deco", "out"), ("deco", "max_prob"),
      ("deco", "layer_logits"), ("mod", "image_attention"), ("mod", "masked_idx"), ("mod", "js"), ("mod", "mode"),
-     ("mod", "out"), ("mod", "argmax")],
+     ("mod", "out"), ("mod", "argmax"), ("haltrapper", "ig_similarity"), ("haltrapper", "out_contrastive"),
+     ("haltrapper", "out_augmentive")],
 )  # fmt: skip
 def test_an_altered_array_is_noticed(vectors, tmp_path, stem, array, monkeypatch, capsys):
     with np.load(vectors / f"{stem}.npz") as file:
@@ -48,6 +50,36 @@ def test_an_altered_array_is_noticed(vectors, tmp_path, stem, array, monkeypatch
         main()
     assert leave.value.code == 1
     assert array in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("alter", "name"),
+    [
+        (lambda v: v["expansion"]["parsed"]["E"].update(reason="The image features a person, it"), "parsed_E"),
+        (lambda v: v["expansion"]["parsed"]["NE"].update(reason=""), "parsed_NE"),
+        (lambda v: v["expansion"]["replies"].update(S="Imagination: cup"), "parsed_S"),
+        (lambda v: v["expansion"]["ee_scores"].update(bird=-1), "ee_scores"),
+        (lambda v: v["selection"][0]["candidates"].remove("tv"), "candidates_0"),
+        (lambda v: v["selection"][3].update(random_seed=1), "candidates_3"),
+        (lambda v: v["selection"][1].update(number=6), "candidates_1"),
+        (lambda v: v["selection"][2]["ig_cos"].update(bus=0.5), "candidates_2"),
+    ],
+)
+def test_an_altered_word_is_noticed(vectors, tmp_path, alter, name):
+    content = json.loads((vectors / "haltrapper.json").read_text())
+    alter(content)
+    (tmp_path / "haltrapper.json").write_text(json.dumps(content))
+    (verdict,) = verify_folder(tmp_path)
+    assert verdict.status == "failed"
+    assert name in [d.name for d in verdict.differences if not d.within]
+
+
+def test_words_that_are_not_where_they_should_be_fail(tmp_path):
+    for content in ("[]", "{}", '{"expansion": 1, "synonyms": {}}', "{"):
+        (tmp_path / "haltrapper.json").write_text(content)
+        (verdict,) = verify_folder(tmp_path)
+        assert verdict.status == "failed"
+        assert "cannot be read" in verdict.problem
 
 
 def test_a_method_that_is_not_here_is_listed_as_such(vectors, tmp_path):
