@@ -479,7 +479,8 @@ def test_a_tokenizer_without_places_is_refused(exact, picture):
      ({"candidates": ()}, "candidates"), ({"candidates": ["dog", ""]}, "candidates"),
      ({"candidates": ["dog"], "n": 3}, "n belongs to the search"), ({"candidates": ["dog"], "seed": 3}, "seed belongs"),
      ({"candidates": ["dog"], "preset": "reference-code-5"}, "preset belongs"), ({"vocabulary": "no/such/file"}, "vocabulary"),
-     ({"vocabulary": []}, "vocabulary"), ({"vocabulary": [1]}, "vocabulary")],
+     ({"vocabulary": []}, "vocabulary"), ({"vocabulary": [1]}, "vocabulary"), ({"vocabulary": 5}, "vocabulary"),
+     ({"vocabulary": {"dog": 3}}, "vocabulary"), ({"candidates": 5}, "candidates"), ({"candidates": {"dog": 1}}, "candidates")],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(settings, word):
     with pytest.raises(SettingError, match=word):

@@ -31,7 +31,7 @@ class Vocabulary:
     """Names of things, each with other words for it; a name always means itself, other words the first that has them."""
 
     def __init__(self, things: Mapping[str, Sequence[str]]) -> None:
-        self.synonyms = {_clean(name): tuple(map(_clean, words)) for name, words in things.items()}
+        self.synonyms = {_clean(name): tuple(map(_clean, _listed(words))) for name, words in things.items()}
         if not self.synonyms:
             raise SettingError("a vocabulary without words finds nothing: name at least one thing")
         self._meaning = {
@@ -49,6 +49,8 @@ class Vocabulary:
             return cls(dict(_read(words)))
         if isinstance(words, Mapping):
             return cls({name: (others,) if isinstance(others, str) else others or () for name, others in words.items()})
+        if not isinstance(words, Sequence):
+            raise SettingError(f"vocabulary={words!r}: give coco, a file with a thing a line, or a list of words")
         return cls(dict.fromkeys(words, ()))
 
     @property
@@ -82,6 +84,12 @@ def _read(source: str) -> Iterator[tuple[str, list[str]]]:
         words = [word.strip() for word in line.split(",") if word.strip()]
         if words:
             yield words[0], words[1:]
+
+
+def _listed(words: Sequence[str]) -> Sequence[str]:
+    if not isinstance(words, Sequence):
+        raise SettingError(f"{words!r} in a vocabulary names nothing: write a list of words")
+    return words
 
 
 def _clean(word: str) -> str:

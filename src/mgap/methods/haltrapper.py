@@ -91,8 +91,8 @@ class HalTrapper(BranchMethod):
             given.append("preset")
         if given:
             raise SettingError(f"{given[0]} belongs to the search, and candidates are given: leave one of them out")
-        words = [self.candidates] if isinstance(self.candidates, str) else list(self.candidates or ())
-        if not words or not all(isinstance(word, str) and word.strip() for word in words):
+        words = [self.candidates] if isinstance(self.candidates, str) else self.candidates
+        if not words or not isinstance(words, Sequence) or not all(isinstance(word, str) and word.strip() for word in words):
             raise SettingError(f"candidates={self.candidates!r} must be words; leave it out to have them searched")
         object.__setattr__(self, "candidates", tuple(word.strip() for word in words))
 
