@@ -28,6 +28,7 @@ _HOMES = {
     "ICD": "mgap.methods.icd",
     "M3ID": "mgap.methods.m3id",
     "MoD": "mgap.methods.mod",
+    "OPERA": "mgap.methods.opera",
     "PAI": "mgap.methods.pai",
     "VCD": "mgap.methods.vcd",
     "Bias": "mgap.methods.bias",
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from mgap.methods.m3id import M3ID as M3ID
     from mgap.methods.mgap import MGAP as MGAP
     from mgap.methods.mod import MoD as MoD
+    from mgap.methods.opera import OPERA as OPERA
     from mgap.methods.pai import PAI as PAI
     from mgap.methods.vcd import VCD as VCD
     from mgap.states.steering import Steering as Steering

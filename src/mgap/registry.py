@@ -54,6 +54,7 @@ METHODS = Registry(
         "icd": "mgap.methods.icd:ICD",
         "m3id": "mgap.methods.m3id:M3ID",
         "mod": "mgap.methods.mod:MoD",
+        "opera": "mgap.methods.opera:OPERA",
         "pai": "mgap.methods.pai:PAI",
         "vcd": "mgap.methods.vcd:VCD",
         "deco": "mgap.methods.deco:DeCo",

@@ -38,6 +38,7 @@ def _methods() -> list[str]:
         method = METHODS.get(name)
         modes = ", ".join(sorted(mode.value for mode in method.modes))
         cost = f"{method.forwards:g} forward{'' if method.forwards == 1 else 's'} a token"
+        cost += f" ({method.besides})" if method.besides else ""
         lines.append(f"{name:<12} seam {method.seam.value}, {cost}: {method.summary}")
         lines.append(f"{'':<12} decoding: {modes}")
     return lines

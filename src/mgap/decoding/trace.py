@@ -19,6 +19,7 @@ class StepRows:
     values: dict[str, Tensor]  # each [B]
     before: tuple[Tensor, Tensor]  # probabilities and token ids, each [B, top]
     after: tuple[Tensor, Tensor]
+    at: tuple[int, ...] | None  # each row's place in its answer, where that is not how many steps there were
 
 
 class Recorder:
@@ -30,7 +31,7 @@ class Recorder:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, seen: Observation) -> None:
         last = {name: value[:, -1].detach().clone() for name, value in seen.values.items()}  # a graph reuses its memory
-        self.steps.append(StepRows(last, self._best(seen.before), self._best(seen.after)))
+        self.steps.append(StepRows(last, self._best(seen.before), self._best(seen.after), seen.at))
 
     def _best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         logits = logits[:, -1].detach()
@@ -38,7 +39,7 @@ class Recorder:
         return best.values, best.indices
 
     def along(self, token_ids: list[int], rows: list[int], spell: Callable[[int], str]) -> tuple[Step, ...]:
-        """The steps of one sequence: token t was chosen from row rows[t] of forward t."""
+        """The steps of one sequence: token t was chosen from row rows[t] of forward t, or of the last one that stood at t."""
 
         def candidates(best: tuple[Tensor, Tensor], row: int) -> tuple[Candidate, ...]:
             pairs = zip(best[1][row].tolist(), best[0][row].tolist(), strict=True)
@@ -52,5 +53,11 @@ class Recorder:
                 before=candidates(step.before, row),
                 after=candidates(step.after, row),
             )
-            for token, row, step in zip(token_ids, rows, self.steps, strict=False)  # a last forward may go unused
+            for token, row, step in zip(token_ids, rows, self._taken(rows), strict=False)  # a last forward may go unused
         )
+
+    def _taken(self, rows: list[int]) -> list[StepRows]:
+        if not self.steps or self.steps[0].at is None:
+            return self.steps
+        last = {(place, row): step for step in self.steps for row, place in enumerate(step.at or ())}
+        return [last[place, row] for place, row in enumerate(rows)]

@@ -34,6 +34,9 @@ class Observation:
     values: dict[str, Tensor]  # each [B, T]
     before: Tensor  # [B, T, vocab] logits that the plain model would give
     after: Tensor  # [B, T, vocab] logits that the method gives
+    at: tuple[int, ...] | None = (
+        None  # each row's place in its answer, of a search that goes back; None: one further every time
+    )
 
 
 class Tap:
@@ -73,6 +76,7 @@ class Method(ABC):
     summary: ClassVar[str]
     seam: ClassVar[Seam]
     forwards: ClassVar[float]  # passes through the model per token
+    besides: ClassVar[str] = ""  # what else it costs, in a few words
     modes: ClassVar[frozenset[Mode]]  # what it accepts; anything else is refused before a token is made
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})  # named settings, where there are several
 

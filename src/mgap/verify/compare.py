@@ -35,6 +35,7 @@ CHECKS = {
     "asd": "mgap.verify.inner:check_asd",
     "mod": "mgap.verify.inner:check_mod",
     "pai": "mgap.verify.inner:check_pai",
+    "opera": "mgap.verify.search:check_opera",
     "deco": "mgap.verify.deco:check",
     "dola": "mgap.verify.dola:check",
 }

@@ -1,0 +1,86 @@
+"""Beam search of one sample as transformers runs it, in states that are never changed: to go back is to keep an old one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+OUT = -1e9  # transformers' score of a hypothesis that is not to be continued
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the generation's configuration says of the search."""
+
+    beams: int
+    picks: int  # continuations looked at a step: enough that some go on where others end
+    length_penalty: float
+    early_stopping: bool | str
+    longest: int  # new tokens
+    ends: Callable[[Tensor], Tensor]  # new tokens [n, k] -> whether each ends there, bool [n]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished answer."""
+
+    score: float
+    tokens: Tensor  # [k]
+    rows: Tensor  # [k] which beam each token was chosen from
+
+
+@dataclass(frozen=True)
+class Beams:
+    """The running hypotheses of a sample, and its finished ones."""
+
+    tokens: Tensor  # [beams, k]
+    rows: Tensor  # [beams, k]
+    scores: Tensor  # [beams], best first
+    done: tuple[Hypothesis, ...] = ()  # best first, never more than there are beams
+    is_over: bool = False
+
+    @classmethod
+    def start(cls, beams: int, device: torch.device) -> Beams:
+        """One hypothesis; the others are copies that no first token is taken from."""
+        nothing = torch.zeros(beams, 0, dtype=torch.long, device=device)
+        scores = torch.full((beams,), OUT, device=device)
+        scores[0] = 0.0
+        return cls(nothing, nothing, scores)
+
+    @property
+    def length(self) -> int:
+        return self.tokens.shape[1]
+
+    @property
+    def live(self) -> Tensor:
+        """Which hypotheses are searched in earnest: bool [beams]."""
+        return self.scores > OUT / 10
+
+    def advance(self, logp: Tensor, rules: Rules) -> tuple[Beams, Tensor]:
+        """Choose the next tokens by log-probabilities [beams, vocab]: the new state, and each beam's parent [beams]."""
+        best = (self.scores.unsqueeze(1) + logp).flatten().topk(rules.picks)
+        parents, chosen = best.indices // logp.shape[1], best.indices % logp.shape[1]
+        tokens = torch.cat([self.tokens[parents], chosen.unsqueeze(1)], dim=1)  # [picks, k + 1]
+        rows = torch.cat([self.rows[parents], parents.unsqueeze(1)], dim=1)
+        ends = rules.ends(tokens)
+        scores = best.values + ends.float() * OUT
+        kept = scores.topk(rules.beams).indices
+        running = replace(self, tokens=tokens[kept], rows=rows[kept], scores=scores[kept])
+        final = best.values / tokens.shape[1] ** rules.length_penalty
+        top = zip(ends[: rules.beams].tolist(), final.tolist(), tokens, rows, strict=False)  # the others are there to go on
+        finished = [Hypothesis(score, *told) for has_ended, score, *told in top if has_ended]
+        running = replace(running, done=tuple(sorted((*self.done, *finished), key=lambda one: -one.score)[: rules.beams]))
+        return replace(running, is_over=bool(ends.all()) or running._cannot_improve(rules)), parents[kept]
+
+    def _cannot_improve(self, rules: Rules) -> bool:
+        """As many answers as beams, and no running one may beat the worst of them; or the first that end are taken."""
+        is_full = len(self.done) == rules.beams
+        if is_full and rules.early_stopping is True:
+            return True
+        worst = self.done[-1].score if is_full else OUT
+        is_patient = rules.early_stopping == "never" and rules.length_penalty > 0
+        length = rules.longest if is_patient else self.length
+        return not float(self.scores[0]) / length**rules.length_penalty > worst
