@@ -336,3 +336,20 @@ def test_candidates_are_searched_or_the_search_is_refused(family, model):
     with model.using(method):
         together = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
         assert together == [model.answer(i, p, max_new_tokens=6).token_ids for i, p in zip(pictures, prompts, strict=True)]
+
+
+def test_a_search_runs_or_is_refused_by_name(family, model):
+    """Its zero is the family's own beam search; with a way back every sample is as it is alone, or there is no batch."""
+    pictures, questions = [noise(80, 60), noise(60, 80)], ["What?", "Describe what you can make out in this picture."]
+    own = model.backbone.head_module.weight.shape[0]
+    plain = [model.answer(p, q, max_new_tokens=8, num_beams=2).token_ids for p, q in zip(pictures, questions, strict=True)]
+    with model.using(mgap.OPERA(alpha=0.0, beams=2, candidates=own, window=0)):
+        zero = [model.answer(p, q, max_new_tokens=8).token_ids for p, q in zip(pictures, questions, strict=True)]
+    assert zero == plain
+    with model.using(mgap.OPERA(beams=2, candidates=2, r=0, sigma=40.0)):
+        alone = [model.answer(p, q, max_new_tokens=16).token_ids for p, q in zip(pictures, questions, strict=True)]
+        if family == "gemma3":
+            with pytest.raises(UnsupportedDecoding, match="sliding windows"):
+                list(model.answers(pictures, questions, max_new_tokens=16))
+        else:
+            assert [a.token_ids for a in model.answers(pictures, questions, max_new_tokens=16)] == alone

@@ -29,6 +29,7 @@ BUILDERS = {
     "icd": lambda _prior: mgap.ICD(alpha=4.0),
     "m3id": lambda _prior: mgap.M3ID(lam=0.4),
     "mod": lambda _prior: mgap.MoD(rho=0.1, theta=0.0, a2=30.0, beta=0.0),
+    "opera": lambda _prior: mgap.OPERA(alpha=60.0, beams=3, candidates=3),
     "pai": lambda _prior: mgap.PAI(alpha=2.0, gamma=2.0, start=0),
     "vcd": lambda _prior: mgap.VCD(alpha=4.0, noise_step=999),
     "deco": lambda _prior: mgap.DeCo(alpha=40.0, layers=[1, 2]),

@@ -12,7 +12,7 @@ It is a search of its own: sampling, streams, drafts, static caches and compiled
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -136,16 +136,17 @@ class Searching:
     ) -> Any:
         """What transformers calls with everything prepared; the rows are repeated for the beams."""
         name, config = self.method.name, generation_config
-        mode = config.get_generation_mode()
-        if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH):
-            raise UnsupportedDecoding(f"{name} does not work with {mode.value} decoding: it searches beams, or one")
+        alone = copy(config)
+        alone.num_beams = 1  # beams hide what else was asked for
+        if (mode := alone.get_generation_mode()) is not GenerationMode.GREEDY_SEARCH:
+            raise UnsupportedDecoding(f"{name} does not work with {mode.value} decoding: it is a beam search of its own")
         if unkept := [option for option in UNKEPT if getattr(config, option, None)]:
             raise UnsupportedDecoding(f"{name} goes back and forth and cannot give {unkept[0]}: leave it out")
         cache = kwargs.get("past_key_values")
         if cache is None or not config.use_cache:
             raise UnsupportedDecoding(f"{name} keeps its beams in the cache: leave use_cache on")
-        if cache.is_compileable:
-            raise UnsupportedDecoding(f"{name} does not work with static or compiled decoding: use the dynamic cache")
+        if cache.is_compileable or cache.offloading:
+            raise UnsupportedDecoding(f"{name} does not work with static, compiled or offloaded decoding: use the dynamic cache")
         if cache.get_seq_length() > 0 or kwargs.get("inputs_embeds") is not None:
             raise UnsupportedDecoding(f"{name} needs the whole prompt as input_ids: no cache from before, no inputs_embeds")
         images = self.backbone.image_mask({"input_ids": input_ids})

@@ -89,7 +89,7 @@ class Reader:
 
     def _check_layers(self) -> None:
         kinds = {type(layer) for layer in self.cache.layers}
-        if self.cache.offloading or kinds - {DynamicLayer, DynamicSlidingWindowLayer}:
+        if kinds - {DynamicLayer, DynamicSlidingWindowLayer}:
             odd = ", ".join(sorted(kind.__name__ for kind in kinds))
             raise UnsupportedDecoding(f"{self.name} looks ahead in the dynamic cache, not in one of {odd}: use that one")
         windows = [layer.is_sliding for layer in self.cache.layers]
