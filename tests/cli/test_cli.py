@@ -107,7 +107,8 @@ def test_a_trace_is_printed_as_a_table(run, checkpoint, saved, picture_file):
          lambda: mgap.HalTrapper(candidates=["dog", "cat"], alpha=3.0)),
         ("haltrapper", ["--set", "vocabulary={dog: [puppy], cat: }", "--set", "length=4", "--set", "n=1"],
          lambda: mgap.HalTrapper(vocabulary={"dog": ["puppy"], "cat": []}, length=4, n=1)),
-        ("opera", ["--set", "beams=2", "--set", "candidates=3", "--alpha", 9], lambda: mgap.OPERA(beams=2, candidates=3, alpha=9)),
+        ("opera", ["--set", "beams=2", "--set", "candidates=3", "--alpha", 9],
+         lambda: mgap.OPERA(beams=2, candidates=3, alpha=9)),
     ],
 )  # fmt: skip
 def test_ask_with_a_method_that_needs_no_prior(run, checkpoint, picture_file, model, method, words, build):
@@ -160,7 +161,9 @@ def test_ls_lists_methods_with_seam_cost_and_modes(run):
     assert status == 0
     assert "seam head" in out
     assert "seam layers, 1 forward a token" in out
-    assert "seam search, 2 forwards a token (each over all beams (5), the second over 5 candidates a beam" in out
+    assert (
+        "seam search, 2 forwards a token (each over 5 beams, the second over 5 candidates a beam; more after a return)" in out
+    )
     assert all(line.split()[0] in METHODS for line in out.splitlines() if " seam " in line)
     assert "dola paper" in run("ls", "presets")[1]
     assert "beam" in out

@@ -49,7 +49,7 @@ class OPERA(Method):
     summary: ClassVar[str] = "beam search that penalises collapsing attention and goes back"
     seam: ClassVar[Seam] = Seam.SEARCH
     forwards: ClassVar[float] = 2.0
-    besides: ClassVar[str] = "each over all beams (5), the second over 5 candidates a beam, and more after a return"
+    besides: ClassVar[str] = "each over 5 beams, the second over 5 candidates a beam; more after a return"
     modes: ClassVar[frozenset[Mode]] = frozenset({Mode.GREEDY, Mode.BEAM, Mode.BATCH, Mode.SEQUENCES})
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(PRESETS)
 
@@ -141,19 +141,21 @@ class Searching:
         if (mode := alone.get_generation_mode()) is not GenerationMode.GREEDY_SEARCH:
             raise UnsupportedDecoding(f"{name} does not work with {mode.value} decoding: it is a beam search of its own")
         if unkept := [option for option in UNKEPT if getattr(config, option, None)]:
-            raise UnsupportedDecoding(f"{name} goes back and forth and cannot give {unkept[0]}: leave it out")
+            raise UnsupportedDecoding(f"{name} is a search of its own and does not offer {unkept[0]}: leave it out")
         cache = kwargs.get("past_key_values")
         if cache is None or not config.use_cache:
             raise UnsupportedDecoding(f"{name} keeps its beams in the cache: leave use_cache on")
         if cache.is_compileable or cache.offloading:
-            raise UnsupportedDecoding(f"{name} does not work with static, compiled or offloaded decoding: use the dynamic cache")
+            raise UnsupportedDecoding(
+                f"{name} does not work with static, compiled or offloaded decoding: use the dynamic cache"
+            )
         if cache.get_seq_length() > 0 or kwargs.get("inputs_embeds") is not None:
             raise UnsupportedDecoding(f"{name} needs the whole prompt as input_ids: no cache from before, no inputs_embeds")
         images = self.backbone.image_mask({"input_ids": input_ids})
         reader = Reader(name, model, input_ids, images, config, kwargs)
         rules = [_rules(config, stopping_criteria, prompt) for prompt in input_ids[:: config.num_beams]]
-        search = Search(reader, self.method.strength, rules, logits_processor, self.tap)
-        search.keeps_scores = bool(config.return_dict_in_generate and config.output_scores)
+        keep_scores = bool(config.return_dict_in_generate and config.output_scores)
+        search = Search(reader, self.method.strength, rules, logits_processor, self.tap, keep_scores=keep_scores)
         search.run()
         made = search.result(config.num_return_sequences, _pad(config))
         return made if config.return_dict_in_generate else made.sequences

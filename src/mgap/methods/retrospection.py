@@ -30,10 +30,10 @@ class Strength(NamedTuple):
 
 
 class Glance(NamedTuple):
-    """Weights on the answer so far and itself, and on the picture."""
+    """Candidates' weights on the answer so far and themselves, and on the picture."""
 
-    words: Tensor  # [..., n]
-    image: Tensor  # [...]
+    words: Tensor  # [beams, N, n]
+    image: Tensor  # [beams, N]
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class Retrospection:
     def beams(self) -> Beams:
         return self.state.beams
 
-    def read(self, newest: Glance | None) -> None:
-        """A step begins: keep its state, and take the newest token's row in."""
+    def read(self, newest: Tensor | None) -> None:
+        """A step begins: keep its state, and take in the newest token's weights on the answer [beams, k]."""
         self.kept[self.beams.length] = self.state
         while len(self.kept) > self.strength.window:
             self.kept.popitem(last=False)
         if newest is not None:
-            self.state = replace(self.state, columns=lengthen(self.state.columns, newest.words, self.strength.sigma))
+            self.state = replace(self.state, columns=lengthen(self.state.columns, newest, self.strength.sigma))
 
     def weigh(self, logits: Tensor, candidates: Tensor, ahead: Glance) -> Seen:
         """Scores of logits [beams, vocab] given what the candidates [beams, N] look at, and where that collapses."""

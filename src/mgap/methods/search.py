@@ -102,14 +102,15 @@ class Reader:
 class Search:
     """One call of generate."""
 
-    def __init__(self, reader: Reader, strength: Strength, rules: list[Rules], process: Processor, tap: Tap) -> None:
-        self.reader, self.process, self.tap, self.rules = reader, process, tap, rules
+    def __init__(
+        self, reader: Reader, strength: Strength, rules: list[Rules], process: Processor, tap: Tap, *, keep_scores: bool
+    ) -> None:
+        self.reader, self.process, self.tap, self.rules, self.keep_scores = reader, process, tap, rules, keep_scores
         self.each = rules[0].beams
         device = reader.ids.device
         self.samples = [Retrospection(strength, Beams.start(self.each, device)) for _ in rules]
         self.count = strength.candidates
-        self.scored: list[list[Tensor]] = [[] for _ in rules]  # processed scores [beams, vocab] of every step
-        self.keeps_scores = False
+        self.scored: list[list[Tensor]] = [[] for _ in rules]  # a sample's processed scores [beams, vocab] by step, if wanted
 
     def run(self) -> None:
         """Until every sample is over."""
@@ -141,8 +142,7 @@ class Search:
     def _weigh(self, n: int, logits: Tensor, weights: Tensor | None, candidates: Tensor, ahead: Tensor) -> Seen:
         sample, rows = self.samples[n], self._rows(n)
         k, count, images = sample.beams.length, candidates.shape[1], self.reader.images[rows]
-        newest = None if weights is None else Glance(weights[rows, -k:], weights[rows, :1])
-        sample.read(newest)
+        sample.read(None if weights is None else weights[rows, -k:])
         past, own = ahead[rows].split([ahead.shape[-1] - count, count], dim=-1)
         words = torch.cat([past[..., past.shape[-1] - k :], own.diagonal(dim1=1, dim2=2).unsqueeze(-1)], dim=-1)
         image = (past[..., : images.shape[1]] * images.unsqueeze(1)).sum(-1)
@@ -157,7 +157,7 @@ class Search:
             beams, own = self.samples[n].beams.advance(logp, self.rules[n])
             self.samples[n].choose(beams, own)
             parents[self._rows(n)] = own + n * self.each
-            if self.keeps_scores:
+            if self.keep_scores:
                 self.scored[n][beams.length - 1 :] = [logp]
         return None if returned else parents
 
@@ -205,8 +205,8 @@ class Search:
         scores = torch.tensor([one.score for answers in best for one in answers], device=ids.device)
         return GenerateBeamDecoderOnlyOutput(
             sequences=torch.cat([prompts, rows("tokens", pad)], dim=1),
-            sequences_scores=scores if self.keeps_scores else None,
-            scores=self._all_scores() if self.keeps_scores else None,
+            sequences_scores=scores if self.keep_scores else None,
+            scores=self._all_scores() if self.keep_scores else None,
             beam_indices=rows("rows", -1, self.each).int(),
             past_key_values=self.reader.cache,
         )
