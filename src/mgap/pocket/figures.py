@@ -149,7 +149,7 @@ class Figures:
     def load(cls, folder: str | PathLike[str]) -> Figures:
         path = Path(folder) / FILE
         try:
-            figures: Figures = _read(cls, json.loads(path.read_text()))
+            figures: Figures = from_json(cls, json.loads(path.read_text()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptFile(f"{path}: not the figures of a pocket model ({error!r}); measure it again") from error
         return figures
@@ -245,15 +245,15 @@ def measure(
     )
 
 
-def _read(kind: Any, data: Any) -> Any:
+def from_json(kind: Any, data: Any) -> Any:
     """JSON back to the dataclasses that it was written from, by their type hints."""
     if is_dataclass(kind) and isinstance(kind, type):
-        return kind(**{name: _read(hint, data[name]) for name, hint in get_type_hints(kind).items()})
+        return kind(**{name: from_json(hint, data[name]) for name, hint in get_type_hints(kind).items()})
     if get_origin(kind) is dict:
         inner = get_args(kind)[1]
-        return {name: _read(inner, value) for name, value in data.items()}
+        return {name: from_json(inner, value) for name, value in data.items()}
     if get_origin(kind) is list:
-        return [_read(get_args(kind)[0], value) for value in data]
+        return [from_json(get_args(kind)[0], value) for value in data]
     if get_origin(kind) is tuple:
         return tuple(data)
     return data

@@ -146,7 +146,12 @@ def caption(scene: Scene, extra: str | None, rng: np.random.Generator) -> str:
 
 def mentions(text: str) -> list[str]:
     """The things that a caption names, in its order, repeats kept. Captions use the word orange for the fruit only."""
-    return [_CLASS_OF[form] for form in _MENTION.findall(text.lower())]
+    return [name for name, _, _ in mention_spans(text)]
+
+
+def mention_spans(text: str) -> list[tuple[str, int, int]]:
+    """The same, with where each mention starts and ends."""
+    return [(_CLASS_OF[found[0]], *found.span()) for found in _MENTION.finditer(text.lower())]
 
 
 def _phrase(scene: Scene, name: str, rng: np.random.Generator) -> str:
