@@ -93,7 +93,7 @@ class Scripted:
         ({"alpha": 3.0, "beta": 0.0, "repeats": 2}, contrast.contrastive(3.0, 0.0)),
         ({"alpha": 2.0, "form": "augmentive"}, reference.augmenting(2.0, 0.1)),
     ],
-    ids=str,
+    ids=["default", "repeated", "augmentive"],
 )
 def test_it_is_what_its_equation_says(exact, picture, settings, step):
     words = [word for word in WORDS for _ in range(settings.get("repeats", 1))]

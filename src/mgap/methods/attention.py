@@ -1,4 +1,4 @@
-"""What methods in a decoder's attention share: the mask that they read, and the scores of the last query."""
+"""What methods in a decoder's attention share: the mask that they read, scores, and what they refuse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import sdpa_mask
 
+from mgap.backbones.base import Backbone
 from mgap.errors import ModelError
+
+REPLACED = ("eager", "sdpa")  # kernels that a function of ours may stand in for
 
 
 def whole_mask(*args: Any, **kwargs: Any) -> Tensor:
@@ -18,16 +21,32 @@ def whole_mask(*args: Any, **kwargs: Any) -> Tensor:
     return mask
 
 
+def scores_of(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
+    """Scaled scores after the mask in float32 [B, heads, T, kv]. Queries are [B, heads, T, d], keys [B, fewer heads, kv, d]."""
+    batch, heads, count, width = query.shape
+    shared = query.reshape(batch, key.shape[1], -1, width)  # the queries of heads that share their keys, one after the other
+    scores = (shared @ key.transpose(-1, -2)).reshape(batch, heads, count, -1).float() * (scaling or width**-0.5)
+    if mask is None:
+        return scores
+    return scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+
+
 def last_scores(query: Tensor, key: Tensor, mask: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
-    """Of one query a row, the last: scaled scores after the mask in float32 [B, heads, 1, kv], and the keys that it sees
-    [B, 1, 1, kv]. Queries are [B, heads, T, d], keys [B, fewer heads, kv, d].
-    """
-    batch, heads, _, width = query.shape
-    last, mask = query[:, :, -1].reshape(batch, key.shape[1], -1, width), mask[:, :, -1:]  # heads that share their keys
-    scores = (last @ key.transpose(-1, -2)).reshape(batch, heads, 1, -1).float() * (scaling or width**-0.5)
-    if mask.dtype == torch.bool:
-        return scores.masked_fill(~mask, -torch.inf), mask
-    return scores + mask, mask > torch.finfo(mask.dtype).min / 2
+    """The same of one query a row, the last: [B, heads, 1, kv], and the keys that it sees [B, 1, 1, kv]."""
+    mask = mask[:, :, -1:]
+    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    return scores_of(query[:, :, -1:], key, mask, scaling), seen
+
+
+def check_kernel(backbone: Backbone, name: str) -> str:
+    """The text decoder's attention, if it is one that torch's fused attention with a mask can stand in for."""
+    kernel: str = backbone.config.get_text_config(decoder=True)._attn_implementation
+    if kernel not in REPLACED:
+        ways = " or ".join(repr(way) for way in REPLACED)
+        raise ModelError(
+            f"{name} works on attention scores, which {kernel!r} does not show: load the model with attention={ways}"
+        )
+    return kernel
 
 
 def refuse_odd_scores(name: str, module: Any, more: Mapping[str, Any]) -> None:

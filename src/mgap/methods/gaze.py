@@ -17,13 +17,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from mgap.backbones.base import Backbone
 from mgap.errors import ModelError
+from mgap.methods.attention import refuse_odd_scores, scores_of
 from mgap.methods.overtrust import normalise
 
 IMPLEMENTATION = "mgap_gaze"  # as the text decoder's configuration names it while a method reads weights
 ARGUMENT = "mgap_gaze"  # carries what is wanted from a forward's arguments to the attention
-REPLACED = ("eager", "sdpa")
 
 
 @dataclass
@@ -42,17 +41,6 @@ class Gaze:
         return self.weights
 
 
-def check_kernel(backbone: Backbone, name: str) -> str:
-    """The text decoder's attention, if it is one beside which weights can be read."""
-    kernel: str = backbone.config.get_text_config(decoder=True)._attn_implementation
-    if kernel not in REPLACED:
-        ways = " or ".join(repr(way) for way in REPLACED)
-        raise ModelError(
-            f"{name} reads attention weights, which {kernel!r} does not show: load the model with attention={ways}"
-        )
-    return kernel
-
-
 def attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
 ) -> tuple[Tensor, Tensor | None]:
@@ -60,8 +48,7 @@ def attend(
     gaze: Gaze | None = more.pop(ARGUMENT, None)
     if gaze is None:
         raise ModelError(f"{type(module).__name__} does not hand arguments on to its attention: its weights cannot be read")
-    if odd := [name for name in ("softcap", "s_aux", "position_bias") if more.get(name) is not None]:
-        raise ModelError(f"{type(module).__name__} changes its scores by {odd[0]}, which reading its weights does not follow")
+    refuse_odd_scores("reading its weights", module, more)
     if gaze.apart:
         attention_mask = _keep_apart(gaze, attention_mask, query, key)
     if module.layer_idx == gaze.block:
@@ -72,11 +59,7 @@ def attend(
 
 def look(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
     """Weights [B, queries, kv] of a step's queries, the largest over the heads and brought to a sum of 1."""
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    scores = (query @ key.transpose(-1, -2)).float() * (scaling or query.shape[-1] ** -0.5)  # [B, heads, queries, kv]
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    return normalise(scores.softmax(-1).max(1).values)
+    return normalise(scores_of(query, key, mask, scaling).softmax(-1).max(1).values)
 
 
 def _keep_apart(gaze: Gaze, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:

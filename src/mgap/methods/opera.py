@@ -23,9 +23,10 @@ from transformers.generation import GenerationMode, StoppingCriteriaList
 
 from mgap.backbones.base import Backbone
 from mgap.errors import ModelError, SettingError, UnsupportedDecoding
-from mgap.methods.base import Method, Removable, Seam, Tap, check_strength
+from mgap.methods.attention import check_kernel
+from mgap.methods.base import Method, Removable, Seam, Tap, check_count, check_strength
 from mgap.methods.beams import Rules
-from mgap.methods.gaze import ARGUMENT, IMPLEMENTATION, check_kernel
+from mgap.methods.gaze import ARGUMENT, IMPLEMENTATION
 from mgap.methods.retrospection import Strength
 from mgap.methods.search import Reader, Search
 from mgap.types import Mode
@@ -67,9 +68,7 @@ class OPERA(Method):
         if check_strength("sigma", self.sigma) == 0:
             raise SettingError("sigma=0 makes every product 0: give a positive number")
         for name, least in (("candidates", 1), ("r", 0), ("beams", 1), ("window", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SettingError(f"{name}={value!r} must be a whole number of at least {least}")
+            check_count(name, getattr(self, name), least)
 
     @property
     def strength(self) -> Strength:

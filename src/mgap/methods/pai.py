@@ -27,13 +27,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mgap.backbones.base import Backbone
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
-from mgap.methods.attention import last_scores, refuse_odd_scores, whole_mask
+from mgap.methods.attention import check_kernel, last_scores, refuse_odd_scores, whole_mask
 from mgap.methods.base import Handles, Observation, Removable, Seam, Tap, check_share, check_strength
 from mgap.methods.branch import BranchMethod, distance, plausible
 from mgap.methods.pairing import Call, Inputs, Pairing
 
 IMPLEMENTATION = "mgap_pai"  # as the text decoder's configuration names it while the method is on
-REPLACED = ("eager", "sdpa")
 _ARGUMENT = "mgap_boost"  # carries the edit from the decoder's door to its attention
 
 
@@ -99,7 +98,7 @@ class Boosting:
 
     def __init__(self, backbone: Backbone, alpha: float, blocks: range, *, is_alone: bool) -> None:
         self.backbone, self.alpha, self.blocks, self.is_alone = backbone, alpha, blocks, is_alone
-        self.usual = check_kernel(backbone)
+        self.usual = check_kernel(backbone, "pai")
         self.config = backbone.config.get_text_config(decoder=True)
         self.keys: WeakKeyDictionary[Cache, Tensor] = WeakKeyDictionary()  # of the prompt; beams of a row share their picture
         self.handles: list[RemovableHandle] = [
@@ -143,15 +142,6 @@ class Boosting:
             raise ModelError(f"{type(language).__name__} has attention of its own in some blocks: pai cannot act in this model")
 
 
-def check_kernel(backbone: Backbone) -> str:
-    """The text decoder's attention, if it is one that the edit can take the place of."""
-    kernel: str = backbone.config.get_text_config(decoder=True)._attn_implementation
-    if kernel not in REPLACED:
-        ways = " or ".join(repr(name) for name in REPLACED)
-        raise ModelError(f"pai edits attention scores, which {kernel!r} does not show: load the model with attention={ways}")
-    return kernel
-
-
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"alpha": 0.5, "gamma": 1.1},
     "reference-code": {"alpha": 0.2, "gamma": 2.0},
@@ -190,7 +180,7 @@ class PAI(BranchMethod):
         alpha, gamma = self.strengths
         blocks = self._blocks(len(backbone.layers))
         if alpha > 0:
-            check_kernel(backbone)
+            check_kernel(backbone, self.name)
         parts: list[Removable] = [self._report(backbone, tap) if gamma == 1 else Pairing(backbone, self, tap)]
         if alpha > 0:  # after the pairing: it reads the rows of both branches
             parts.append(Boosting(backbone, alpha, blocks, is_alone=gamma == 1))

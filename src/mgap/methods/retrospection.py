@@ -29,7 +29,7 @@ class Strength(NamedTuple):
     window: int  # states kept
 
 
-class Glance(NamedTuple):
+class Outlook(NamedTuple):
     """Candidates' weights on the answer so far and themselves, and on the picture."""
 
     words: Tensor  # [beams, N, n]
@@ -78,7 +78,7 @@ class Retrospection:
         if newest is not None:
             self.state = replace(self.state, columns=lengthen(self.state.columns, newest, self.strength.sigma))
 
-    def weigh(self, logits: Tensor, candidates: Tensor, ahead: Glance) -> Seen:
+    def weigh(self, logits: Tensor, candidates: Tensor, ahead: Outlook) -> Seen:
         """Scores of logits [beams, vocab] given what the candidates [beams, N] look at, and where that collapses."""
         columns = self.state.columns.unsqueeze(1).expand(-1, candidates.shape[1], -1)
         phi, places = collapse(lengthen(columns, ahead.words, self.strength.sigma))  # [beams, N]

@@ -22,7 +22,7 @@ from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.base import Observation, Tap
 from mgap.methods.beams import OUT, Beams, Hypothesis, Rules
 from mgap.methods.gaze import ARGUMENT, Gaze
-from mgap.methods.retrospection import Glance, Retrospection, Seen, Strength
+from mgap.methods.retrospection import Outlook, Retrospection, Seen, Strength
 
 KINDS = ("mm_token_type_ids", "token_type_ids")  # which tokens are pictures; what is said is none
 Processor = Callable[[Tensor, Tensor], Tensor]
@@ -146,7 +146,7 @@ class Search:
         past, own = ahead[rows].split([ahead.shape[-1] - count, count], dim=-1)
         words = torch.cat([past[..., past.shape[-1] - k :], own.diagonal(dim1=1, dim2=2).unsqueeze(-1)], dim=-1)
         image = (past[..., : images.shape[1]] * images.unsqueeze(1)).sum(-1)
-        return sample.weigh(logits[rows], candidates[rows], Glance(words, image))
+        return sample.weigh(logits[rows], candidates[rows], Outlook(words, image))
 
     def _move(self, seen: dict[int, Seen]) -> Tensor | None:
         """Every sample chooses, or goes back: each row's parent, or None if a sample went back."""
