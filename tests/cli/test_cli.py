@@ -103,6 +103,8 @@ def test_a_trace_is_printed_as_a_table(run, checkpoint, saved, picture_file):
         ("mod", ["--set", "rho=0.1", "--set", "theta=0", "--set", "a2=9", "--set", "refresh=every_step",
                  "--set", "branch_mode=sequential"],
          lambda: mgap.MoD(rho=0.1, theta=0, a2=9, refresh="every_step", branch_mode="sequential")),
+        ("icd", ["--alpha", 4, "--set", "with_vcd=true", "--set", "noise_step=900"],
+         lambda: mgap.ICD(alpha=4.0, with_vcd=True, noise_step=900)),
         ("haltrapper", ["--set", "candidates=[dog, cat]", "--alpha", 3],
          lambda: mgap.HalTrapper(candidates=["dog", "cat"], alpha=3.0)),
         ("haltrapper", ["--set", "vocabulary={dog: [puppy], cat: }", "--set", "length=4", "--set", "n=1"],

@@ -18,7 +18,7 @@ def asd_(prior):
     return mgap.ASD(steering=mgap.Steering.from_states(*drawn), lam_pos=1.0, lam_neg=1.0)
 
 
-# name in the registry -> the method, given a prior of the model
+# name in the registry, or of a variant -> the method, given a prior of the model
 BUILDERS = {
     "mgap": mgap_,
     "asd": asd_,
@@ -27,6 +27,7 @@ BUILDERS = {
     "code": lambda _prior: mgap.CODE(k=2.0, length=6),
     "haltrapper": lambda _prior: mgap.HalTrapper(alpha=4.0, n=3, length=6),
     "icd": lambda _prior: mgap.ICD(alpha=4.0),
+    "icd with vcd": lambda _prior: mgap.ICD(alpha=4.0, with_vcd=True, noise_step=999),
     "m3id": lambda _prior: mgap.M3ID(lam=0.4),
     "mod": lambda _prior: mgap.MoD(rho=0.1, theta=0.0, a2=30.0, beta=0.0),
     "opera": lambda _prior: mgap.OPERA(alpha=60.0, beams=3, candidates=3),

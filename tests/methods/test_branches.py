@@ -15,7 +15,7 @@ from tests.methods.builders import build
 from tests.methods.following import NEW, QUESTIONS, follow
 from tests.reference import contrast as reference
 
-BRANCHES = [name for name in METHODS.names() if issubclass(METHODS.get(name), BranchMethod)]
+BRANCHES = [name for name in METHODS.names() if issubclass(METHODS.get(name), BranchMethod)] + ["icd with vcd"]
 
 
 @pytest.fixture(scope="module")

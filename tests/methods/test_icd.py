@@ -48,6 +48,45 @@ def test_the_subtracting_form_is_what_the_paper_writes(exact, picture):
     follow(exact, picture, method, branch, instructions.subtracting(0.8, 0.0))
 
 
+@pytest.mark.parametrize(("alpha", "beta", "step"), [(1.0, 0.1, 500), (3.0, 0.0, 999)])
+def test_with_vcd_it_is_the_sum_of_both(exact, picture, alpha, beta, step):
+    vcd = mgap.VCD(noise_step=step)
+
+    def branches(main, question):
+        told = instructions.disturbed(exact.backbone, picture, question, CONFUSED, "prefix_after_image")
+        parts = [main["pixel_values"][rows] for rows in exact.backbone.pictures(main)]
+        noised = torch.cat([reference.noised(part, vcd._noise(part), step) for part in parts])
+        return [told, {**main, "pixel_values": noised}]
+
+    method = mgap.ICD(alpha=alpha, beta=beta, with_vcd=True, noise_step=step)
+    follow(exact, picture, method, branches, instructions.with_noise(alpha, beta))
+
+
+@pytest.mark.parametrize("mode", ["batched", "sequential"])
+@pytest.mark.parametrize("beams", [1, 2])
+def test_with_vcd_a_row_of_a_batch_is_what_it_is_alone(exact, picture, mode, beams):
+    pictures = [picture, picture.rotate(90, expand=True), picture.rotate(180)]
+    method, options = mgap.ICD(alpha=3.0, with_vcd=True, branch_mode=mode), {"num_beams": beams, "max_new_tokens": NEW}
+    with exact.using(method):
+        alone = [exact.answer(p, q, **options).token_ids for p, q in zip(pictures, QUESTIONS[:3], strict=True)]
+        together = [a.token_ids for a in exact.answers(pictures, QUESTIONS[:3], batch_size=3, **options)]
+    assert together == alone
+
+
+def test_with_vcd_the_trace_has_both_distances_and_each_setting_matters(exact, picture):
+    def traced(**settings):
+        with exact.using(mgap.ICD(**settings)):
+            return exact.answer(picture, QUESTIONS[0], max_new_tokens=1, trace=True).trace[0].values
+
+    with exact.using(mgap.VCD(noise_step=999, seed=7)):
+        seen = exact.answer(picture, QUESTIONS[0], max_new_tokens=1, trace=True).trace[0].values
+    values = traced(with_vcd=True, noise_step=999, seed=7)
+    assert values["distance"] == pytest.approx(traced()["distance"], abs=1e-5)
+    assert values["distance_vcd"] == pytest.approx(seen["distance"], abs=1e-5)
+    others = [traced(with_vcd=True), traced(with_vcd=True, noise_step=999)]
+    assert len({round(each["distance_vcd"], 5) for each in (values, *others)}) == 3
+
+
 @pytest.mark.parametrize("placement", ["prefix_after_image", "prefix_before_image", "system"])
 def test_rows_of_any_length_read_what_they_would_read_alone(exact, picture, placement):
     pictures = [picture, picture.rotate(90, expand=True), picture]
@@ -63,21 +102,22 @@ def test_rows_of_any_length_read_what_they_would_read_alone(exact, picture, plac
         assert not branch["attention_mask"][row, :-length].any()
 
 
-@pytest.mark.parametrize("method", [mgap.ICD(alpha=0.0), mgap.ICD(alpha=0.0, form="subtract")], ids=lambda m: m.form)
-def test_zero_strength_says_what_the_model_says(exact, picture, method):
+@pytest.mark.parametrize("settings", [{}, {"form": "subtract"}, {"with_vcd": True}], ids=str)
+def test_zero_strength_says_what_the_model_says(exact, picture, settings):
     plain = [exact.answer(picture, question, max_new_tokens=NEW).token_ids for question in QUESTIONS]
-    with exact.using(method):
+    with exact.using(mgap.ICD(alpha=0.0, **settings)):
         assert [exact.answer(picture, question, max_new_tokens=NEW).token_ids for question in QUESTIONS] == plain
 
 
 @pytest.mark.parametrize("mode", ["batched", "sequential"])
-def test_the_vision_tower_runs_once(exact, picture, mode):
+@pytest.mark.parametrize("with_vcd", [False, True])
+def test_the_vision_tower_runs_once_and_once_for_noise(exact, picture, mode, with_vcd):
     calls = []
     handle = exact.backbone.vision.register_forward_hook(lambda *_: calls.append(1))
-    with exact.using(mgap.ICD(branch_mode=mode)):
+    with exact.using(mgap.ICD(branch_mode=mode, with_vcd=with_vcd)):
         exact.answer(picture, QUESTIONS[0], max_new_tokens=4)
     handle.remove()
-    assert len(calls) == 1
+    assert len(calls) == 1 + with_vcd
 
 
 @pytest.mark.parametrize("name", ["icd", "m3id"])
@@ -145,7 +185,10 @@ def test_what_cannot_be_built_is_refused(exact, picture):
 @pytest.mark.parametrize(
     ("settings", "word"),
     [({"alpha": -1}, "alpha"), ({"beta": 2}, "beta"), ({"placement": "suffix"}, "placement"), ({"form": "add"}, "form"),
-     ({"instruction": " "}, "instruction"), ({"instruction": 3}, "instruction")],
+     ({"instruction": " "}, "instruction"), ({"instruction": 3}, "instruction"), ({"with_vcd": "yes"}, "with_vcd"),
+     ({"noise_step": 500}, "with_vcd=true"), ({"seed": 0}, "with_vcd=true"),
+     ({"with_vcd": True, "noise_step": 1000}, "noise_step"), ({"with_vcd": True, "noise_step": "high"}, "noise_step"),
+     ({"with_vcd": True, "form": "subtract"}, "extrapolate only")],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(settings, word):
     with pytest.raises(SettingError, match=word):

@@ -362,9 +362,9 @@ def test_the_divergence_is_zero_for_equal_predictions_and_ln_2_for_certain_ones(
 def test_the_mode_is_decided_once_and_kept():
     main, branch = torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([[0.0, 1.0, 2.0]])
     method, kept = mgap.MoD(beta=0.0), {}
-    same, _ = method.weigh(main, main.clone(), 1, kept)
+    same, _ = method.weigh(main, [main.clone()], 1, kept)
     torch.testing.assert_close(same, 5 * main)
-    later, traced = method.weigh(main, branch, 2, kept)
+    later, traced = method.weigh(main, [branch], 2, kept)
     torch.testing.assert_close(later, main + 4 * branch)
     assert (float(traced["js"]), float(traced["mode"])) == (0.0, 1.0)
     apart, traced = method.combine(main, branch, 1)

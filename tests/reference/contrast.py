@@ -1,4 +1,4 @@
-"""Two branches, written out: for every token two full forwards without a cache, and the scores one token at a time."""
+"""Two branches or more, written out: a full forward of each for every token, no cache, and the scores one token at a time."""
 
 import math
 
@@ -6,18 +6,21 @@ import torch
 
 
 def decode(model, main, branch, step, new):
-    """Greedy tokens of one row; `step(l, l', t)` gives scores from two lists of logits at the t-th new token."""
+    """Greedy tokens of one row; `step(l, l', t)` gives scores from two lists of logits at the t-th new token.
+
+    A list of branches is read in its order: `step(l, l', l'', t)`.
+    """
     own, tokens = model.backbone.model, []
-    both = [dict(main), dict(branch)]
+    every = [dict(main), *map(dict, branch if isinstance(branch, list) else [branch])]
     for t in range(1, new + 1):
         with torch.no_grad():
-            logits = [own(**inputs, use_cache=False).logits[0, -1].double().tolist() for inputs in both]
+            logits = [own(**inputs, use_cache=False).logits[0, -1].double().tolist() for inputs in every]
         scores = step(*logits, t)
         best = max(range(len(scores)), key=lambda token: scores[token])
         tokens.append(best)
         if best in {*model._end_ids(), model.backbone.image_token_id}:
             break
-        for inputs in both:
+        for inputs in every:
             chosen = torch.tensor([[best]])
             inputs["input_ids"] = torch.cat([inputs["input_ids"], chosen], dim=1)
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])

@@ -18,6 +18,18 @@ def disturbed(backbone, picture, question, instruction, placement):
     return backbone.encode_rendered([picture], [text])
 
 
+def with_noise(alpha, beta):
+    """The sum with VCD: the main logits count twice, and each branch is taken away."""
+
+    def step(main, told, noised, _t):
+        scores = []
+        for a, b, c in zip(main, told, noised, strict=True):
+            scores.append((1 + alpha) * a - alpha * b + (1 + alpha) * a - alpha * c)
+        return cut(scores, main, beta)
+
+    return step
+
+
 def subtracting(lam, beta):
     def step(main, branch, _t):
         return cut([a - lam * b for a, b in zip(main, branch, strict=True)], main, beta)

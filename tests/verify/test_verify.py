@@ -36,7 +36,8 @@ def test_every_mgap_file_is_within_tolerance(vectors):
      ("mod", "out"), ("mod", "argmax"), ("haltrapper", "ig_similarity"), ("haltrapper", "out_contrastive"),
      ("haltrapper", "out_augmentive"), ("opera", "short_local_scores_f64"), ("opera", "short_penalty"),
      ("opera", "short_rollback_locs"), ("opera", "long_rollback_loc"), ("opera", "long_rollback_score_f64"),
-     ("opera", "long_penalty"), ("opera", "long_adjusted"), ("opera", "long_image_attention")],
+     ("opera", "long_penalty"), ("opera", "long_adjusted"), ("opera", "long_image_attention"),
+     ("icd", "out"), ("icd", "argmax"), ("icd", "out_with_vcd"), ("icd", "argmax_with_vcd")],
 )  # fmt: skip
 def test_an_altered_array_is_noticed(vectors, tmp_path, stem, array, monkeypatch, capsys):
     with np.load(vectors / f"{stem}.npz") as file:

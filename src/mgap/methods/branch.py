@@ -1,15 +1,16 @@
-"""Methods that run the model a second time on other inputs and contrast the two predictions (methods/README.md).
+"""Methods that run the model once more on other inputs and contrast the two predictions (methods/README.md).
 
     CD(l, l', alpha, beta):  s = (1 + alpha) l - alpha l',   s[v] = -inf where l[v] < max l + ln(beta)
 
-A method says what its second branch sees and how the two logits combine; pairing.py runs the branch.
+A method says what its second branch sees and how the two logits combine (`branch`, `combine`); pairing.py runs the branch. One
+with more branches than one says so in `builders` and `weigh`.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -23,13 +24,15 @@ from mgap.methods.base import Method, Removable, Seam, Tap, check_choice
 from mgap.methods.pairing import Inputs, Kept, Pairing
 from mgap.types import ALL_MODES, Mode
 
+Build = Callable[[Inputs], Inputs]  # the main inputs -> a branch's
+
 
 @dataclass(frozen=True)
 class BranchMethod(Method):
-    """Cost: 2 forwards a token. Every decoding mode but assisted, static cache and compiled decoding.
+    """Cost: 2 forwards a token, and one for each further branch. Every decoding mode but assisted, static cache and compiled.
 
-    `branch_mode` is "batched" (the branch is extra rows of the same forward) or "sequential" (a forward of its own, for half
-    the memory at a time); the results agree to rounding.
+    `branch_mode` is "batched" (a branch is extra rows of the same forward) or "sequential" (a forward of its own, for half the
+    memory at a time); the results agree to rounding.
     """
 
     seam: ClassVar[Seam] = Seam.BRANCH
@@ -44,7 +47,11 @@ class BranchMethod(Method):
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         return Pairing(backbone, self, tap)
 
-    def prepare(self, backbone: Backbone, tap: Tap) -> Callable[[Inputs], Inputs]:  # noqa: ARG002
+    def builders(self, backbone: Backbone, tap: Tap) -> list[Build]:
+        """What decoding calls on attaching: `prepare`, once for each branch."""
+        return [self.prepare(backbone, tap)]
+
+    def prepare(self, backbone: Backbone, tap: Tap) -> Build:  # noqa: ARG002
         """On attaching: what makes the branch's inputs from the main ones. It may run the model (and tell the tap so), and
         remember for as long as the method is attached. Raises what can be known now.
         """
@@ -61,10 +68,11 @@ class BranchMethod(Method):
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Float logits [B, vocab] of both at the step-th new token (from 1): the scores, and numbers [B] worth tracing."""
 
-    def weigh(self, main: Tensor, branch: Tensor, step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
-        """What decoding calls: `combine`, for methods that remember nothing of a row. `kept` belongs to one generation: it is
-        empty at the first token, and follows the beams.
+    def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
+        """What decoding calls: `combine`, for methods with one branch that remember nothing of a row. `kept` belongs to one
+        generation: it is empty at the first token, and follows the beams.
         """
+        (branch,) = branches
         return self.combine(main, branch, step)
 
 

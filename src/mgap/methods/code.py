@@ -11,7 +11,7 @@ picture, then 2 forwards a token. No setting turns it off: towards k = 0 D is 1,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.rows import Ids, read, spell
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Tap, check_choice, check_count, check_strength
-from mgap.methods.branch import BranchMethod, check_room, distance
+from mgap.methods.branch import BranchMethod, Build, check_room, distance
 from mgap.methods.description import CAPTION, Descriptions
 from mgap.methods.pairing import Inputs
 
@@ -78,7 +78,7 @@ class CODE(BranchMethod):
     def exponent(self) -> float:
         return self.k  # type: ignore[return-value]  # set above
 
-    def prepare(self, backbone: Backbone, tap: Tap) -> Callable[[Inputs], Inputs]:
+    def prepare(self, backbone: Backbone, tap: Tap) -> Build:
         asked = str(self.prompt)
         describe = Descriptions(backbone, PROMPTS.get(asked, asked), int(self.length or 0), tap=tap)
         write = _in_place if self.place == "in_place_of_image" else _before_question

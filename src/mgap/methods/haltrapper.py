@@ -12,7 +12,7 @@ drawn from the question's number; we draw from the picture unless `seed` is give
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ from mgap.data.images import ImageSource
 from mgap.data.objects import Vocabulary, Words
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Tap, check_choice, check_count, check_share, check_strength
-from mgap.methods.branch import BranchMethod, check_room, contrast, distance, plausible
+from mgap.methods.branch import BranchMethod, Build, check_room, contrast, distance, plausible
 from mgap.methods.candidates import Findings, Rules, Search
 from mgap.methods.lanes import lanes_of
 from mgap.methods.pairing import ALONE, Inputs
@@ -116,7 +116,7 @@ class HalTrapper(BranchMethod):
             raise SettingError("candidates are given: there is nothing to search")
         return Search(backbone, self._words(), self.rules, int(self.length or 0), tap)
 
-    def prepare(self, backbone: Backbone, tap: Tap) -> Callable[[Inputs], Inputs]:
+    def prepare(self, backbone: Backbone, tap: Tap) -> Build:
         given = self.candidates
         search = self._search(backbone, tap) if given is None else None
         spell_words(backbone, given or ("?",))  # needs the tokenizer: an error now, not later

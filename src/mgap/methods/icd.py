@@ -1,16 +1,18 @@
 """ICD, instruction contrastive decoding (Wang et al., Findings of ACL 2024): contrast with a disturbing instruction.
 
     extrapolate: s = (1 + alpha) l - alpha l'      subtract: s = l - alpha l'      dropped: l[v] < max l + ln(beta)
+    with_vcd:    s = CD(l, l', alpha, beta) + CD(l, l_noise, alpha, beta)
 
 The branch sees the same picture, and an instruction that makes the model describe it vaguely. The paper writes `subtract`, the
 authors' code `extrapolate`; they choose alike at alpha / (1 + alpha) and alpha, not at the same number. `placement` says where
 the instruction goes: after the picture, before it, or in place of the system text (the authors' script for models without a
-Q-Former). Cost: 2 forwards a token, one pass through the vision tower. A branch that is too long is refused, not left out.
+Q-Former). `with_vcd` runs VCD's branch too and adds its scores, as their code for models with one can: l counts 2 (1 + alpha).
+Cost: 2 forwards a token, one pass through the vision tower; with_vcd: 3 and two. Too long a branch is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -21,8 +23,9 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.rows import Ids, respell, spell
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Tap, check_choice, check_share, check_strength
-from mgap.methods.branch import BranchMethod, check_room, contrast, distance, plausible
-from mgap.methods.pairing import Inputs
+from mgap.methods.branch import BranchMethod, Build, check_room, contrast, distance, plausible
+from mgap.methods.pairing import Inputs, Kept
+from mgap.methods.vcd import VCD
 
 INSTRUCTIONS = {  # of the authors' scripts; every port uses the first
     "confused": "You are a confused objects detector to provide a fuzzy overview or impression of the image.",
@@ -39,16 +42,24 @@ Edit = Callable[[Ids, int, int], Ids]
 
 @dataclass(frozen=True)
 class ICD(BranchMethod):
-    """Instruction contrastive decoding. `instruction` is a name of INSTRUCTIONS, or a text of your own."""
+    """Instruction contrastive decoding. `instruction` is a name of INSTRUCTIONS, or a text of your own.
+
+    `with_vcd` adds VCD at the same alpha and beta; `noise_step` and `seed` are then VCD's, and its own where left out.
+    """
 
     name: ClassVar[str] = "icd"
-    summary: ClassVar[str] = "contrast with the answer under a disturbing instruction"
+    summary: ClassVar[str] = (
+        "contrast with the answer under a disturbing instruction (with_vcd: and a noised picture, 3 forwards)"
+    )
 
     alpha: float = 1.0
     beta: float = 0.1
     instruction: str = "confused"
     placement: str = "prefix_after_image"
     form: str = "extrapolate"
+    with_vcd: bool = False
+    noise_step: int | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,13 +69,36 @@ class ICD(BranchMethod):
         check_choice("form", self.form, FORMS)
         if not isinstance(self.instruction, str) or not self.instruction.strip():
             raise SettingError(f"instruction={self.instruction!r}: choose from {', '.join(INSTRUCTIONS)}, or write one")
+        if not isinstance(self.with_vcd, bool):
+            raise SettingError(f"with_vcd={self.with_vcd!r} must be true or false")
+        if self.with_vcd and self.form != "extrapolate":
+            raise SettingError(f"with_vcd adds to form=extrapolate only, not to {self.form}: leave one of them out")
+        if self._noise and not self.with_vcd:
+            raise SettingError(
+                f"{next(iter(self._noise))} is for the noise that with_vcd adds: give with_vcd=true, or leave it out"
+            )
+        self.vcd  # noqa: B018  refuses what VCD refuses
+
+    @property
+    def vcd(self) -> VCD | None:
+        """The method whose branch and scores are added."""
+        return VCD(alpha=self.alpha, beta=self.beta, **self._noise) if self.with_vcd else None
+
+    @property
+    def _noise(self) -> dict[str, Any]:
+        """What is given of VCD's own settings."""
+        return {name: getattr(self, name) for name in ("noise_step", "seed") if getattr(self, name) is not None}
 
     @property
     def text(self) -> str:
         """The instruction in full."""
         return INSTRUCTIONS.get(self.instruction, self.instruction.strip())
 
-    def prepare(self, backbone: Backbone, tap: Tap) -> Callable[[Inputs], Inputs]:  # noqa: ARG002
+    def builders(self, backbone: Backbone, tap: Tap) -> list[Build]:
+        own = super().builders(backbone, tap)
+        return own if self.vcd is None else own + self.vcd.builders(backbone, tap)
+
+    def prepare(self, backbone: Backbone, tap: Tap) -> Build:  # noqa: ARG002
         edit = self._edit(backbone)
 
         def build(main: Inputs) -> Inputs:
@@ -82,6 +116,13 @@ class ICD(BranchMethod):
         if self.form == "subtract":
             return plausible(main - self.alpha * branch, main, self.beta), values
         return contrast(main, branch, self.alpha, self.beta), values
+
+    def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.vcd is None:
+            return super().weigh(main, branches, step, kept)
+        disturbed, noised = branches
+        (scores, values), (more, seen) = self.combine(main, disturbed, step), self.vcd.combine(main, noised, step)
+        return scores + more, {**values, "distance_vcd": seen["distance"]}
 
     def _edit(self, backbone: Backbone) -> Edit:
         if self.placement == "system":

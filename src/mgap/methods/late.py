@@ -34,8 +34,8 @@ class LateCache(PairedCache):
     """The branch's rows are aside until they join, or for good. Also what they read, for as long as that is needed."""
 
     def __init__(self, config: Any, prompt: Call, images: Tensor, features: Any) -> None:
-        super().__init__(config, prompt["attention_mask"], prompt["position_ids"], DynamicCache(config=config))
-        self.waiting = prompt
+        super().__init__(config, prompt["attention_mask"], prompt["position_ids"], [DynamicCache(config=config)])
+        self.waiting = [prompt]
         self.images = images  # bool [B, prompt]
         self.features = features  # the main rows' pictures, as the language model reads them
         self.said: Inputs = {}  # [B, new] each: the answer so far, where the branch reads it anew
@@ -50,14 +50,15 @@ class LateCache(PairedCache):
         back = torch.arange(1 - self.said["input_ids"].shape[1], 1, device=self.positions.device)
         return {**self.said, "attention_mask": self.mask, "position_ids": self.positions + back}
 
-    def join(self, other: DynamicCache) -> None:
+    def join(self) -> None:
         """The branch's rows go behind the main ones."""
-        for own, more in zip(self.layers, other.layers, strict=True):
+        (aside,) = self.aside
+        for own, more in zip(self.layers, aside.layers, strict=True):
             if not isinstance(own, DynamicLayer) or not isinstance(more, DynamicLayer):
                 raise ModelError(f"{type(own).__name__} does not take the branch's rows in: use branch_mode=sequential")
             own.keys, own.values = torch.cat([own.keys, more.keys]), torch.cat([own.values, more.values])
         self.mask, self.positions = self.mask.repeat(2, 1), torch.cat([self.positions, self.positions], -2)
-        self.aside = None
+        self.aside = []
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         super().reorder_cache(beam_idx)
@@ -87,7 +88,7 @@ class LatePairing(Pairing):
             raise UnsupportedDecoding(f"{self.method.name} gives no attention weights back: leave output_attentions out")
         main, features = self._main(kwargs)
         with self._apart():
-            rows = self.build(main)
+            (rows,) = (build(main) for build in self.builders)
         positions = self._positions(rows, [features])
         prompt: Call = {**{key: rows[key] for key in ALONG if key in rows}, "position_ids": positions}
         cache = LateCache(self.backbone.config, prompt, self.backbone.image_mask(rows), features)
@@ -101,20 +102,21 @@ class LatePairing(Pairing):
         self.glance.watch()
         return kwargs
 
-    def _both(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, Tensor]:
-        if not self.glance.is_watching or not isinstance(cache, LateCache) or cache.aside is None:
-            return super()._both(model, logits, cache)
+    def _each(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, list[Tensor]]:
+        if not self.glance.is_watching or not isinstance(cache, LateCache) or not cache.aside:
+            return super()._each(model, logits, cache)
         attention = self.glance.take()[:, : cache.images.shape[1]]  # to the prompt
         images = cache.images.to(attention.device)
         shown = blank(cache.features, self.hide(attention, images)[images])
-        branch = self._run_aside(model, {**cache.waiting, "mm_encoder_outputs": {"image": shown}}, cache.aside)
+        (prompt,), (aside,) = cache.waiting, cache.aside
+        branch = self._run_aside(model, {**prompt, "mm_encoder_outputs": {"image": shown}}, aside)
         if cache.said:
-            branch = self._run_aside(model, cache.answer(), cache.aside)
+            branch = self._run_aside(model, cache.answer(), aside)
         if self.is_anew:
-            cache.aside = DynamicCache(config=self.backbone.config)
+            cache.aside = [DynamicCache(config=self.backbone.config)]
         elif not self.is_aside:
-            cache.join(cache.aside)
-        return logits, branch
+            cache.join()
+        return logits, [branch]
 
 
 def blank(features: Any, gone: Tensor) -> Any:

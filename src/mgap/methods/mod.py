@@ -13,6 +13,7 @@ branch reads prompt and answer anew for every token. Their code puts l for an l'
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -84,9 +85,10 @@ class MoD(BranchMethod):
         return dict(main)
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.weigh(main, branch, step, {})
+        return self.weigh(main, [branch], step, {})
 
-    def weigh(self, main: Tensor, branch: Tensor, step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
+    def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
+        (branch,) = branches
         if branch.isnan().any():
             raise ModelError(f"{self.name}: the branch's logits are no numbers; load the model in bfloat16 or float32")
         if "js" not in kept:

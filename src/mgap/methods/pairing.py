@@ -1,9 +1,9 @@
-"""A second branch inside an ordinary `generate`: hooks on the model, and a cache that carries both branches.
+"""A second branch inside an ordinary `generate`, or several: hooks on the model, and a cache that carries all of them.
 
-Before a forward the branch's rows join the main ones, [main_0 .. main_B-1, branch_0 .. branch_B-1], left padded to one length;
-afterwards the two halves of the logits become one. The caller sees B rows throughout, so sampling, beams, stopping and
-streaming are transformers' own. Everything that belongs to one generation lives in the cache that the first forward hands out:
-two generations never meet. Pictures that both branches see go through the vision tower once.
+Before a forward the branch's rows join the main ones, [main_0 .. main_B-1, branch_0 .. branch_B-1], left padded to one length,
+those of a further branch behind them; afterwards the parts of the logits become one. The caller sees B rows throughout, so
+sampling, beams, stopping and streaming are transformers' own. Everything that belongs to one generation lives in the cache that
+the first forward hands out: two generations never meet. Pictures that a branch shares with the main rows are encoded once.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ ALONE = "alone"  # in a branch's inputs, bool [B]: rows that have nothing to con
 
 
 class PairedCache(DynamicCache):
-    """Keys and values of the main rows, and of the branch's: behind them, or in a cache of its own (`aside`)."""
+    """Keys and values of the main rows, and of each branch's: behind them, or in a cache of its own (`aside`)."""
 
-    def __init__(self, config: Any, mask: Tensor, positions: Tensor, aside: DynamicCache | None) -> None:
+    def __init__(self, config: Any, mask: Tensor, positions: Tensor, aside: list[DynamicCache]) -> None:
         super().__init__(config=config)
-        self.mask = mask  # of the rows that need one from us: both branches, or the branch aside
+        self.mask = mask  # of the rows that need one from us: all, or those of the branches aside
         self.positions = positions[..., -1:]  # their last ones, [..., rows, 1]
         self.aside, self.steps = aside, 1
-        self.waiting: Call = {}  # what the branch aside reads next
+        self.waiting: list[Call] = []  # what each branch aside reads next
         self.kept: Kept = {}
 
     def step(self) -> tuple[Tensor, Tensor]:
@@ -53,14 +53,13 @@ class PairedCache(DynamicCache):
         return self.mask, self.positions
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Both branches follow the beams, and what is remembered of them."""
+        """Every branch follows the beams, and what is remembered of them."""
         self.kept = {key: value.index_select(0, beam_idx.to(value.device)) for key, value in self.kept.items()}
-        if self.aside is None:
-            beam_idx = torch.cat([beam_idx, beam_idx + len(beam_idx)])
-        else:
-            self.aside.reorder_cache(beam_idx)
-        super().reorder_cache(beam_idx)
-        self.mask, self.positions = self.mask[beam_idx], self.positions.index_select(-2, beam_idx)
+        every = torch.cat([beam_idx + first for first in range(0, len(self.mask), len(beam_idx))])
+        self.mask, self.positions = self.mask[every], self.positions.index_select(-2, every)
+        for other in self.aside:
+            other.reorder_cache(beam_idx)
+        super().reorder_cache(beam_idx if self.aside else every)
 
     def crop(self, *_: Any, **__: Any) -> None:
         raise UnsupportedDecoding("a second branch cannot take tokens back: no assisted decoding")
@@ -71,7 +70,7 @@ class Pairing:
 
     def __init__(self, backbone: Backbone, method: BranchMethod, tap: Tap) -> None:
         self.backbone, self.method, self.tap = backbone, method, tap
-        self.build = method.prepare(backbone, tap)
+        self.builders = method.builders(backbone, tap)
         self.is_aside = method.branch_mode == "sequential"
         self.is_busy = False  # while we run the model or its tower ourselves
         self.lanes = lanes_of(backbone.model)
@@ -97,7 +96,7 @@ class Pairing:
             self.seen = self.backbone.seen(args, kwargs)
 
     def before(self, _model: nn.Module, args: tuple[Any, ...], kwargs: Call) -> tuple[tuple[Any, ...], Call]:
-        """Add the branch's rows, or get its own forward ready."""
+        """Add the branches' rows, or get their own forwards ready."""
         if self.is_idle:
             return args, kwargs
         name, cache = self.method.name, kwargs.get("past_key_values")
@@ -117,14 +116,15 @@ class Pairing:
         return (), self._first(kwargs)
 
     def after(self, model: nn.Module, _args: tuple[Any, ...], kwargs: Call, output: Any) -> Any:
-        """Two logits become one."""
+        """The logits of all branches become one."""
         if self.is_idle:
             return output
         self.lanes.main = None
         cache: PairedCache = kwargs["past_key_values"]
         logits = output.logits[:, -1].float()
-        main, branch = self._both(model, logits, cache)
-        combined, values = self.method.weigh(main, branch.to(main.device), cache.steps, cache.kept)
+        main, branches = self._each(model, logits, cache)
+        branches = [branch.to(main.device) for branch in branches]
+        combined, values = self.method.weigh(main, branches, cache.steps, cache.kept)
         if ALONE in cache.kept:
             combined = torch.where(cache.kept[ALONE].to(main.device).unsqueeze(-1), main, combined)
         if self.tap.listener is not None:
@@ -148,39 +148,37 @@ class Pairing:
     def _first(self, kwargs: Call) -> Call:
         main, features = self._main(kwargs)
         with self._apart():  # the method may run the model to find out what its branch sees
-            branch = self.build(main)
-        other = self._features(features, main, branch)
-        rows = branch if self.is_aside else _stack(main, branch, self.backbone.pad_id)
-        shown = [part for part in ([other] if self.is_aside else [features, other]) if part is not None]
-        pictures = join_pictures(shown)
-        positions = self._positions(rows, shown)
-        cache = PairedCache(
-            self.backbone.config,
-            rows["attention_mask"],
-            positions,
-            DynamicCache(config=self.backbone.config) if self.is_aside else None,
-        )
-        if ALONE in branch:
-            cache.kept[ALONE] = branch[ALONE]
-        read: Call = {key: rows[key] for key in ALONG if key in rows}
-        read["position_ids"] = positions
-        read["mm_encoder_outputs"] = {} if pictures is None else {"image": pictures}
+            branches = [build(main) for build in self.builders]
+        parts, shown = branches, [self._features(features, main, branch) for branch in branches]
+        if not self.is_aside:
+            parts, shown = [main, *parts], [features, *shown]
+        rows = _stack(parts, self.backbone.pad_id)
+        positions = self._positions(rows, [pictures for pictures in shown if pictures is not None])
+        aside = [DynamicCache(config=self.backbone.config) for _ in branches if self.is_aside]
+        cache = PairedCache(self.backbone.config, rows["attention_mask"], positions, aside)
+        for branch in branches:
+            if ALONE in branch:
+                cache.kept[ALONE] = branch[ALONE] | cache.kept.get(ALONE, False)
+        read = {**rows, "position_ids": positions}
         if self.is_aside:
-            cache.waiting = read
+            apart = zip(_split(read, len(branches)), shown, strict=True)
+            cache.waiting = [{**call, "mm_encoder_outputs": _shown([pictures])} for call, pictures in apart]
             return {**kwargs, "past_key_values": cache}
-        return {**kwargs, **read, "past_key_values": cache}
+        return {**kwargs, **read, "mm_encoder_outputs": _shown(shown), "past_key_values": cache}
 
     def _next(self, kwargs: Call, cache: PairedCache) -> Call:
         mask, positions = cache.step()
         token = {key: kwargs[key][:, -1:] for key in ALONG if key != "attention_mask" and kwargs.get(key) is not None}
+        times = len(mask) // len(token["input_ids"])
+        read = {key: value.repeat(times, 1) for key, value in token.items()}
+        read.update(attention_mask=mask, position_ids=positions)
         if self.is_aside:
-            cache.waiting = {**token, "attention_mask": mask, "position_ids": positions}
+            cache.waiting = _split(read, times)
             return kwargs
-        twice = {key: value.repeat(2, 1) for key, value in token.items()}
-        return {**kwargs, **twice, "attention_mask": mask, "position_ids": positions}
+        return {**kwargs, **read}
 
     def _features(self, features: Any, main: Inputs, branch: Inputs) -> Any:
-        """What the branch's pictures look like to the language model: those of the main rows if they are the same."""
+        """What a branch's pictures look like to the language model: those of the main rows if they are the same."""
         key = self.backbone.pixel_keys[0]
         if key not in branch:
             return None
@@ -202,14 +200,14 @@ class Pairing:
             given["image_grid_thw"] = torch.cat(grids)
         return self.backbone.positions(given)
 
-    def _both(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, Tensor]:
-        """Logits of the main rows and of the branch's, from those of this forward."""
+    def _each(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, list[Tensor]]:
+        """Logits of the main rows and of each branch's, from those of this forward."""
         if self.is_aside:
-            return logits, self._run_aside(model, cache.waiting, cache.aside)
-        main, branch = logits.chunk(2)
-        return main, branch
+            return logits, [self._run_aside(model, *own) for own in zip(cache.waiting, cache.aside, strict=True)]
+        main, *branches = logits.chunk(1 + len(self.builders))
+        return main, branches
 
-    def _run_aside(self, model: nn.Module, read: Call, cache: DynamicCache | None) -> Tensor:
+    def _run_aside(self, model: nn.Module, read: Call, cache: DynamicCache) -> Tensor:
         with self._apart():
             out = model(**read, past_key_values=cache, use_cache=True, logits_to_keep=1)
         logits: Tensor = out.logits[:, -1].float()
@@ -226,14 +224,26 @@ class Pairing:
             self.is_busy, self.lanes.main = False, before
 
 
-def _stack(main: Inputs, branch: Inputs, pad: int) -> Inputs:
-    """Main rows above branch rows, left padded to one length."""
-    length = max(main["input_ids"].shape[1], branch["input_ids"].shape[1])
+def _stack(parts: list[Inputs], pad: int) -> Inputs:
+    """The rows of one part above those of the next, left padded to one length."""
+    length = max(rows["input_ids"].shape[1] for rows in parts)
 
     def widen(rows: Inputs, key: str) -> Tensor:
         return F.pad(rows[key], (length - rows[key].shape[1], 0), value=pad if key == "input_ids" else 0)
 
-    return {key: torch.cat([widen(main, key), widen(branch, key)]) for key in ALONG if key in main}
+    return {key: torch.cat([widen(rows, key) for rows in parts]) for key in ALONG if key in parts[0]}
+
+
+def _split(read: Inputs, count: int) -> list[Call]:
+    """Stacked rows, [..., rows, T] each, one part at a time."""
+    parts = {key: value.chunk(count, dim=-2) for key, value in read.items()}
+    return [{key: value[n] for key, value in parts.items()} for n in range(count)]
+
+
+def _shown(parts: list[Any]) -> Call:
+    """Encoded pictures of stacked rows as a forward takes them; None for rows without."""
+    pictures = join_pictures([part for part in parts if part is not None])
+    return {} if pictures is None else {"image": pictures}
 
 
 def join_pictures(parts: list[Any], times: int = 1) -> Any:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import check_share, check_strength
+from mgap.methods.base import check_count, check_share, check_strength
 from mgap.methods.branch import BranchMethod, contrast, distance
 from mgap.methods.pairing import Inputs
 from mgap.methods.pictures import digest
@@ -56,7 +56,7 @@ class VCD(BranchMethod):
         super().__post_init__()
         check_strength("alpha", self.alpha)
         check_share("beta", self.beta)
-        if not 0 <= self.noise_step < STEPS:
+        if check_count("noise_step", self.noise_step, least=0) >= STEPS:
             raise SettingError(f"noise_step={self.noise_step} must be from 0 to {STEPS - 1}")
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:

@@ -49,10 +49,13 @@ def check_code(vectors: Vectors) -> Iterator[Difference]:
 
 
 def check_icd(vectors: Vectors) -> Iterator[Difference]:
-    """Section 2; the sum with a branch of noise is not checked, since two branches at once are not offered."""
-    method = ICD(alpha=float(vectors["alpha"]), beta=float(vectors["beta"]))
-    out, _ = method.combine(_tensor(vectors, "logits"), _tensor(vectors, "logits_disturbed"), step=1)
-    yield differ("out", out, vectors["out"])
+    """Section 2: the contrast, and its sum with that of a noised picture."""
+    main, *branches = (_tensor(vectors, name) for name in ("logits", "logits_disturbed", "logits_image_cd"))
+    for end, with_vcd in (("", False), ("_with_vcd", True)):
+        method = ICD(alpha=float(vectors["alpha"]), beta=float(vectors["beta"]), with_vcd=with_vcd)
+        out, _ = method.weigh(main, branches[: 1 + with_vcd], step=1, kept={})
+        yield differ(f"out{end}", out, vectors[f"out{end}"])
+        yield differ(f"argmax{end}", out.argmax(-1), vectors[f"argmax{end}"])
 
 
 def check_m3id(vectors: Vectors) -> Iterator[Difference]:
