@@ -243,13 +243,16 @@ def test_mgap_cuts_before_the_scale_and_cap_and_takes_the_entropy_after_them(bar
 TILED = ("llava_next", "llava_onevision", "idefics3", "smolvlm")  # cut a picture into tiles: pixels alone do not say how
 
 
-@pytest.mark.parametrize("method", [mgap.VCD(alpha=3.0), mgap.Blind(rho=2.0), mgap.M3ID(lam=0.3)], ids=lambda m: m.name)
+BRANCHES = [mgap.VCD(alpha=3.0), mgap.Blind(rho=2.0), mgap.M3ID(lam=0.3), mgap.ICD(alpha=3.0, with_vcd=True)]
+
+
+@pytest.mark.parametrize("method", BRANCHES, ids=lambda m: m.name)
 def test_a_second_branch_runs_or_is_refused_by_name(family, model, method):
     pictures, prompts = [WIDE, TALL], [SHORT, LONG]
     plain = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
     with model.using(method):
         if family in TILED and method.name != "m3id":
-            with pytest.raises(ModelError, match="cannot be encoded"):
+            with pytest.raises((ModelError, PromptError), match=r"cannot be encoded|in pieces"):
                 model.answer(WIDE, SHORT, max_new_tokens=2)
         else:
             together = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
