@@ -19,6 +19,7 @@ from mgap.backbones.head import Head
 from mgap.backbones.idefics import SmolVLM
 from mgap.backbones.llava import Llava, LlavaOneVision
 from mgap.backbones.qwen_vl import QwenVL
+from mgap.backbones.sharing import shared_pictures
 from mgap.errors import ModelError, PromptError, UnsupportedDecoding
 from mgap.methods.deco import correct
 from mgap.methods.dola import contrast_layers
@@ -294,6 +295,13 @@ def test_an_instruction_goes_where_it_would_be_written(family, model):
         assert torch.equal(branch[key], by_hand[key]), key
     with model.using(method):
         assert model.answer(WIDE, SHORT, max_new_tokens=6).token_ids
+
+
+def test_equal_pictures_can_be_encoded_once(model):
+    pictures, prompts = [WIDE, WIDE, WIDE], [SHORT, LONG, SHORT]
+    plain = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
+    with shared_pictures(model.backbone):
+        assert [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)] == plain
 
 
 @pytest.mark.parametrize("preset", ["reference-code", "haltrapper"])

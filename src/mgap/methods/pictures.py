@@ -6,7 +6,6 @@ generate (Pairing steps aside meanwhile); what it found is kept for as long as t
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -19,18 +18,11 @@ from transformers import GenerationConfig
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.rows import ALONG, join_rows, split_rows
+from mgap.backbones.sharing import digest
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.pairing import Call, Inputs, join_pictures
 
 Found = TypeVar("Found")
-
-
-def digest(*tensors: Tensor, salt: str = "") -> bytes:
-    """What identifies pixels, whatever batch they come in; other salt, other bytes."""
-    sha = hashlib.sha256(salt.encode())
-    for tensor in tensors:
-        sha.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return sha.digest()
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.sharing import digest
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import check_count, check_share, check_strength
 from mgap.methods.branch import BranchMethod, contrast, distance
 from mgap.methods.pairing import Inputs
-from mgap.methods.pictures import digest
 
 STEPS = 1000
 

@@ -1,7 +1,8 @@
 """The first word of every answer to many questions, as greedy decoding says it, under many methods.
 
 A method at the head costs no forward of its own: the state that the head reads is kept, and goes through the head once more
-under the method, whose own hook acts on it. Any other method decodes by itself.
+under the method, whose own hook acts on it. Any other method decodes by itself. A picture that several questions of a batch
+are about is encoded once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.head import Head
+from mgap.backbones.sharing import shared_pictures
 from mgap.decoding.attach import attached
 from mgap.decoding.generate import generate
 from mgap.decoding.model import Model
@@ -69,7 +71,7 @@ def _at_the_head(
     """One forward a row for all methods."""
     backbone, states = model.backbone, list[Tensor]()
     for inputs, done in _batches(model, rows, batch_size):
-        with catch_states(backbone) as caught:
+        with catch_states(backbone) as caught, shared_pictures(backbone):
             generate(backbone, inputs, _ONE)  # to the bit as decoding computes them
         states += caught
         report(progress, "questions", done, len(rows))
@@ -83,7 +85,7 @@ def _by_itself(
     model: Model, rows: list[Row], method: Method | None, batch_size: int, progress: Progress | None, name: str
 ) -> list[str]:
     tokens: list[int] = []
-    with using(model, method):
+    with using(model, method), shared_pictures(model.backbone):
         for inputs, done in _batches(model, rows, batch_size):
             tokens += generate(model.backbone, inputs, _ONE).tokens[:, 0].tolist()
             report(progress, f"questions, {name}", done, len(rows))
