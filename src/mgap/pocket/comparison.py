@@ -37,6 +37,7 @@ from mgap.scoring.pope import PopeScore
 
 FILE = "comparison.json"
 PLAIN = "vanilla"
+LONGEST = 96  # tokens of a caption; also of HalTrapper's replies, which these models garble: 512 find no more than 96
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def contenders(choice: Choice, *, few: bool) -> dict[str, Contender]:
             lambda model, told: mgap_at(fit_prior(model, choice.null_image, progress=told), choice.alpha),
         ),
         "asd": Contender("asd", lambda model, told: ASD(steering=fit_steering(model, progress=told))),
-        "haltrapper": Contender("haltrapper", lambda *_: HalTrapper(preset=preset)),
+        "haltrapper": Contender("haltrapper", lambda *_: HalTrapper(preset=preset, length=LONGEST)),
     }
     return special | {name: Contender(name, _by_name(name)) for name in METHODS.names() if name not in special}
 
@@ -98,7 +99,7 @@ def measure_method(
     each = {contender.label: method}
     pope = evaluate_pope(model, each, TEST, scenes, batch_size=batch_size, progress=progress)
     with counting(model) as passed:
-        told = evaluate_captions(model, each, TEST, captions, batch_size=batch_size, progress=progress)
+        told = evaluate_captions(model, each, TEST, captions, max_new_tokens=LONGEST, batch_size=batch_size, progress=progress)
     return Result(
         label=contender.label,
         forwards=1.0 if method is None else method.forwards,
