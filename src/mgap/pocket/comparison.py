@@ -37,7 +37,7 @@ from mgap.scoring.pope import PopeScore
 
 FILE = "comparison.json"
 PLAIN = "vanilla"
-LONGEST = 96  # tokens of a caption; also of HalTrapper's replies, which these models garble: 512 find no more than 96
+LONGEST = 96  # tokens of a caption; also of HalTrapper's replies, which these models garble: more tokens find no more
 
 
 @dataclass(frozen=True)
