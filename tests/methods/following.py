@@ -2,10 +2,19 @@
 
 from dataclasses import replace
 
+import pytest
+import torch
+
 from tests.reference import contrast as reference
 
 QUESTIONS = ("Is there a dog in the image?", "What?", "Describe it.", "How many people are there?", "Which colour?")
 NEW = 20
+REFUSED = (  # of your own generate, by every method that keeps its branch in the cache and edits or reads attention
+    {"cache_implementation": "static"},
+    {"prompt_lookup_num_tokens": 2},
+    {"use_cache": False},
+    {"output_attentions": True, "return_dict_in_generate": True},
+)
 
 
 def follow(model, picture, method, branch_of, step):
@@ -20,3 +29,33 @@ def follow(model, picture, method, branch_of, step):
             assert tokens[: len(expected)] == expected, (question, mode)
         lengths.append(len(expected))
     assert max(lengths) == NEW, lengths
+
+
+def check_beams(model, picture, method):
+    """Every beam's score is the sum of the method's own log-probabilities along its tokens, each followed alone."""
+    own, inputs = model.backbone.model, model.backbone.encode([picture], [QUESTIONS[0]])
+    length = inputs["input_ids"].shape[1]
+    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "return_dict_in_generate": True}
+    with model.using(method):
+        beams = own.generate(**inputs, **options, output_scores=True, num_beams=3, num_return_sequences=3, length_penalty=0.0)
+        for tokens, score in zip(beams.sequences[:, length:].tolist(), beams.sequences_scores.tolist(), strict=True):
+
+            def only(_row, sofar, tokens=tokens):
+                return [tokens[len(sofar) - length]]
+
+            alone = own.generate(**inputs, **options, output_logits=True, prefix_allowed_tokens_fn=only)
+            assert alone.sequences[0, length:].tolist() == tokens
+            steps = torch.stack(alone.logits)[:, 0].log_softmax(-1)[range(6), tokens]
+            assert float(steps.sum()) == pytest.approx(score, abs=1e-3)
+
+
+def rows_read(model, picture, *methods):
+    """The tokens of every forward that makes the first word of an answer, [rows, T] each."""
+    rows = []
+    handle = model.backbone.model.base_model.register_forward_pre_hook(
+        lambda _model, _args, kwargs: rows.append(kwargs["input_ids"]), with_kwargs=True
+    )
+    with model.using(*methods):
+        model.answer(picture, QUESTIONS[0], max_new_tokens=1)
+    handle.remove()
+    return rows

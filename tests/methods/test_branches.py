@@ -12,7 +12,7 @@ from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecodi
 from mgap.methods.branch import BranchMethod, contrast, plausible
 from mgap.registry import METHODS
 from tests.methods.builders import build
-from tests.methods.following import NEW, QUESTIONS, follow
+from tests.methods.following import NEW, QUESTIONS, check_beams, follow
 from tests.reference import contrast as reference
 
 BRANCHES = [name for name in METHODS.names() if issubclass(METHODS.get(name), BranchMethod)] + ["icd with vcd"]
@@ -82,22 +82,7 @@ def test_both_ways_of_running_a_branch_agree(exact, prior, picture, name, option
 @pytest.mark.parametrize("name", BRANCHES)
 @pytest.mark.parametrize("mode", ["batched", "sequential"])
 def test_beams_search_the_combined_scores(exact, prior, picture, name, mode):
-    """Every beam's score is the sum of the method's own log-probabilities along its tokens, each followed alone."""
-    method = replace(build(name, prior), branch_mode=mode)
-    own, inputs = exact.backbone.model, exact.backbone.encode([picture], [QUESTIONS[0]])
-    length = inputs["input_ids"].shape[1]
-    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "return_dict_in_generate": True}
-    with exact.using(method):
-        beams = own.generate(**inputs, **options, output_scores=True, num_beams=3, num_return_sequences=3, length_penalty=0.0)
-        for tokens, score in zip(beams.sequences[:, length:].tolist(), beams.sequences_scores.tolist(), strict=True):
-
-            def only(_row, sofar, tokens=tokens):
-                return [tokens[len(sofar) - length]]
-
-            alone = own.generate(**inputs, **options, output_logits=True, prefix_allowed_tokens_fn=only)
-            assert alone.sequences[0, length:].tolist() == tokens
-            steps = torch.stack(alone.logits)[:, 0].log_softmax(-1)[range(6), tokens]
-            assert float(steps.sum()) == pytest.approx(score, abs=1e-3)
+    check_beams(exact, picture, replace(build(name, prior), branch_mode=mode))
 
 
 def test_a_model_without_its_processor_takes_a_branch_too(exact, picture):

@@ -8,7 +8,7 @@ from mgap.backbones.rows import find_block
 from mgap.errors import ModelError, PromptError, SettingError
 from mgap.methods.code import PRESETS, PROMPTS, _before_question, _in_place, divergence
 from mgap.methods.description import Descriptions
-from tests.methods.following import NEW, QUESTIONS, follow
+from tests.methods.following import NEW, QUESTIONS, follow, rows_read
 from tests.reference import description as reference
 
 LENGTH = 6
@@ -118,13 +118,7 @@ def test_a_method_at_the_head_leaves_the_description_alone(exact, picture):
     method, shift = mgap.CODE(length=LENGTH), mgap.Bias(shift=90.0, up=("is",), down=("the",))
     seen = []
     for methods in ((method,), (method, mgap.MGAP(prior)), (method, shift)):
-        rows = []
-        handle = exact.backbone.model.base_model.register_forward_pre_hook(
-            lambda _model, _args, kwargs, rows=rows: rows.append(kwargs["input_ids"]), with_kwargs=True
-        )
-        with exact.using(*methods):
-            exact.answer(picture, QUESTIONS[0], max_new_tokens=1)
-        handle.remove()
+        rows = rows_read(exact, picture, *methods)
         seen.append(next(ids for ids in rows if len(ids) == 2).tolist())
     assert seen[0] == seen[1] == seen[2]
 

@@ -21,7 +21,7 @@ from mgap.methods.pairing import ALONE
 from mgap.methods.pictures import render
 from mgap.pocket.scenes import make_scene
 from mgap.pocket.scenes import render as draw
-from tests.methods.following import NEW, QUESTIONS, follow
+from tests.methods.following import NEW, QUESTIONS, follow, rows_read
 from tests.methods.test_code import Count, pair
 from tests.reference import contrast
 from tests.reference import haltrapper as reference
@@ -352,13 +352,7 @@ def test_a_method_at_the_head_leaves_the_search_alone(exact, picture):
     method, shift = mgap.HalTrapper(length=6, n=3), mgap.Bias(shift=90.0, up=("is",), down=("the",))
     seen = []
     for methods in ((method,), (method, shift)):
-        rows = []
-        handle = exact.backbone.model.base_model.register_forward_pre_hook(
-            lambda _model, _args, kwargs, rows=rows: rows.append(kwargs["input_ids"]), with_kwargs=True
-        )
-        with exact.using(*methods):
-            exact.answer(picture, QUESTIONS[0], max_new_tokens=1)
-        handle.remove()
+        rows = rows_read(exact, picture, *methods)
         seen.append(rows[-1].tolist())
     assert len(seen[0]) == 2
     assert seen[0] == seen[1]

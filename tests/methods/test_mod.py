@@ -18,6 +18,7 @@ from mgap.methods.late import LateCache, blank
 from mgap.methods.mod import divergence, least_attended
 from mgap.types import Mode
 from tests.decoding.test_modes import CALLS
+from tests.methods.following import REFUSED, check_beams
 from tests.reference import mod as reference
 
 QUESTIONS = ("Is there a dog in the image?", "What?", "Describe it.", "How many people are there?", "Which colour?")
@@ -161,20 +162,8 @@ def test_reading_anew_costs_the_whole_prompt_at_every_token_and_prefill_does_not
 
 
 def test_beams_of_a_branch_that_reads_anew_score_as_a_forced_answer_does(exact, picture):
-    own, inputs = exact.backbone.model, exact.backbone.encode([picture], [QUESTIONS[0]])
-    length = inputs["input_ids"].shape[1]
-    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "return_dict_in_generate": True}
     method = mgap.MoD(rho=0.1, theta=0.0, a2=3.0, beta=0.0, refresh="every_step", branch_mode="sequential")
-    with exact.using(method):
-        beams = own.generate(**inputs, **options, output_scores=True, num_beams=3, num_return_sequences=3, length_penalty=0.0)
-        for tokens, score in zip(beams.sequences[:, length:].tolist(), beams.sequences_scores.tolist(), strict=True):
-
-            def only(_row, sofar, tokens=tokens):
-                return [tokens[len(sofar) - length]]
-
-            alone = own.generate(**inputs, **options, output_logits=True, prefix_allowed_tokens_fn=only)
-            steps = torch.stack(alone.logits)[:, 0].log_softmax(-1)[range(6), tokens]
-            assert float(steps.sum()) == pytest.approx(score, abs=1e-3)
+    check_beams(exact, picture, method)
 
 
 @pytest.mark.parametrize("mode", CALLS, ids=lambda mode: mode.value)
@@ -408,16 +397,7 @@ def test_logits_that_are_no_numbers_are_refused():
         mgap.MoD().combine(torch.randn(2, 5), broken, 1)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"cache_implementation": "static"},
-        {"prompt_lookup_num_tokens": 2},
-        {"use_cache": False},
-        {"output_attentions": True, "return_dict_in_generate": True},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", REFUSED, ids=str)
 def test_your_own_generate_in_a_refused_mode_is_refused(exact, picture, options):
     inputs = exact.backbone.encode([picture], [QUESTIONS[0]])
     for refresh in ("prefill", "every_step"):

@@ -8,6 +8,7 @@ import torch
 import mgap
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
 from mgap.methods.pai import IMPLEMENTATION, Boost, attend, raise_scores
+from tests.methods.following import REFUSED
 from tests.reference import pai as reference
 
 QUESTIONS = ("Is there a dog in the image?", "What?", "Describe it.", "How many people are there?", "Which colour?")
@@ -152,16 +153,7 @@ def test_without_a_picture_it_is_refused(exact, gamma):
 
 
 @pytest.mark.parametrize("gamma", [1.0, 1.1])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"cache_implementation": "static"},
-        {"prompt_lookup_num_tokens": 2},
-        {"use_cache": False},
-        {"output_attentions": True, "return_dict_in_generate": True},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", REFUSED, ids=str)
 def test_your_own_generate_in_a_refused_mode_is_refused(exact, picture, options, gamma):
     inputs = exact.backbone.encode([picture], [QUESTIONS[0]])
     with exact.using(mgap.PAI(gamma=gamma)), pytest.raises(UnsupportedDecoding):

@@ -2,10 +2,10 @@
 
 import math
 import random
-from contextlib import contextmanager
 
 import torch
 
+from tests.reference.attention import eager
 from tests.reference.contrast import cut
 from tests.reference.description import describe
 
@@ -54,16 +54,6 @@ def expansion(replies, words):
             for word in named(text, words):
                 score[word] = score.get(word, 0) + sign
     return score
-
-
-@contextmanager
-def eager(backbone):
-    config = backbone.language.config
-    before, config._attn_implementation = config._attn_implementation, "eager"
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
 
 
 def grounding(model, picture, caption, words):

@@ -5,18 +5,8 @@ from contextlib import contextmanager
 
 import torch
 
+from tests.reference.attention import eager
 from tests.reference.contrast import cut, probabilities
-
-
-@contextmanager
-def eager(backbone):
-    """Inside: the text decoder shows its attention weights."""
-    config = backbone.language.config
-    before, config._attn_implementation = config._attn_implementation, "eager"
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
 
 
 @contextmanager
