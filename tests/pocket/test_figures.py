@@ -40,7 +40,7 @@ def test_the_rule_takes_the_highest_mean_and_of_equal_ones_the_smallest(model):
     assert {t.shift for t in choice.shifts} == set(SHIFTS)
     best = [t for t in choice.shifts if t.mean == max(trial.mean for trial in choice.shifts)]
     assert abs(choice.shift) == min(abs(t.shift) for t in best)
-    assert Trial("no_image", 1.0, {"random": 0.9, "popular": 0.6, "adversarial": 0.3}).mean == pytest.approx(0.6)
+    assert Trial({"random": 0.9, "popular": 0.6, "adversarial": 0.3}, "no_image", 1.0).mean == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("nothing", [{"alphas": ()}, {"nulls": ()}, {"shifts": ()}])

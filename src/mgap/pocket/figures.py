@@ -66,11 +66,9 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """F1 (0..1) of one null image and strength on development scenes, by split."""
+class Scored:
+    """F1 (0..1) on development scenes, by split."""
 
-    null_image: str
-    alpha: float
     f1: dict[str, float]
 
     @property
@@ -79,15 +77,18 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class ShiftTrial:
-    """F1 of one shift, likewise."""
+class Trial(Scored):
+    """Of MGAP with one null image and strength."""
+
+    null_image: str
+    alpha: float
+
+
+@dataclass(frozen=True)
+class ShiftTrial(Scored):
+    """Of a bias."""
 
     shift: float
-    f1: dict[str, float]
-
-    @property
-    def mean(self) -> float:
-        return sum(self.f1.values()) / len(self.f1)
 
 
 @dataclass(frozen=True)
@@ -184,8 +185,8 @@ def pick(
     }
     scores = evaluate_pope(model, methods, first, count, batch_size=batch_size, progress=progress)
     f1 = {name: {split: of[name].f1.value for split, of in scores.items()} for name in methods}
-    trials = [Trial(null, alpha, f1[name]) for name, (null, alpha) in pairs.items()]
-    shifted = [ShiftTrial(shift, f1[f"bias {shift}"]) for shift in sorted(shifts, key=abs)]
+    trials = [Trial(f1[name], null, alpha) for name, (null, alpha) in pairs.items()]
+    shifted = [ShiftTrial(f1[f"bias {shift}"], shift) for shift in sorted(shifts, key=abs)]
     best = max(trials, key=lambda trial: trial.mean)  # the first of equals
     return Choice(best.null_image, best.alpha, max(shifted, key=lambda t: t.mean).shift, count, trials, shifted)
 
