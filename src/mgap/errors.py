@@ -17,6 +17,14 @@ class ImageError(MgapError, ValueError):
     """A picture that is missing, broken, or of an unusable size."""
 
 
+class BenchmarkError(MgapError, ValueError):
+    """A benchmark's files, or answers to it, that are missing, broken, or do not belong together."""
+
+
+class RunError(MgapError):
+    """A run's folder that cannot be used: in use, of other settings, or not a run."""
+
+
 class ModelError(MgapError):
     """A model that cannot be found, loaded, or understood."""
 

@@ -1,6 +1,6 @@
 """Names to classes, as "module:attribute" strings, so that listing what exists imports nothing heavy.
 
-Other packages add entries through the entry-point groups `mgap.methods` and `mgap.backbones`.
+Other packages add entries through the entry-point groups `mgap.methods`, `mgap.backbones` and `mgap.scorers`.
 """
 
 from __future__ import annotations
@@ -78,6 +78,17 @@ BACKBONES = Registry(
         "idefics3": "mgap.backbones.base:Backbone",
         "smolvlm": "mgap.backbones.idefics:SmolVLM",
         "internvl": "mgap.backbones.base:Backbone",
+    },
+)
+
+# What turns the answers to a task into figures, by the task that a benchmark names.
+SCORERS = Registry(
+    "task",
+    "mgap.scorers",
+    {
+        "yesno": "mgap.scoring.pope:PopeScorer",
+        "captions": "mgap.scoring.chair:ChairScorer",
+        "amber": "mgap.scoring.amber:AmberScorer",
     },
 )
 

@@ -106,6 +106,17 @@ _EXCLUSIVE = (
 
 
 @dataclass(frozen=True)
+class Sample:
+    """One thing to ask about one picture, and what is true of it."""
+
+    id: str  # unique in its benchmark, such as "adversarial/17"
+    image: str  # the picture's name in the benchmark's folder of pictures
+    prompt: str  # as it is asked, before any chat template
+    group: str  # the split or kind that it is scored with, such as "adversarial"
+    truth: Any  # plain JSON: a label, or what there is in the picture; its form is the task's
+
+
+@dataclass(frozen=True)
 class Candidate:
     """One token of a distribution."""
 

@@ -8,6 +8,7 @@ import warnings
 import typer
 
 from mgap.cli import ask, demo, doctor, fit, ls, verify
+from mgap.cli.score import score
 from mgap.errors import MgapError
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
 for verb in (ask, demo, doctor, fit, ls, verify):
     name = verb.__name__.rpartition(".")[2]
     app.command(name)(getattr(verb, name))
+app.add_typer(score, name="score")
 
 
 def main() -> None:

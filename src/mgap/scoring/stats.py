@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -47,9 +48,22 @@ def bootstrap(statistic: Callable[[Counts], Counts], groups: Counts, of: int, *,
     value = float(statistic(groups.sum(0)))
     if value in (0.0, 1.0):
         return wilson(round(value * of), of)
-    weights = np.random.default_rng(seed).multinomial(len(groups), np.full(len(groups), 1 / len(groups)), size=draws)
-    low, high = np.quantile(statistic(weights @ groups), [0.025, 0.975])
+    low, high = np.quantile(statistic(draw(groups, draws=draws, seed=seed)), [0.025, 0.975])
     return Rate(value, float(low), float(high), of)
+
+
+def draw(groups: Counts, *, draws: int = 2000, seed: int = 0) -> Counts:
+    """Summed counts [draws, counts] of groups drawn with repeats; the same ones are drawn for any counts of as many groups."""
+    weights = np.random.default_rng(seed).multinomial(len(groups), np.full(len(groups), 1 / len(groups)), size=draws)
+    drawn: Counts = weights @ groups
+    return drawn
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """The exact two-sided p of McNemar's test: how likely so unequal a split of the changed answers is by chance."""
+    changed, fewer = gained + lost, min(gained, lost)
+    tail = sum(math.comb(changed, k) for k in range(fewer + 1))
+    return min(1.0, float(Fraction(2 * tail, 2**changed)))
 
 
 def share(part: Counts, whole: Counts) -> Counts:

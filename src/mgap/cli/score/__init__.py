@@ -1,0 +1,25 @@
+"""`mgap score`: figures from answers, without a model: of a run's folder, or of files in the published formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from mgap.cli.score import run
+
+
+class _Group(TyperGroup):
+    """`mgap score FOLDER` is short for `mgap score run FOLDER`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+
+score = typer.Typer(cls=_Group, help=__doc__, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+for verb in (run,):
+    name = verb.__name__.rpartition(".")[2]
+    score.command(name)(getattr(verb, name))

@@ -1,0 +1,120 @@
+"""A run's folder as it is read: what was asked, under which methods, and every answer so far.
+
+    run.json               what was run: benchmark, model, methods, decoding, versions
+    samples.jsonl          what is asked, with what is true
+    answers/METHOD/*.jsonl one line an answer, only ever appended to; one file a process
+
+Scores need these files and no model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from mgap.errors import CorruptFile, RunError
+from mgap.types import Sample
+
+RUN, SAMPLES, ANSWERS = "run.json", "samples.jsonl", "answers"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line: an answer to one sample, or why there is none."""
+
+    id: str  # of the sample
+    text: str = ""
+    prompt: str = ""  # as the model read it
+    image: str = ""  # SHA-256 of the picture's RGB pixels
+    tokens: int = 0  # of the answer
+    stop: str = ""  # "end" or "length"
+    milliseconds: float = 0.0  # its share of the batch it was in
+    rows: int = 0  # of that batch
+    at: str = ""  # when, UTC
+    extra: Mapping[str, Any] = field(default_factory=dict)  # what else was measured, such as distances
+    failed: str = ""  # the error, for a sample that has no answer
+
+    def line(self) -> str:
+        kept = {name: value for name, value in asdict(self).items() if value not in ("", 0, 0.0, {})}
+        return json.dumps({"id": self.id, "text": self.text, **kept}, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Record:
+        known = {f.name for f in fields(cls)}
+        return cls(**{name: value for name, value in data.items() if name in known})
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One method of a run: a row of its tables."""
+
+    label: str  # as tables show it
+    method: str  # of the registry, or "vanilla"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    prior: Mapping[str, Any] | None = None  # how its subspace was made, or where it lies
+    prefill: str = "own"  # "shared": questions about one picture share its keys and values
+
+    @property
+    def folder(self) -> str:
+        """Its name as a folder."""
+        return re.sub(r"[^A-Za-z0-9.=+-]+", "-", self.label).strip("-.") or "method"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder."""
+
+    folder: Path
+    plan: Mapping[str, Any]  # run.json
+    samples: tuple[Sample, ...]
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> Run:
+        path = Path(folder)
+        if not (path / RUN).is_file():
+            raise RunError(f"{path}: no {RUN} in it, so it is no run; name a folder that `mgap run` wrote")
+        try:
+            plan = json.loads((path / RUN).read_text(encoding="utf-8"))
+            samples = tuple(Sample(**data) for data in read_lines(path / SAMPLES))
+            found = plan["format"]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise CorruptFile(f"{path}: its {RUN} or {SAMPLES} cannot be read ({error!r})") from error
+        if found != FORMAT:
+            raise RunError(f"{path}: written in format {found}, and this version of mgap reads format {FORMAT}")
+        return cls(path, plan, samples)
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        return tuple(Arm(**arm) for arm in self.plan["arms"])
+
+    def records(self, arm: Arm) -> dict[str, Record]:
+        """Its answers so far by sample; an answer counts before a failure, and a later failure before an earlier one."""
+        found: dict[str, Record] = {}
+        for path in sorted((self.folder / ANSWERS / arm.folder).glob("*.jsonl")):
+            for data in read_lines(path):
+                record = Record.of(data)
+                if record.id not in found or found[record.id].failed:
+                    found[record.id] = record
+        return found
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON Lines file; a last line that was cut off is not there, and any other bad line is refused."""
+    data = path.read_bytes()
+    whole, _, _ = data.rpartition(b"\n")
+    for number, line in enumerate(whole.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise CorruptFile(f"{path}: line {number} is no JSON ({error}); remove the line to go on without it") from error
+        if not isinstance(found, dict):
+            raise CorruptFile(f"{path}: line {number} is no JSON object; remove the line to go on without it")
+        yield found

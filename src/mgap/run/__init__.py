@@ -1,0 +1,1 @@
+"""Runs of benchmarks: configuration, plan, engine. No mathematics."""

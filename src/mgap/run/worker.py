@@ -1,0 +1,20 @@
+"""What the engine drives: something that turns samples into records under one method after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from mgap.reports.records import Arm, Record
+from mgap.types import Sample
+
+Work = Callable[[Sequence[Sample]], list[Record]]  # a batch in, a record each out, in order; raises if the batch failed
+
+
+class Worker(Protocol):
+    """Has the model; knows nothing of folders, resuming, shards or progress."""
+
+    def using(self, arm: Arm) -> AbstractContextManager[Work]:
+        """Switch the arm's method on for the length of a `with` block."""
+        ...
