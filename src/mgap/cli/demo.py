@@ -32,8 +32,8 @@ def demo(
 
     from mgap.pocket.demo import Plan, recorded_choice, run_demo, to_json
     from mgap.pocket.demo_page import caption_table, demo_page, pope_table
-    from mgap.pocket.progress import bars
     from mgap.reports.folder import check_folder, write_files
+    from mgap.run.progress import bars
 
     began = time.perf_counter()
     plan = Plan(model, questions, captions, alpha)

@@ -7,7 +7,15 @@ from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 
+from mgap.data.objects import Vocabulary
 from mgap.errors import PromptError
+
+EXISTENCE = (  # none is a benchmark's
+    "Do you notice {} anywhere in this picture?",
+    "Does this photo show {}?",
+    "Would you say that {} can be seen here?",
+    "Tell me whether the picture contains {}.",
+)
 
 
 def check_prompt(prompt: str, where: str = "the prompt") -> str:
@@ -19,6 +27,13 @@ def check_prompt(prompt: str, where: str = "the prompt") -> str:
 def default_prompts() -> list[str]:
     """Questions on existence, colour, count and relation, and requests to describe; none is a benchmark's."""
     return files("mgap.data").joinpath("calibration.txt").read_text(encoding="utf-8").splitlines()
+
+
+def existence_prompts(words: str = "coco") -> Iterator[str]:
+    """Questions after every thing of a vocabulary, in one wording after the other; for priors from many prompts."""
+    for wording in EXISTENCE:
+        for name in Vocabulary.of(words).names:
+            yield wording.format(f"{'an' if name[0] in 'aeiou' else 'a'} {name}")
 
 
 def read_prompts(path: str | PathLike[str]) -> Iterator[str]:

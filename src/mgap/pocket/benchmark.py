@@ -100,11 +100,13 @@ def odd_colours(first: int = TEST, count: int = 4000, *, held_out: bool = False)
 
 
 def calibration_prompts(count: int = 50) -> list[str]:
-    """Questions of existence for fitting a prior, in the wordings that no test uses; always the same."""
+    """Questions of existence for fitting a prior, in the wordings that no test uses, then of colour; always the same."""
     asked = [language.ask_existence(name, wording) for wording in range(1, len(language.EXISTENCE)) for name in NAMES]
+    asked = [asked[int(i)] for i in np.random.default_rng([WORLD, 7]).permutation(len(asked))]
+    asked += [language.ask_colour(name, wording) for wording in range(1, len(language.COLOUR)) for name in NAMES]
     if not 0 <= count <= len(asked):
         raise SettingError(f"{count} calibration prompts: there are {len(asked)}")
-    return [asked[int(i)] for i in np.random.default_rng([WORLD, 7]).permutation(len(asked))[:count]]
+    return asked[:count]
 
 
 def amber(

@@ -20,10 +20,10 @@ from mgap.pocket.drawing import COLOURS, STYLES, TRAINING_STYLES
 from mgap.pocket.evaluation import Scores
 from mgap.pocket.figures import FILE, NULLS, Choice, Figures, measure
 from mgap.pocket.objects import OBJECTS
-from mgap.pocket.progress import bars
 from mgap.pocket.scenes import FORBIDDEN, SIDE
 from mgap.pocket.themes import THEMES
 from mgap.registry import EMBEDDED
+from mgap.run.progress import bars
 
 _FRONT = """\
 ---

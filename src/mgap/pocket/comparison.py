@@ -28,10 +28,10 @@ from mgap.pocket.benchmark import TEST
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
 from mgap.pocket.figures import Choice, Figures, fit_prior, from_json, mgap_at
 from mgap.pocket.first_words import Progress
-from mgap.pocket.progress import bars
 from mgap.pocket.steering import fit_steering
 from mgap.registry import METHODS, locate
 from mgap.reports.folder import check_folder, write_files
+from mgap.run.progress import bars
 from mgap.scoring.chair import ChairScore
 from mgap.scoring.pope import PopeScore
 

@@ -59,6 +59,7 @@ class Arm:
     settings: Mapping[str, Any] = field(default_factory=dict)
     prior: Mapping[str, Any] | None = None  # how its subspace was made, or where it lies
     prefill: str = "own"  # "shared": questions about one picture share its keys and values
+    x: float | None = None  # its place along the experiment's axis
 
     @property
     def folder(self) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from mgap.decoding.model import load
 from mgap.pocket.card import write_card
 from mgap.pocket.figures import measure
-from mgap.pocket.progress import bars
 from mgap.pocket.training.recipe import RECIPES, train
+from mgap.run.progress import bars
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
-"""Progress bars of evaluations, on standard error."""
+"""Progress bars of work in several stages, on standard error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from mgap.pocket.first_words import Progress
+Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
 
 
 @contextmanager

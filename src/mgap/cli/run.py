@@ -1,0 +1,146 @@
+"""`mgap run`: answer a benchmark under several methods, and score it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mgap.cli.options import parse_settings
+from mgap.errors import SettingError
+
+if TYPE_CHECKING:
+    from mgap.decoding.model import Model
+    from mgap.reports.records import Run
+    from mgap.run.config import Config
+    from mgap.run.engine import Summary
+    from mgap.run.job import Job
+
+
+def run(
+    what: Annotated[str, typer.Argument(help="pope, chair, amber, own, departure, or a YAML file with the keys below.")],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl."),
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="A method of `mgap ls methods`, or vanilla; repeatable.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A method's setting, as METHOD.KEY=VALUE, such as mgap.alpha=1; repeatable."),
+    ] = None,
+    prior: Annotated[str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one.")] = None,
+    images: Annotated[str | None, typer.Option(help="Folder of the pictures, such as coco/val2014.")] = None,
+    data: Annotated[str | None, typer.Option(help="Folder of the published files; default: fetched into a cache.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="pocket, coco, aokvqa, gqa or amber.")] = None,
+    questions: Annotated[str | None, typer.Option(help="own: a JSONL or CSV file with image, question and label.")] = None,
+    split: Annotated[
+        list[str] | None, typer.Option("--split", help="Of POPE: random, popular, adversarial; repeatable.")
+    ] = None,
+    kinds: Annotated[str | None, typer.Option(help="Of AMBER: a (all), g, d, de, da or dr.")] = None,
+    image_set: Annotated[str | None, typer.Option(help="Of CHAIR: a published list, or a file with an id a line.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="A published way to ask; see docs/benchmarks.")] = None,
+    scenes: Annotated[int | None, typer.Option(help="Of the pocket world.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many pictures.")] = None,
+    missing: Annotated[str | None, typer.Option(help="Pictures that are not there: refuse or skip.")] = None,
+    decoding: Annotated[
+        list[str] | None, typer.Option("--decoding", help="As KEY=VALUE, such as max_new_tokens=64; repeatable.")
+    ] = None,
+    scoring: Annotated[
+        list[str] | None, typer.Option("--scoring", help="As KEY=VALUE, such as parser=vcd; repeatable.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Questions a forward.")] = None,
+    prefill: Annotated[str | None, typer.Option(help="auto, shared (one prefill a picture) or own.")] = None,
+    out: Annotated[str | None, typer.Option("--out", "-o", help="Folder of the run; default: runs/DATE_....")] = None,
+    shard: Annotated[str | None, typer.Option(help="This process's share, such as 0/4; a launcher's ranks are found.")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask again what failed before.")] = False,
+    device: Annotated[str | None, typer.Option(help="cuda, cuda:1, cpu, ...; default: a GPU when there is one.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python code that the model ships.")
+    ] = False,
+) -> None:
+    """Answer a benchmark under several methods; stop it at any moment and start it again with the same --out.
+
+    Example: mgap run pope --model llava-hf/llava-1.5-7b-hf --method vanilla --method mgap --images coco/val2014
+    """
+    given = {
+        "model": model, "methods": method, "images": images, "data": data, "dataset": dataset, "questions": questions,
+        "splits": split, "kinds": kinds, "image_set": image_set, "prompt": prompt, "scenes": scenes, "limit": limit,
+        "missing": missing, "batch_size": batch_size, "prefill": prefill, "device": device, "dtype": dtype,
+        "revision": revision, "trust_remote_code": trust_remote_code or None,
+        "decoding": parse_settings(decoding or []) or None, "scoring": parse_settings(scoring or []) or None,
+    }  # fmt: skip
+    config = _config(what, {key: value for key, value in given.items() if value is not None}, _by_method(set_ or [], prior))
+
+    from mgap.cli.options import load_model
+    from mgap.run.folder import Shard
+    from mgap.run.job import Job, launched_device
+
+    job = Job.prepare(config, out, Shard.parse(shard) if shard else None)
+    print(
+        f"{job.benchmark.name}: {len(job.benchmark.samples)} questions, {len(config.methods)} methods -> {job.out}",
+        file=sys.stderr,
+    )
+    for note in job.benchmark.notes:
+        print(f"note: {note}", file=sys.stderr)
+    loaded = load_model(config.model, launched_device(config.device), config.dtype, config.revision, config.trust_remote_code)
+    found, summary = _answer(job, loaded, retry_failed)
+    _tell(found, summary)
+
+
+def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]]) -> Config:
+    from mgap.run.config import BENCHMARKS, Config, read_yaml
+
+    if what in BENCHMARKS:
+        keys: dict[str, Any] = {"benchmark": what, "methods": ["vanilla", "mgap"], **given}
+        return Config.of(keys, "the command line").with_settings(settings)
+    keys = read_yaml(what)
+    for nested in ("decoding", "scoring"):
+        if nested in given and isinstance(keys.get(nested), dict):
+            given[nested] = {**keys[nested], **given[nested]}
+    return Config.of({**keys, **given}, what).with_settings(settings)
+
+
+def _by_method(pairs: list[str], prior: str | None) -> dict[str, dict[str, Any]]:
+    settings: dict[str, dict[str, Any]] = {}
+    for key, value in parse_settings(pairs).items():
+        method, dot, name = key.rpartition(".")
+        if not dot:
+            raise SettingError(f"--set {key}={value}: say whose setting it is, such as mgap.{key}={value}")
+        settings.setdefault(method, {})[name] = value
+    if prior is not None:
+        settings.setdefault("mgap", {})["prior"] = prior
+    return settings
+
+
+def _answer(job: Job, model: Model, retry_failed: bool) -> tuple[Run, Summary]:
+    from mgap.run.engine import execute
+    from mgap.run.live import LiveScore, showing
+    from mgap.run.progress import bars
+
+    with bars() as told:
+        run, worker = job.begin(model, told=told, noted=lambda note: print(f"note: {note}", file=sys.stderr))
+    score = LiveScore(run, job.scorer)
+    with showing() as show:
+        summary = execute(
+            run,
+            worker,
+            shard=job.shard,
+            labels=job.labels,
+            retry_failed=retry_failed,
+            listener=lambda state: show(state, score.add(state)),
+        )
+    return run, summary
+
+
+def _tell(run: Run, summary: Summary) -> None:
+    """How many failed and why, and the scores if everything is answered."""
+    for label, failed in summary.failed.items():
+        if failed:
+            print(f"{label}: {len(failed)} failed; the first, {failed[0].id}: {failed[0].failed}", file=sys.stderr)
+            print("ask them again with --retry-failed", file=sys.stderr)
+    print(run.folder)

@@ -1,0 +1,77 @@
+"""The pocket world's benchmarks as runs read them. Pictures are drawn when they are needed, by the seed in their name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from PIL import Image
+
+from mgap.data.benchmark import Benchmark
+from mgap.errors import BenchmarkError
+from mgap.pocket import benchmark, language
+from mgap.pocket.benchmark import SPLITS, TEST
+from mgap.pocket.objects import NAMES
+from mgap.pocket.scenes import Scene, render
+from mgap.types import Sample
+
+AMBER_GROUPS = {
+    "generative": "generative",
+    "discriminative-hallucination": "existence",
+    "discriminative-attribute-state": "attribute-state",
+    "discriminative-attribute-number": "attribute-number",
+    "discriminative-relation": "relation",
+    "relation": "relation",
+}
+KINDS = {"a": "", "g": "generative", "de": "existence", "da": "attribute", "dr": "relation"}  # beginnings of groups
+
+
+class Drawn:
+    """From a picture's name to the picture."""
+
+    def __init__(self, *, held_out: bool = False) -> None:
+        self.held_out = held_out
+
+    def __call__(self, name: str) -> Image.Image:
+        match = re.fullmatch(r"pocket_(\d+)\.png", name)
+        if match is None:
+            raise BenchmarkError(f"{name!r} is no picture of the pocket world: they are called pocket_SEED.png")
+        (scene,) = benchmark.scenes(int(match[1]), 1, held_out=self.held_out)
+        return render(scene)
+
+
+def name_of(scene: Scene) -> str:
+    return f"pocket_{scene.seed}.png"
+
+
+def pope_samples(splits: Sequence[str] = SPLITS, count: int = 500, *, first: int = TEST, held_out: bool = False) -> Benchmark:
+    """Pocket-POPE: six questions a scene and split."""
+    samples = []
+    for split in splits:
+        for number, asked in enumerate(benchmark.pope(split, first, count, held_out=held_out), start=1):
+            samples.append(Sample(f"{split}/{number}", name_of(asked.scene), asked.text, split, asked.label))
+    return Benchmark("pocket-pope", "yesno", tuple(samples), Drawn(held_out=held_out))
+
+
+def chair_samples(count: int = 500, *, first: int = TEST, held_out: bool = False, prompt: str | None = None) -> Benchmark:
+    """Pocket-CHAIR: a caption a scene."""
+    asked = prompt or language.DESCRIBE[0]
+    samples = tuple(
+        Sample(str(scene.seed), name_of(scene), asked, "captions", sorted(scene.names))
+        for scene in benchmark.scenes(first, count, held_out=held_out)
+    )
+    return Benchmark("pocket-chair", "captions", samples, Drawn(held_out=held_out), {"synonyms": {name: [] for name in NAMES}})
+
+
+def amber_samples(kinds: str = "a", count: int = 500, *, first: int = TEST, held_out: bool = False) -> Benchmark:
+    """Pocket-AMBER: requests to describe, and yes/no questions by kind; `kinds` as AMBER calls them."""
+    samples = []
+    for query, annotation in zip(*benchmark.amber(first, count, held_out=held_out), strict=True):
+        group = AMBER_GROUPS[str(annotation["type"])]
+        if (group != "generative") if kinds == "d" else group.startswith(KINDS[kinds]):
+            truth = annotation["truth"]
+            if group == "generative":
+                truth = {"truth": annotation["truth"], "hallu": annotation["hallu"]}
+            samples.append(Sample(str(query["id"]), str(query["image"]), str(query["query"]), group, truth))
+    lexicon = {"relation": {name: [] for name in NAMES}, "safe_words": []}
+    return Benchmark("pocket-amber", "amber", tuple(samples), Drawn(held_out=held_out), lexicon)

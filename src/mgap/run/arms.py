@@ -1,0 +1,157 @@
+"""The methods of a run: read from YAML or the command line, checked without a model, built once there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mgap.errors import PromptError, SettingError
+from mgap.registry import METHODS
+from mgap.reports.records import Arm
+from mgap.run.progress import Progress
+
+if TYPE_CHECKING:
+    from mgap.decoding.model import Model
+    from mgap.methods.base import Method
+    from mgap.states.subspace import Subspace
+
+VANILLA = "vanilla"
+
+
+@dataclass(frozen=True)
+class Prior:
+    """How a method's subspace is made: fitted on prompts with a null image, or taken from a folder."""
+
+    rank: int | str = 5
+    count: int = 50  # prompts
+    prompts: str = "auto"  # default, questions, or a file with one a line; auto: questions in the pocket world, else default
+    null_image: str = "black336"
+    folder: str | None = None  # a saved one, or a hub repository; nothing is fitted then
+
+    @classmethod
+    def of(cls, data: Any) -> Prior:
+        """From a folder's name, or from keys."""
+        if isinstance(data, str):
+            return cls(folder=data)
+        if not isinstance(data, Mapping):
+            raise SettingError(f"prior={data!r}: give a folder, or keys such as rank and count")
+        known = [f.name for f in fields(cls)]
+        for key in data:
+            if key not in known:
+                raise SettingError(f"a prior has no key {key!r}: choose from {', '.join(known)}")
+        if "folder" in data and len(data) > 1:
+            raise SettingError("a prior comes from a folder or is fitted: give folder alone, or leave it out")
+        return cls(**data)
+
+    def to_json(self) -> dict[str, Any]:
+        if self.folder is not None:
+            return {"folder": self.folder}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"}
+
+
+@dataclass(frozen=True)
+class ArmPlan:
+    """One method of a run as it was asked for."""
+
+    label: str
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    prior: Prior | None = None
+    x: float | None = None  # its place along the run's axis
+
+    @classmethod
+    def of(cls, entry: Any) -> ArmPlan:
+        """From a method's name, or from keys: method, label, prior, x, and the method's own settings."""
+        if isinstance(entry, cls):
+            return entry
+        if isinstance(entry, str):
+            entry = {"method": entry}
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("method"), str):
+            raise SettingError(f"{entry!r} names no method: write its name, or keys such as method, label and alpha")
+        own = {"method", "label", "prior", "x"}
+        settings = {key: value for key, value in entry.items() if key not in own}
+        prior = Prior.of(entry["prior"]) if "prior" in entry else None
+        x = entry.get("x")
+        arm = cls(str(entry.get("label", entry["method"])), entry["method"], settings, prior, None if x is None else float(x))
+        return arm._checked()
+
+    @property
+    def folder(self) -> str:
+        return Arm(self.label, self.method).folder
+
+    def with_settings(self, more: Mapping[str, Any]) -> ArmPlan:
+        kept = {key: value for key, value in more.items() if key != "prior"}
+        prior = Prior.of(more["prior"]) if "prior" in more else self.prior
+        return replace(self, settings={**self.settings, **kept}, prior=prior)._checked()
+
+    def _checked(self) -> ArmPlan:
+        """Names and settings are checked now, as far as that needs no model; a prior is added where one is needed."""
+        if self.method == VANILLA:
+            if self.settings or self.prior:
+                raise SettingError(f"{self.label}: vanilla takes no settings and no prior; leave them out, or name a method")
+            return self
+        known = [f.name for f in fields(METHODS.get(self.method))]
+        for name in self.settings:
+            if name not in known or name == "prior":
+                raise SettingError(f"{self.method} has no setting {name!r}: choose from {', '.join(known)}")
+        if "prior" in known:
+            return self if self.prior else replace(self, prior=Prior())
+        if self.prior:
+            raise SettingError(f"{self.label}: {self.method} uses no prior; leave it out")
+        METHODS.get(self.method).of(**self.settings)
+        return self
+
+    def arm(self, prefill: str) -> Arm:
+        return Arm(self.label, self.method, dict(self.settings), self.prior.to_json() if self.prior else None, prefill, self.x)
+
+
+def build_method(plan: ArmPlan, model: Model, priors: Priors, told: Progress | None = None) -> Method | None:
+    """The method itself; None for plain decoding."""
+    if plan.method == VANILLA:
+        return None
+    more = {} if plan.prior is None else {"prior": priors.get(plan.prior, model, told)}
+    method: Method = METHODS.get(plan.method).of(**more, **plan.settings)
+    return method
+
+
+@dataclass(frozen=True)
+class Priors:
+    """The subspaces of a run, each fitted once and kept in its folder, so that a run that is taken up again uses the same."""
+
+    folder: Path
+    pocket: bool  # whether the run is on the pocket world
+
+    def get(self, prior: Prior, model: Model, told: Progress | None = None) -> Subspace:
+        from mgap.states.subspace import Subspace
+
+        if prior.folder is not None:
+            return Subspace.load(prior.folder)
+        prompts = list(islice(self._prompts(prior), prior.count))
+        if len(prompts) < prior.count:
+            raise PromptError(f"a prior from {prior.count} prompts: {prior.prompts} has {len(prompts)}; give a file with more")
+        words = (prior.prompts.replace("/", "-"), prior.count, prior.null_image, prior.rank)
+        kept = self.folder / "-".join(map(str, words))
+        if (kept / "subspace.json").is_file():
+            return Subspace.load(kept)
+        report = None if told is None else lambda done: told("prompts for the prior", done, len(prompts))
+        found = Subspace.fit(model, prompts, prior.rank, null_image=prior.null_image, batch_size=16, progress=report)
+        found.save(kept)
+        return found
+
+    def _prompts(self, prior: Prior) -> Iterator[str]:
+        from mgap.data.prompts import default_prompts, existence_prompts, read_prompts
+
+        if prior.prompts == "questions" or (prior.prompts == "auto" and self.pocket):
+            if self.pocket:
+                from mgap.pocket.benchmark import calibration_prompts
+
+                yield from calibration_prompts(prior.count)
+            else:
+                yield from existence_prompts()
+        elif prior.prompts in ("default", "auto"):
+            yield from default_prompts()
+        else:
+            yield from read_prompts(prior.prompts)

@@ -1,0 +1,36 @@
+"""From a run's keys to the benchmark: the pocket world's, a published one, or the user's own. Pictures are looked for here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mgap.data.benchmark import Benchmark
+from mgap.errors import SettingError
+from mgap.run.config import Config
+
+
+def read_benchmark(config: Config) -> Benchmark:
+    """What is asked; refuses missing files and pictures with names and counts. Needs no model."""
+    found = _pocket(config) if config.data_set == "pocket" else _published(config)
+    if config.limit is None:
+        return found
+    shown = set(list(dict.fromkeys(sample.image for sample in found.samples))[: config.limit])
+    return replace(found, samples=tuple(sample for sample in found.samples if sample.image in shown))
+
+
+def _pocket(config: Config) -> Benchmark:
+    from mgap.pocket.samples import amber_samples, chair_samples, pope_samples
+
+    if config.prompt is not None:
+        raise SettingError(f"prompt={config.prompt!r}: the pocket models know one way to be asked; leave it out")
+    if config.benchmark in ("pope", "departure"):
+        return pope_samples(config.splits, config.scenes, held_out=config.held_out)
+    if config.benchmark == "chair":
+        return chair_samples(config.scenes, held_out=config.held_out)
+    if config.benchmark == "amber":
+        return amber_samples(config.kinds, config.scenes, held_out=config.held_out)
+    raise SettingError(f"benchmark {config.benchmark}: it is not part of the pocket world; give images")
+
+
+def _published(config: Config) -> Benchmark:
+    raise NotImplementedError

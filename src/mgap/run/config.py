@@ -1,0 +1,174 @@
+"""What a run is asked to do: the same keys in YAML, on the command line and in Python; checked before a model is loaded."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mgap.errors import SettingError
+from mgap.registry import EMBEDDED
+from mgap.run.arms import ArmPlan
+from mgap.types import Decoding
+
+BENCHMARKS = ("pope", "chair", "amber", "own", "departure")
+DATASETS = ("pocket", "coco", "aokvqa", "gqa", "amber")
+PREFILLS = ("auto", "shared", "own")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run: a benchmark, a model, and the methods to compare."""
+
+    benchmark: str
+    model: str
+    methods: tuple[ArmPlan, ...]
+    dataset: str | None = None  # default: pocket without `images`, else the benchmark's first
+    images: str | None = None  # folder of the pictures
+    data: str | None = None  # folder of the published files; default: the cache
+    questions: str | None = None  # own: JSONL or CSV with image, question, label
+    splits: tuple[str, ...] = ("random", "popular", "adversarial")
+    kinds: str = "a"  # of AMBER: a, g, d, de, da or dr
+    image_set: str | None = None  # of CHAIR: a published list of pictures, or a file with one id a line
+    prompt: str | None = None  # a published way to ask; default: the paper's
+    scenes: int = 500  # of the pocket world
+    held_out: bool = False  # pocket: drawing styles that no training showed
+    limit: int | None = None  # pictures; the first so many
+    missing: str = "refuse"  # pictures that are not there: refuse, or skip
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    scoring: Mapping[str, Any] = field(default_factory=dict)  # parser, language, ...: of the scorer
+    departure: Mapping[str, Any] = field(default_factory=dict)  # k, delta, metric, bank
+    batch_size: int = 32
+    prefill: str = "auto"  # shared where that changes nothing, else own
+    device: str | None = None
+    dtype: str = "auto"
+    revision: str | None = None
+    trust_remote_code: bool = False
+    title: str = ""  # of an experiment
+    axis: str = ""  # what the methods' `x` is, such as alpha
+    published: Mapping[str, Any] = field(default_factory=dict)  # figures to show beside ours
+
+    def __post_init__(self) -> None:
+        _choose("benchmark", self.benchmark, BENCHMARKS)
+        _choose("dataset", self.data_set, DATASETS)
+        _choose("prefill", self.prefill, PREFILLS)
+        _choose("missing", self.missing, ("refuse", "skip"))
+        if not self.methods:
+            raise SettingError("a run without methods answers nothing: name at least one, such as vanilla")
+        labels = [arm.label for arm in self.methods]
+        if len({arm.folder for arm in self.methods}) < len(labels):
+            raise SettingError(
+                f"methods of this run have the same name, or nearly so: {', '.join(labels)}; give each its own label"
+            )
+        for name in ("batch_size", "scenes", "limit"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise SettingError(f"{name}={value!r} must be a whole number of at least 1")
+        if self.data_set != "pocket" and self.images is None:
+            raise SettingError(
+                f"{self.model} on {self.benchmark}: give images, the folder of pictures, or dataset: pocket for drawn scenes"
+            )
+        if self.data_set == "pocket" and self.images is not None:
+            raise SettingError("the pocket world draws its own pictures: leave out images, or name another dataset")
+        if self.benchmark == "own" and self.questions is None:
+            raise SettingError("benchmark own: give questions, a JSONL or CSV file with image, question and label")
+        self.decode()
+
+    @property
+    def data_set(self) -> str:
+        """Where the pictures come from."""
+        if self.dataset is not None:
+            return self.dataset
+        if self.images is None and self.model in EMBEDDED and self.benchmark != "own":
+            return "pocket"
+        return "amber" if self.benchmark == "amber" else "coco"
+
+    def decode(self) -> Decoding:
+        """How answers are decoded: short ones to questions, long ones to requests to describe."""
+        longest = {"pope": 16, "own": 16, "departure": 1}.get(self.benchmark, 96 if self.data_set == "pocket" else 512)
+        return Decoding.of(**{"max_new_tokens": longest, **self.decoding})
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], where: str = "the run") -> Config:
+        """From plain keys; unknown and missing ones are named."""
+        known = [f.name for f in fields(cls)]
+        for key in data:
+            if key not in known:
+                close = difflib.get_close_matches(str(key), known, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise SettingError(f"{where}: unknown key {key!r}: choose from {', '.join(known)}{hint}")
+        for f in fields(cls):
+            if f.name not in data and f.default is MISSING and f.default_factory is MISSING:
+                raise SettingError(f"{where}: {f.name} is missing, and has no default")
+        values = dict(data)
+        values["methods"] = tuple(ArmPlan.of(entry) for entry in _sequence("methods", data["methods"], where))
+        if "splits" in values:
+            values["splits"] = tuple(map(str, _sequence("splits", values["splits"], where)))
+        for key in ("decoding", "scoring", "departure", "published"):
+            if not isinstance(values.get(key, {}), Mapping):
+                raise SettingError(f"{where}: {key} must hold keys and values, not {values[key]!r}")
+        return cls(**values)
+
+    @classmethod
+    def read(cls, path: str, **given: Any) -> Config:
+        """From a YAML file, or from an experiment that comes with the package; keys that are given replace the file's."""
+        return cls.of({**read_yaml(path), **given}, path)
+
+    def with_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> Config:
+        """The same with more settings for the methods of these names or labels."""
+        arms, used = [], set()
+        for arm in self.methods:
+            more: dict[str, Any] = {}
+            for key in (arm.method, arm.label):
+                if key in settings:
+                    used.add(key)
+                    more.update(settings[key])
+            arms.append(arm.with_settings(more) if more else arm)
+        if unused := sorted(set(settings) - used):
+            raise SettingError(
+                f"settings for {unused[0]!r}, which is no method of this run: {', '.join(a.label for a in arms)}"
+            )
+        return replace(self, methods=tuple(arms))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_yaml(path: str) -> dict[str, Any]:
+    """The keys of a YAML file; `experiments/NAME.yaml` and `NAME` also find those that come with the package."""
+    packaged = files("mgap") / "experiments" / f"{Path(path).stem}.yaml"
+    try:
+        if Path(path).is_file():
+            text = Path(path).read_text(encoding="utf-8")
+        elif packaged.is_file():
+            text = packaged.read_text(encoding="utf-8")
+        else:
+            raise SettingError(
+                f"{path}: no such file, nor an experiment or a benchmark of that name; see `mgap ls experiments`"
+            )
+        data = yaml.safe_load(text)
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
+    except yaml.YAMLError as error:
+        raise SettingError(f"{path}: no YAML ({error})") from None
+    if not isinstance(data, dict):
+        raise SettingError(f"{path}: must hold keys and values, such as `benchmark: pope`")
+    return data
+
+
+def _choose(name: str, value: str, choices: Iterable[str]) -> None:
+    if value not in choices:
+        close = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise SettingError(f"unknown {name} {value!r}: choose from {', '.join(choices)}{hint}")
+
+
+def _sequence(name: str, value: Any, where: str) -> list[Any]:
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise SettingError(f"{where}: {name} must be a list, not {value!r}")
+    return list(value)

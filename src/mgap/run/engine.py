@@ -1,0 +1,149 @@
+"""The engine: goes through a run's batches, writes every batch down, survives what can go wrong, and can be taken up again.
+
+Batches are fixed by the plan: samples in order of their pictures, cut into equal batches, dealt out to the shares in turn. So
+a run that was killed, or that several processes did, answers the same batches as one that was not, and says the same.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mgap.errors import ImageError, PromptError
+from mgap.reports.records import Arm, Record, Run
+from mgap.run.folder import Journal, Shard, claim
+from mgap.run.worker import Work, Worker
+from mgap.types import Sample
+
+Batch = tuple[Sample, ...]
+
+
+@dataclass
+class State:
+    """How far one method is; a listener is given this after every batch."""
+
+    arm: Arm
+    total: int  # samples of this share
+    before: int = 0  # of them, answered by an earlier process
+    done: int = 0
+    failed: int = 0
+    tokens: int = 0  # of this process's answers
+    seconds: float = 0.0  # of this process's work
+    latest: tuple[Batch, Sequence[Record]] = ((), ())  # the batch just done
+
+    @property
+    def seconds_left(self) -> float | None:
+        fresh = self.done - self.before
+        return None if fresh == 0 else self.seconds / fresh * (self.total - self.done)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a process found and did."""
+
+    answered: dict[str, int] = field(default_factory=dict)  # by label; by anyone, in this share
+    failed: dict[str, list[Record]] = field(default_factory=dict)
+
+
+Listener = Callable[[State], None]
+
+
+def batches(samples: Sequence[Sample], size: int) -> list[Batch]:
+    """Samples of one picture stand together, in the order in which pictures and samples first appear."""
+    order = {name: place for place, name in enumerate(dict.fromkeys(sample.image for sample in samples))}
+    sorted_ = sorted(samples, key=lambda sample: order[sample.image])
+    return [tuple(sorted_[start : start + size]) for start in range(0, len(sorted_), size)]
+
+
+def execute(
+    run: Run,
+    worker: Worker,
+    *,
+    shard: Shard = Shard(),  # noqa: B008  immutable
+    labels: Sequence[str] | None = None,
+    retry_failed: bool = False,
+    listener: Listener | None = None,
+) -> Summary:
+    """Answer what is not answered yet of this share; `labels` are the methods to go through, by default all of the run's."""
+    summary = Summary()
+    share = batches(run.samples, int(run.plan["batch_size"]))[shard.number :: shard.of]
+    with claim(run.folder, shard):
+        for arm in run.arms:
+            if labels is None or arm.label in labels:
+                _execute_arm(run, worker, arm, share, shard, retry_failed, listener, summary)
+    return summary
+
+
+def _execute_arm(
+    run: Run,
+    worker: Worker,
+    arm: Arm,
+    share: list[Batch],
+    shard: Shard,
+    retry_failed: bool,
+    listener: Listener | None,
+    summary: Summary,
+) -> None:
+    found = run.records(arm)
+    kept = {name: record for name, record in found.items() if not (retry_failed and record.failed)}
+    ids = [sample.id for batch in share for sample in batch]
+    state = State(arm, len(ids), before=sum(name in kept for name in ids))
+    state.done = state.before
+    state.failed = sum(bool(kept[name].failed) for name in ids if name in kept)
+    todo = [batch for batch in share if any(sample.id not in kept for sample in batch)]
+    if todo:
+        with Journal(run.folder, arm, shard) as journal, worker.using(arm) as work:
+            for batch in todo:
+                started = time.perf_counter()
+                made = _careful(work, batch)  # the whole batch, so that a cut-off one is answered as it would have been
+                fresh = [record for record in made if record.id not in kept]
+                journal.write(fresh)
+                kept.update({record.id: record for record in fresh})
+                state.done += len(fresh)
+                state.failed += sum(bool(record.failed) for record in fresh)
+                state.tokens += sum(record.tokens for record in fresh)
+                state.seconds += time.perf_counter() - started
+                state.latest = (batch, made)
+                if listener is not None:
+                    listener(state)
+    elif listener is not None:
+        listener(state)
+    ours = [kept[name] for name in ids]
+    summary.answered[arm.label] = sum(not record.failed for record in ours)
+    summary.failed[arm.label] = [record for record in ours if record.failed]
+
+
+def _careful(work: Work, batch: Sequence[Sample]) -> list[Record]:
+    """A batch that does not fit into memory is halved until it does; a sample that cannot be asked is written down as such.
+
+    Any other error ends the run; nothing that is on disk is lost.
+    """
+    try:
+        return work(batch)
+    except (ImageError, PromptError) as error:
+        reason = f"{type(error).__name__}: {error}"
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = "out of memory, alone in its batch"
+    _free_memory()  # here, because the error holds the batch's tensors until its block is left
+    if len(batch) == 1:
+        return [Record(batch[0].id, failed=reason)]
+    middle = len(batch) // 2
+    return [*_careful(work, batch[:middle]), *_careful(work, batch[middle:])]
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    import torch
+
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _free_memory() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

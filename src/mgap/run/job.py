@@ -1,0 +1,175 @@
+"""From a config to a run on disk: read and check, build the methods, and make or join the folder."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import mgap
+from mgap.data.benchmark import Benchmark
+from mgap.decoding.model import Model
+from mgap.decoding.prefix import can_share
+from mgap.errors import SettingError
+from mgap.methods.base import Method
+from mgap.registry import SCORERS, locate
+from mgap.reports.folder import check_folder
+from mgap.reports.records import RUN, Arm, Run
+from mgap.run.answering import Answering
+from mgap.run.arms import ArmPlan, Priors, build_method
+from mgap.run.benchmarks import read_benchmark
+from mgap.run.config import Config
+from mgap.run.folder import Shard, note_process, open_run, refuse_other, refuse_strangers
+from mgap.run.progress import Progress
+from mgap.run.worker import Worker
+from mgap.scoring.tally import Scorer
+
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pillow")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is checked and may begin: its config, its benchmark and its folder."""
+
+    config: Config
+    benchmark: Benchmark
+    out: Path
+    shard: Shard
+
+    @classmethod
+    def prepare(cls, config: Config, out: str | os.PathLike[str] | None = None, shard: Shard | None = None) -> Job:
+        """Everything that can be checked without the model is checked here."""
+        share = shard or launched_shard()
+        if out is None and share.of > 1:
+            raise SettingError("several processes need one folder: give --out")
+        folder = Path(out) if out is not None else default_folder(config)
+        check_folder(folder, [RUN])
+        refuse_strangers(folder)
+        locate(config.model, config.revision)
+        job = cls(config, read_benchmark(config), folder, share)
+        job.scorer  # noqa: B018  refuses settings that it does not have
+        if (folder / RUN).is_file():
+            run = Run.load(folder)
+            prefills = {arm.label: arm.prefill for arm in run.arms}
+            arms = [arm.arm(prefills.get(arm.label, "own")) for arm in config.methods]
+            refuse_other(run, job.plan(), job.benchmark.samples, arms)
+        return job
+
+    def plan(self) -> dict[str, Any]:
+        """run.json, without the methods and what only the loaded model tells."""
+        config, found = self.config, self.benchmark
+        return {
+            "benchmark": {
+                "name": found.name,
+                "task": found.task,
+                "lexicon": dict(found.lexicon),
+                "sources": dict(found.sources),
+                "notes": list(found.notes),
+            },
+            "decoding": asdict(config.decode()),
+            "batch_size": config.batch_size,
+            "scoring": dict(config.scoring),
+            "experiment": {"title": config.title, "axis": config.axis, "published": dict(config.published)},
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "command": shell_command(),
+            "versions": versions(),
+        }
+
+    def begin(
+        self, model: Model, *, told: Progress | None = None, noted: Callable[[str], None] | None = None
+    ) -> tuple[Run, Worker]:
+        """The folder, made or joined, and what will answer. `told` hears of preparations, `noted` of what one should know."""
+        device = model.backbone.device.type
+        plan = {**self.plan(), "model": describe(model), "device": device}
+        self.out.mkdir(parents=True, exist_ok=True)
+        priors = Priors(self.out / "priors", pocket=self.config.data_set == "pocket")
+        methods = {arm.label: build_method(arm, model, priors, told) for arm in self.config.methods}
+        arms = [self._arm(arm, model, methods[arm.label], noted) for arm in self.config.methods]
+        run = open_run(self.out, plan, self.benchmark.samples, arms)
+        facts = {"versions": versions(), "device": device, "command": shell_command(), "pid": os.getpid()}
+        for difference in note_process(self.out, facts):
+            (noted or _silent)(f"this run was begun elsewhere: {difference}")
+        return run, Answering(model, self.benchmark, self.config.decode(), methods)
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        scorer: Scorer = SCORERS.get(self.benchmark.task).of(self.benchmark.lexicon, **self.config.scoring)
+        return scorer
+
+    @property
+    def labels(self) -> list[str]:
+        return [arm.label for arm in self.config.methods]
+
+    def _arm(self, plan: ArmPlan, model: Model, method: Method | None, noted: Callable[[str], None] | None) -> Arm:
+        """Whether it shares prefills is settled here: where it cannot, auto takes its own, and shared is refused."""
+        if self.config.prefill == "own":
+            return plan.arm("own")
+        reason = can_share(model, method)
+        if reason and self.config.prefill == "shared":
+            raise SettingError(f"{plan.label}: prefills cannot be shared: {reason}; use prefill auto or own")
+        if reason and noted is not None:
+            noted(f"{plan.label} reads every picture anew for each question: {reason}")
+        return plan.arm("own" if reason else "shared")
+
+
+def describe(model: Model) -> dict[str, Any]:
+    """Which model this is; enough to refuse another."""
+    backbone = model.backbone
+    weights = next(backbone.model.parameters())
+    identity = backbone.identity.to_json()
+    return {
+        **identity,
+        "family": backbone.config.model_type,
+        "dtype": str(weights.dtype).removeprefix("torch."),
+    }
+
+
+def default_folder(config: Config) -> Path:
+    """runs/DATE_TIME_BENCHMARK_MODEL."""
+    when = datetime.now(timezone.utc).strftime("%Y-%m-%d_%H%M%S")
+    return Path("runs") / f"{when}_{config.benchmark}_{Path(config.model).name}"
+
+
+def launched_shard() -> Shard:
+    """This process's share under `accelerate launch` or `torchrun`, which set RANK and WORLD_SIZE; else everything."""
+    try:
+        return Shard(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
+    except ValueError as error:
+        raise SettingError(f"RANK and WORLD_SIZE in the environment must be whole numbers: {error}") from None
+
+
+def launched_device(device: str | None) -> str | None:
+    """The GPU of this process where a launcher started several; a device that was asked for stays."""
+    import torch
+
+    if device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
+    return device
+
+
+def versions() -> dict[str, str]:
+    found = {"mgap": mgap.__version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # run from source, beside an odd installation
+            found[package] = "unknown"
+    return found
+
+
+def shell_command() -> str:
+    import shlex
+
+    name = Path(sys.argv[0]).name
+    return shlex.join(["mgap" if name in ("mgap", "main.py") else name, *sys.argv[1:]])
+
+
+def _silent(_: str) -> None:
+    return None
