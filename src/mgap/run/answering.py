@@ -18,7 +18,7 @@ from mgap.errors import ImageError
 from mgap.methods.base import Method
 from mgap.reports.records import Arm, Record
 from mgap.run.worker import Work
-from mgap.types import Decoding, Sample
+from mgap.types import Answer, Decoding, Sample
 
 
 class Answering:
@@ -42,24 +42,39 @@ class Answering:
         pictures, failures = self._open(samples)
         asked = [sample for sample in samples if sample.image in pictures]
         records = {s.id: Record(s.id, failed=failures[s.image], at=_now()) for s in samples if s.image not in pictures}
-        if asked:
-            images = [pictures[sample.image][0] for sample in asked]
-            prompts = [sample.prompt for sample in asked]
-            answers = self.model.answers(images, prompts, batch_size=len(asked), prefill=arm.prefill, **self.options)
-            for sample, answer in zip(asked, answers, strict=True):
-                records[sample.id] = Record(
-                    id=sample.id,
-                    text=answer.text,
-                    prompt=answer.prompt,
-                    image=pictures[sample.image][1],
-                    tokens=len(answer.token_ids),
-                    stop=answer.stop,
-                    milliseconds=round(answer.milliseconds / len(asked), 3),
-                    rows=len(asked),
-                    at=_now(),
-                    extra={"alternatives": [other.text for other in answer.alternatives]} if answer.alternatives else {},
-                )
+        for sample, answer in self._decode(asked, pictures, arm):
+            records[sample.id] = Record(
+                id=sample.id,
+                text=answer.text,
+                prompt=answer.prompt,
+                image=pictures[sample.image][1],
+                tokens=len(answer.token_ids),
+                stop=answer.stop,
+                milliseconds=round(answer.milliseconds / len(asked), 3),
+                rows=len(asked),
+                at=_now(),
+                extra={"alternatives": [other.text for other in answer.alternatives]} if answer.alternatives else {},
+            )
         return [records[sample.id] for sample in samples]
+
+    def _decode(
+        self, asked: Sequence[Sample], pictures: Mapping[str, tuple[Image.Image, str]], arm: Arm
+    ) -> Iterator[tuple[Sample, Answer]]:
+        """Answers in order. What several samples ask of one picture is answered once, unless answers are drawn by lot."""
+        drawn = bool(self.options["sample"])
+        keys = [(sample.image, sample.prompt, sample.id if drawn else "") for sample in asked]
+        rows = list(dict.fromkeys(keys))
+        if not rows:
+            return
+        answers = self.model.answers(
+            [pictures[image][0] for image, _, _ in rows],
+            [prompt for _, prompt, _ in rows],
+            batch_size=len(rows),
+            prefill=arm.prefill,
+            **self.options,
+        )
+        found = dict(zip(rows, answers, strict=True))
+        yield from ((sample, found[key]) for sample, key in zip(asked, keys, strict=True))
 
     def _open(self, samples: Sequence[Sample]) -> tuple[dict[str, tuple[Image.Image, str]], dict[str, str]]:
         """Each picture once, with its digest; and why others cannot be opened."""

@@ -1,0 +1,51 @@
+"""A tiny run: drawn scenes, a tiny random model, and the job that answers them."""
+
+from pathlib import Path
+
+import pytest
+
+from mgap.decoding.model import load
+from mgap.pocket.tiny import build_tiny
+from mgap.run.config import Config
+from mgap.run.engine import execute
+from mgap.run.folder import Shard
+from mgap.run.job import Job
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny-llava")
+    build_tiny("llava", folder, words=("Yes", "No", "yes", "no"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny):
+    return load(str(tiny))
+
+
+@pytest.fixture
+def make_config(tiny):
+    def make(**keys):
+        given = {
+            "benchmark": "pope", "model": str(tiny), "dataset": "pocket", "scenes": 3, "methods": ["vanilla"],
+            "decoding": {"max_new_tokens": 4}, "batch_size": 4,
+        }  # fmt: skip
+        return Config.of({**given, **keys})
+
+    return make
+
+
+@pytest.fixture
+def answer(make_config, tiny_model):
+    """Do a run, or what is left of it."""
+
+    def do(out, shard=None, listener=None, retry_failed=False, worker=None, **keys):
+        job = Job.prepare(make_config(**keys), out, shard or Shard())
+        run, own = job.begin(tiny_model)
+        used = own if worker is None else worker(own)
+        return run, execute(
+            run, used, shard=job.shard, labels=job.labels, retry_failed=retry_failed, listener=listener
+        )
+
+    return do
