@@ -1,0 +1,66 @@
+"""A run that is killed again and again, at any moment, ends as one that was not."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+from mgap.reports.records import Run, read_lines
+from mgap.run.config import Config
+
+KILLS = 10
+KEYS = {
+    "benchmark": "pope", "model": "pocket/llava", "splits": ["adversarial"], "scenes": 50, "dtype": "float32",
+    "methods": [{"method": "bias", "shift": -1.5}], "decoding": {"max_new_tokens": 2}, "batch_size": 4,
+}  # fmt: skip
+
+
+def answer(folder: str) -> None:
+    """In a process of its own."""
+    from mgap.decoding.model import load
+    from mgap.run.engine import execute
+    from mgap.run.job import Job
+
+    job = Job.prepare(Config.of(KEYS), folder)
+    run, worker = job.begin(load(KEYS["model"], device="cpu", dtype=KEYS["dtype"]))
+    execute(run, worker, shard=job.shard, labels=job.labels)
+
+
+def answered(folder) -> list[dict]:
+    return [line for path in sorted((folder / "answers").rglob("*.jsonl")) for line in read_lines(path)]
+
+
+def start(context, folder):
+    process = context.Process(target=answer, args=(str(folder),))
+    process.start()
+    return process
+
+
+def test_three_hundred_questions_killed_ten_times_end_with_the_same_scores(tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["mgap.run.job", "mgap.run.engine", "mgap.pocket.samples"])
+    whole = start(context, tmp_path / "whole")
+    whole.join()
+    assert whole.exitcode == 0
+    moments, killed_at = random.Random(0), []
+    for kill in range(KILLS):
+        process = start(context, tmp_path / "killed")
+        goal = moments.randrange(300 * kill // (KILLS + 1), 300 * (kill + 1) // (KILLS + 1))
+        while len(answered(tmp_path / "killed")) < goal and process.is_alive():
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0, 0.03))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        killed_at.append(len(answered(tmp_path / "killed")))
+    assert 0 < killed_at[-1] < 300
+    assert len(set(killed_at)) > 5  # they fell on different moments of the work
+    last = start(context, tmp_path / "killed")
+    last.join()
+    assert last.exitcode == 0
+    ids = [line["id"] for line in answered(tmp_path / "killed")]
+    assert len(ids) == len(set(ids)) == 300
+    runs = [Run.load(tmp_path / name) for name in ("whole", "killed")]
+    texts = [{id_: record.text for id_, record in run.records(run.arms[0]).items()} for run in runs]
+    assert texts[0] == texts[1]
