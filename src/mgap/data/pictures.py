@@ -1,0 +1,47 @@
+"""A benchmark's folder of pictures, looked through before any model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from mgap.errors import BenchmarkError, SettingError
+
+MISSING = ("refuse", "skip")
+
+
+@dataclass(frozen=True)
+class PictureFolder:
+    """From a picture's name to the path of its file."""
+
+    path: str | PathLike[str]
+
+    def __call__(self, name: str) -> Path:
+        return Path(self.path, name)
+
+    def check(self, names: Iterable[str], missing: str = "refuse") -> set[str]:
+        """The names without a file that holds anything; any at all is refused, unless missing="skip" and some are there."""
+        if missing not in MISSING:
+            raise SettingError(f"missing={missing!r}: choose from {', '.join(MISSING)}")
+        if not Path(self.path).is_dir():
+            raise BenchmarkError(f"{self.path}: no such folder of pictures; name the folder that holds the files")
+        asked = dict.fromkeys(names)
+        absent = [name for name in asked if not self._holds(name)]
+        if absent and (missing == "refuse" or len(absent) == len(asked)):
+            counts = f"{len(absent)} of {len(asked)} pictures are missing, first {absent[0]}"
+            raise BenchmarkError(f"{self.path}: {counts}; {self._advice(asked, len(absent))}")
+        return set(absent)
+
+    def _holds(self, name: str) -> bool:
+        file = self(name)
+        return file.is_file() and file.stat().st_size > 0
+
+    def _advice(self, asked: Collection[str], absent: int) -> str:
+        inner = sorted(folder for folder in Path(self.path).iterdir() if folder.is_dir())
+        if found := [folder for folder in inner if all(PictureFolder(folder)._holds(name) for name in asked)]:
+            return f"they are all in {found[0]}: name that folder"
+        if absent == len(asked):
+            return "name the folder that holds them"
+        return 'add them, or leave out what asks about them with missing="skip"'
