@@ -32,7 +32,7 @@ def test_none_there_at_all_is_refused_even_when_some_may_be_left_out(folder):
 def test_the_folder_one_level_down_is_pointed_to(tmp_path):
     (tmp_path / "val2014").mkdir()
     (tmp_path / "val2014" / "a.jpg").write_bytes(b"pixels")
-    with pytest.raises(BenchmarkError, match="they are all in .*val2014: name that folder"):
+    with pytest.raises(BenchmarkError, match=r"they are all in .*val2014: name that folder"):
         PictureFolder(tmp_path).check(["a.jpg"])
 
 
