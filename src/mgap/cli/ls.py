@@ -12,15 +12,18 @@ from mgap.registry import BACKBONES, EMBEDDED, METHODS
 
 
 def ls(
-    what: Annotated[str | None, typer.Argument(help="models, methods, presets, backbones, null-images or prompts.")] = None,
+    what: Annotated[
+        str | None, typer.Argument(help="models, methods, presets, backbones, null-images, parsers or prompts.")
+    ] = None,
 ) -> None:
-    """List embedded models, methods, presets, backbones, null images and calibration prompts."""
+    """List embedded models, methods, presets, backbones, null images, parsers of yes and no, and calibration prompts."""
     listings: dict[str, Callable[[], list[str]]] = {
         "models": lambda: list(EMBEDDED),
         "methods": _methods,
         "presets": _presets,
         "backbones": BACKBONES.names,
         "null-images": _null_images,
+        "parsers": _parsers,
         "prompts": _prompts,
     }
     if what is not None and what not in listings:
@@ -56,6 +59,12 @@ def _null_images() -> list[str]:
     from mgap.backbones.nulls import NULL_IMAGES
 
     return list(NULL_IMAGES)
+
+
+def _parsers() -> list[str]:
+    from mgap.scoring.parse import PARSERS
+
+    return [f"{parser.name:<14} {parser.summary}" for parser in PARSERS.values()]
 
 
 def _prompts() -> list[str]:

@@ -8,6 +8,7 @@ import warnings
 import typer
 
 from mgap.cli import ask, demo, doctor, fit, ls, run, verify
+from mgap.cli.build import build
 from mgap.cli.score import score
 from mgap.errors import MgapError
 
@@ -21,6 +22,7 @@ app = typer.Typer(
 for verb in (ask, demo, doctor, fit, ls, run, verify):
     name = verb.__name__.rpartition(".")[2]
     app.command(name)(getattr(verb, name))
+app.add_typer(build, name="build")
 app.add_typer(score, name="score")
 
 

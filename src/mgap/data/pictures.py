@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
 from mgap.errors import BenchmarkError, SettingError
+from mgap.types import Sample
 
 MISSING = ("refuse", "skip")
 
@@ -45,3 +46,17 @@ class PictureFolder:
         if absent == len(asked):
             return "name the folder that holds them"
         return 'add them, or leave out what asks about them with missing="skip"'
+
+
+def keep_pictured(
+    samples: Sequence[Sample], folder: PictureFolder, missing: str = "refuse"
+) -> tuple[tuple[Sample, ...], list[str]]:
+    """The samples whose picture is there, and a note on those that missing="skip" left out."""
+    absent = folder.check((sample.image for sample in samples), missing)
+    kept = tuple(sample for sample in samples if sample.image not in absent)
+    first = next((sample.image for sample in samples if sample.image in absent), None)
+    note = (
+        f"{folder.path}: {len(absent)} pictures are missing, first {first}; "
+        f"{len(samples) - len(kept)} of {len(samples)} samples are left out"
+    )
+    return kept, [note] if absent else []

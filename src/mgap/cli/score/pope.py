@@ -1,0 +1,80 @@
+"""`mgap score pope`: figures from a file of questions and a file of answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from mgap.data.yesno import Question
+
+
+def pope(
+    questions: Annotated[str, typer.Option(help="A split in POPE's format: JSON, an array or an object a line.")],
+    answers: Annotated[str, typer.Option(help="JSON lines with question_id and text; or question and answer, by position.")],
+    parser: Annotated[
+        str, typer.Option(help="How answers are read and counted; `mgap ls parsers` lists the ways.")
+    ] = "first-sentence",
+    missing: Annotated[str, typer.Option(help="Questions without an answer: refuse, wrong or skip.")] = "refuse",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all decimals.")] = False,
+) -> None:
+    """Score answers to one split of POPE, without a model, as we do or exactly as a published project does.
+
+    Example: mgap score pope --questions coco_pope_popular.json --answers answers.jsonl --parser llava
+    """
+    from mgap.data.answers import read_answers
+    from mgap.data.pope import read_questions
+    from mgap.scoring.parse import find_parser
+
+    way = find_parser(parser)
+    asked, notes = read_questions(questions)
+    pairs, left = read_answers(answers, asked, missing)
+    if way.needs_label:
+        notes.append(
+            f"{parser} looks at the label before it reads an answer: compare with papers that do, and with nothing else"
+        )
+    for note in notes + left:
+        print(f"mgap: note: {note}", file=sys.stderr)
+    verdicts = [None if text is None else way(text, question.label) for question, text in pairs]
+    found = _score(parser, pairs, verdicts)
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        print(f"{len(pairs):,} questions, read by {parser}; {verdicts.count(None):,} answers say neither yes nor no")
+        _print_figures(found)
+
+
+def _score(parser: str, pairs: list[tuple[Question, str | None]], verdicts: list[str | None]) -> dict[str, Any]:
+    from mgap.scoring.conventions import CONVENTIONS, figures_as
+    from mgap.scoring.pope import named_counts, outcomes, tally_verdicts
+    from mgap.types import Sample
+
+    if parser in CONVENTIONS:
+        return figures_as(parser, outcomes([question.label for question, _ in pairs], verdicts).sum(0))
+    samples = [Sample(question.id, question.image, question.text, "all", question.label) for question, _ in pairs]
+    tally = tally_verdicts(samples, verdicts, [text or "" for _, text in pairs])
+    rates = tally.rates()
+    return {
+        **named_counts(tally.counts.sum(0)),
+        **{name: rate.value for name, rate in rates.items()},
+        "unparsed": tally.unparsed,
+        "questions": len(pairs),
+        "undefined": [name for name, rate in rates.items() if rate.of == 0],
+        "intervals": {name: [rate.low, rate.high] for name, rate in rates.items()},
+    }
+
+
+def _print_figures(found: dict[str, Any]) -> None:
+    if "error" in found:
+        print(f"no figures: no yes is right, and there this project's scorer stops with a {found['error']}")
+    intervals, undefined = found.get("intervals", {}), found.get("undefined", ())
+    for name, value in found.items():
+        if isinstance(value, float):
+            scale = 1 if name == "words" else 100
+            spread = f"  [{scale * intervals[name][0]:.2f}, {scale * intervals[name][1]:.2f}]" if name in intervals else ""
+            print(f"{name:<10} {scale * value:>6.2f}{spread}{'  (0 out of 0)' if name in undefined else ''}")
+        elif name in ("TP", "FP", "TN", "FN"):
+            print(f"{name:<10} {value:>6}")

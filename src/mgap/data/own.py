@@ -1,0 +1,50 @@
+"""A user's own yes/no questions: JSON lines or CSV with image, question and label, and id and group where wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mgap.data.benchmark import Benchmark
+from mgap.data.pictures import PictureFolder, keep_pictured
+from mgap.data.pope import suffix
+from mgap.data.rows import FilePath, field, fingerprint, identifier, read_rows
+from mgap.data.yesno import read_labels, refuse_repeats
+from mgap.errors import BenchmarkError
+from mgap.types import Sample
+
+COLUMNS = ("image", "question", "label")
+OPTIONAL = ("id", "group")
+_NEEDED = f"a record has {', '.join(COLUMNS)}, and may have {' and '.join(OPTIONAL)}"
+
+
+def read_own(path: FilePath, images: FilePath | None = None, *, prompt: str = "question", missing: str = "refuse") -> Benchmark:
+    """Questions are scored by their group, all together without one; pictures lie in `images`, or beside the file.
+
+    Without ids a question is known by its number in the file.
+    """
+    after = suffix(prompt)
+    rows = read_rows(path)
+    for row in rows:
+        if absent := [name for name in COLUMNS if name not in row.data]:
+            found = ", ".join(map(repr, row.data)) or "nothing"
+            raise BenchmarkError(f"{path} {row.where}: no {absent[0]!r} among {found}; {_NEEDED}")
+    labels, notes = read_labels(path, rows)
+    has_ids = any("id" in row.data for row in rows)
+    ids = [identifier(path, row, "id", _NEEDED) if has_ids else str(number) for number, row in enumerate(rows, start=1)]
+    refuse_repeats(path, rows, ids, "ids")
+    has_groups = any("group" in row.data for row in rows)
+    samples = [
+        Sample(
+            id=name,
+            image=field(path, row, "image", _NEEDED),
+            prompt=field(path, row, "question", _NEEDED) + after,
+            group=identifier(path, row, "group", _NEEDED) if has_groups else "all",
+            truth=label,
+        )
+        for name, row, label in zip(ids, rows, labels, strict=True)
+    ]
+    if unused := sorted({name for row in rows for name in row.data} - {*COLUMNS, *OPTIONAL}):
+        notes.append(f"{path}: not used: {', '.join(unused)}")
+    folder = PictureFolder(Path(path).parent if images is None else images)
+    kept, left_out = keep_pictured(samples, folder, missing)
+    return Benchmark(Path(path).stem, "yesno", kept, folder, sources={str(path): fingerprint(path)}, notes=(*notes, *left_out))

@@ -1,0 +1,123 @@
+"""Files of records: JSON lines, a JSON array or a CSV table, each record with its place for error messages."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mgap.errors import BenchmarkError
+
+FilePath = str | PathLike[str]
+
+
+class Row(NamedTuple):
+    """One record and where it stands."""
+
+    where: str  # such as "line 3"
+    data: dict[str, Any]
+
+
+def read_rows(path: FilePath) -> list[Row]:
+    """JSON, whatever the suffix says: the first character tells an array from one object a line; else a CSV table."""
+    text = _read_text(path)
+    start = text.lstrip()[:1]
+    if not start:
+        raise BenchmarkError(f"{path}: empty; a record a line is needed")
+    if start == "[":
+        return _read_array(path, text)
+    return _read_lines(path, text) if start == "{" else _read_table(path, text)
+
+
+def fingerprint(path: FilePath) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def field(path: FilePath, row: Row, name: str, allowed: str) -> str:
+    """A text that may not be missing nor blank; `allowed` says what a record must have."""
+    value = row.data.get(name)
+    if not isinstance(value, str) or not value.strip():
+        found = f"{name} is {value!r}" if name in row.data else f"no {name!r} among {', '.join(map(repr, row.data))}"
+        raise BenchmarkError(f"{path} {row.where}: {found}; {allowed}")
+    return value
+
+
+def identifier(path: FilePath, row: Row, name: str, allowed: str) -> str:
+    """A number or a text as the text that it is known by."""
+    value = row.data.get(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return field(path, row, name, allowed)
+
+
+def _read_text(path: FilePath) -> str:
+    if not Path(path).is_file():
+        raise BenchmarkError(f"{path}: no such file; check the path")
+    data = Path(path).read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise BenchmarkError(f"{path} line {line}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
+
+
+def _read_array(path: FilePath, text: str) -> list[Row]:
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BenchmarkError(
+            f"{path}: begins as a JSON array and is none ({error}); cut off? Fetch or write it again"
+        ) from None
+    for number, item in enumerate(items, start=1):
+        if not isinstance(item, dict):
+            raise BenchmarkError(f"{path} item {number}: {item!r:.40} is no JSON object; write one record an item")
+    return [Row(f"item {number}", item) for number, item in enumerate(items, start=1)]
+
+
+def _read_lines(path: FilePath, text: str) -> list[Row]:
+    rows = []
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):  # no newline after it
+                raise BenchmarkError(f"{path} line {number}: the last line is cut off; fetch or write the file again") from None
+            raise BenchmarkError(f"{path} line {number}: no JSON ({error}); write one object a line") from None
+        if not isinstance(data, dict):
+            raise BenchmarkError(f"{path} line {number}: {data!r:.40} is no JSON object; write one object a line")
+        rows.append(Row(f"line {number}", data))
+    return rows
+
+
+def _read_table(path: FilePath, text: str) -> list[Row]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[Row] = []
+    columns: list[str] = []
+    try:
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            if not columns:
+                columns = [cell.strip() for cell in cells]
+                if len(set(columns)) < len(columns):
+                    raise BenchmarkError(f"{path} line {reader.line_num}: a column stands twice among {', '.join(columns)}")
+            elif len(cells) != len(columns):
+                counts = f"{len(cells)} cells under {len(columns)} columns"
+                raise BenchmarkError(f"{path} line {reader.line_num}: {counts}; cut off, or a comma without quotes around it?")
+            else:
+                rows.append(Row(f"line {reader.line_num}", dict(zip(columns, cells, strict=True))))
+    except csv.Error as error:
+        raise BenchmarkError(
+            f"{path} line {reader.line_num}: {error}; cut off? Close every quote, and write a record a line"
+        ) from None
+    if not rows:
+        raise BenchmarkError(f"{path}: neither JSON nor a CSV table with a record below its header; write one record a line")
+    return rows
