@@ -47,7 +47,7 @@ def read_annotations(path: FilePath) -> tuple[list[Annotated], list[str]]:
 def build_pope(
     pictures: Sequence[Annotated], *, per_image: int = 3, count: int = 500, seed: int = 0
 ) -> dict[str, list[Question]]:
-    """The questions of the three splits. Every split starts from the same draw of pictures and the same random numbers."""
+    """The questions of the three splits about the same pictures; random numbers go to the draw, then to the splits in order."""
     if per_image < 1 or count < 1:
         raise SettingError(f"per_image={per_image} and count={count} must be at least 1")
     enough = [picture for picture in pictures if len(picture.objects) >= per_image]
@@ -56,11 +56,9 @@ def build_pope(
             f"{len(enough)} of {len(pictures)} pictures have at least {per_image} objects, and {count} are to be drawn; "
             "lower count or per_image"
         )
-    built = {}
-    for split in SPLITS:
-        generator = random.Random(seed)
-        built[split] = _ask(split, generator.sample(enough, count), per_image, generator)
-    return built
+    generator = random.Random(seed)
+    drawn = generator.sample(enough, count)
+    return {split: _ask(split, drawn, per_image, generator) for split in SPLITS}
 
 
 def frequencies(drawn: Iterable[Annotated]) -> dict[str, int]:
