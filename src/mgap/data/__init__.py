@@ -1,1 +1,1 @@
-"""Pictures and prompts as users have them."""
+"""Pictures, prompts and benchmarks as users have them."""
