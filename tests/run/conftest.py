@@ -44,8 +44,6 @@ def answer(make_config, tiny_model):
         job = Job.prepare(make_config(**keys), out, shard or Shard())
         run, own = job.begin(tiny_model)
         used = own if worker is None else worker(own)
-        return run, execute(
-            run, used, shard=job.shard, labels=job.labels, retry_failed=retry_failed, listener=listener
-        )
+        return run, execute(run, used, shard=job.shard, labels=job.labels, retry_failed=retry_failed, listener=listener)
 
     return do

@@ -38,10 +38,18 @@ def test_every_sample_is_answered_once_and_a_record_tells_all_that_is_needed_to_
     run, summary = answer(tmp_path / "run")
     assert summary.answered == {"vanilla": 54}
     records = run.records(run.arms[0])
-    assert list(records) and set(records) == {sample.id for sample in run.samples}
+    assert list(records)
+    assert set(records) == {sample.id for sample in run.samples}
     one = records["random/1"]
-    assert one.prompt.count("<image>") == 1 and len(one.image) == 64 and one.rows and one.tokens and one.stop and one.at
-    assert run.plan["model"]["family"] == "llava" and run.plan["versions"]["torch"] and run.plan["decoding"]["max_new_tokens"] == 4
+    assert one.prompt.count("<image>") == 1
+    assert len(one.image) == 64
+    assert one.rows
+    assert one.tokens
+    assert one.stop
+    assert one.at
+    assert run.plan["model"]["family"] == "llava"
+    assert run.plan["versions"]["torch"]
+    assert run.plan["decoding"]["max_new_tokens"] == 4
 
 
 def test_answers_of_a_run_are_those_of_the_model_asked_directly(answer, tiny_model, tmp_path):
@@ -191,7 +199,7 @@ def test_a_broken_picture_is_written_down_and_the_run_goes_on(answer, tmp_path):
         object.__setattr__(inner.benchmark, "picture", Broken())
         return inner
 
-    run, summary = answer(tmp_path / "run", worker=break_one)
+    _run, summary = answer(tmp_path / "run", worker=break_one)
     assert summary.answered == {"vanilla": 36}
     assert len(summary.failed["vanilla"]) == 18
     assert "ImageError" in summary.failed["vanilla"][0].failed

@@ -33,4 +33,20 @@ def _pocket(config: Config) -> Benchmark:
 
 
 def _published(config: Config) -> Benchmark:
-    raise NotImplementedError
+    from mgap.data.amber import read_amber
+    from mgap.data.chair import read_chair
+    from mgap.data.own import read_own
+    from mgap.data.pope import read_pope
+    from mgap.data.published import find_data
+
+    images, missing = str(config.images), config.missing
+    if config.benchmark == "own":
+        return read_own(str(config.questions), images, prompt=config.prompt or "question", missing=missing)
+    name = "pope" if config.benchmark == "departure" else config.benchmark
+    folder = find_data(name, config.data)
+    if name == "pope":
+        prompt = config.prompt or "question"
+        return read_pope(folder, images, dataset=config.data_set, splits=config.splits, prompt=prompt, missing=missing)
+    if name == "amber":
+        return read_amber(folder, images, kinds=config.kinds, prompt=config.prompt or "mgap", missing=missing)
+    return read_chair(folder, images, image_set=config.image_set, prompt=config.prompt or "mgap", missing=missing)
