@@ -124,7 +124,7 @@ def _answer(job: Job, model: Model, retry_failed: bool) -> tuple[Run, Summary]:
 
     with bars() as told:
         run, worker = job.begin(model, told=told, noted=lambda note: print(f"note: {note}", file=sys.stderr))
-    score = LiveScore(run, job.scorer)
+    score = None if job.bank else LiveScore(run, job.scorer)
     with showing() as show:
         summary = execute(
             run,
@@ -132,15 +132,31 @@ def _answer(job: Job, model: Model, retry_failed: bool) -> tuple[Run, Summary]:
             shard=job.shard,
             labels=job.labels,
             retry_failed=retry_failed,
-            listener=lambda state: show(state, score.add(state)),
+            listener=lambda state: show(state, score.add(state) if score else ""),
         )
     return run, summary
 
 
 def _tell(run: Run, summary: Summary) -> None:
-    """How many failed and why, and the scores if everything is answered."""
+    """How many failed and why; the scores and a report if everything is answered, by whichever process."""
     for label, failed in summary.failed.items():
         if failed:
             print(f"{label}: {len(failed)} failed; the first, {failed[0].id}: {failed[0].failed}", file=sys.stderr)
             print("ask them again with --retry-failed", file=sys.stderr)
-    print(run.folder)
+    if left := sum(len(run.samples) - len(run.records(arm)) for arm in run.arms):
+        print(f"{run.folder}: {left} answers are still to come, from other shares; then: mgap report {run.folder}")
+        return
+
+    from mgap.reports.folder import write_files
+    from mgap.reports.report import report_files, sections
+    from mgap.reports.scores import score
+    from mgap.reports.tables import markdown
+
+    scores = score(run)
+    for text in scores.warnings:
+        print(f"mgap: warning: {text}", file=sys.stderr)
+    for section in sections([scores]):
+        if section.name in ("results", "paired"):
+            print("\n".join(markdown(table) for table in section.tables))
+    for path in write_files(run.folder, report_files([scores])):
+        print(path)

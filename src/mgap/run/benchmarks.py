@@ -7,6 +7,7 @@ from dataclasses import replace
 from mgap.data.benchmark import Benchmark
 from mgap.errors import SettingError
 from mgap.run.config import Config
+from mgap.types import Sample
 
 
 def read_benchmark(config: Config) -> Benchmark:
@@ -16,6 +17,23 @@ def read_benchmark(config: Config) -> Benchmark:
         return found
     shown = set(list(dict.fromkeys(sample.image for sample in found.samples))[: config.limit])
     return replace(found, samples=tuple(sample for sample in found.samples if sample.image in shown))
+
+
+def read_bank(config: Config, judged: Benchmark) -> tuple[Benchmark, tuple[Sample, ...]]:
+    """For a measurement of departures: what is judged, and the questions whose plain states make the bank, of other pictures.
+
+    In the pocket world the bank is of development scenes; elsewhere of a share of the pictures, which are then not judged.
+    """
+    from mgap.run.departure import set_aside
+
+    if config.data_set == "pocket":
+        from mgap.pocket.benchmark import DEVELOPMENT
+        from mgap.pocket.samples import pope_samples
+
+        count = int(config.departure.get("bank", config.scenes))
+        return judged, pope_samples(config.splits, count, first=DEVELOPMENT, held_out=config.held_out).samples
+    bank, rest = set_aside(judged.samples, share=float(config.departure.get("bank", 0.5)))
+    return replace(judged, samples=tuple(rest)), tuple(bank)
 
 
 def _pocket(config: Config) -> Benchmark:

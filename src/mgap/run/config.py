@@ -77,6 +77,8 @@ class Config:
             raise SettingError("the pocket world draws its own pictures: leave out images, or name another dataset")
         if self.benchmark == "own" and self.questions is None:
             raise SettingError("benchmark own: give questions, a JSONL or CSV file with image, question and label")
+        for key in self.departure:
+            _choose("key of departure", key, ("k", "delta", "metric", "bank", "strengths"))
         self.decode()
 
     @property

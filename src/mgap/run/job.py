@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import cached_property
@@ -24,12 +24,13 @@ from mgap.reports.folder import check_folder
 from mgap.reports.records import RUN, Arm, Run
 from mgap.run.answering import Answering
 from mgap.run.arms import ArmPlan, Priors, build_method
-from mgap.run.benchmarks import read_benchmark
+from mgap.run.benchmarks import read_bank, read_benchmark
 from mgap.run.config import Config
 from mgap.run.folder import Shard, note_process, open_run, refuse_other, refuse_strangers
 from mgap.run.progress import Progress
 from mgap.run.worker import Worker
 from mgap.scoring.tally import Scorer
+from mgap.types import Sample
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pillow")
 
@@ -42,6 +43,7 @@ class Job:
     benchmark: Benchmark
     out: Path
     shard: Shard
+    bank: tuple[Sample, ...] = ()  # for departures: the questions whose plain states the others are held against
 
     @classmethod
     def prepare(cls, config: Config, out: str | os.PathLike[str] | None = None, shard: Shard | None = None) -> Job:
@@ -53,7 +55,10 @@ class Job:
         check_folder(folder, [RUN])
         refuse_strangers(folder)
         locate(config.model, config.revision)
-        job = cls(config, read_benchmark(config), folder, share)
+        benchmark, bank = read_benchmark(config), ()
+        if config.benchmark == "departure":
+            benchmark, bank = read_bank(config, benchmark)
+        job = cls(config, benchmark, folder, share, bank)
         job.scorer  # noqa: B018  refuses settings that it does not have
         if (folder / RUN).is_file():
             run = Run.load(folder)
@@ -92,11 +97,29 @@ class Job:
         priors = Priors(self.out / "priors", pocket=self.config.data_set == "pocket")
         methods = {arm.label: build_method(arm, model, priors, told) for arm in self.config.methods}
         arms = [self._arm(arm, model, methods[arm.label], noted) for arm in self.config.methods]
+        worker: Worker = Answering(model, self.benchmark, self.config.decode(), methods)
+        if self.bank:
+            worker, plan["departure"] = self._measuring(model, methods, told)
         run = open_run(self.out, plan, self.benchmark.samples, arms)
         facts = {"versions": versions(), "device": device, "command": shell_command(), "pid": os.getpid()}
         for difference in note_process(self.out, facts):
             (noted or _silent)(f"this run was begun elsewhere: {difference}")
-        return run, Answering(model, self.benchmark, self.config.decode(), methods)
+        return run, worker
+
+    def _measuring(
+        self, model: Model, methods: Mapping[str, Method | None], told: Progress | None
+    ) -> tuple[Worker, dict[str, Any]]:
+        """What measures departures instead of answering, and what it is held against."""
+        from mgap.run.departure import STRENGTHS, DepartureWorker, prepare
+
+        wanted = {key: value for key, value in self.config.departure.items() if key not in ("bank", "strengths")}
+        strengths = [float(value) for value in self.config.departure.get("strengths", STRENGTHS)]
+        report = None if told is None else lambda done: told("states for the bank", done, len(self.bank))
+        size = self.config.batch_size
+        picture = self.benchmark.picture
+        manifold = prepare(model, self.bank, picture, self.out / "bank", batch_size=size, progress=report, **wanted)
+        worker = DepartureWorker(model, picture, manifold, lambda arm: methods[arm.label], strengths=strengths)
+        return worker, {**manifold.to_json(), "strengths": strengths}
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -109,7 +132,7 @@ class Job:
 
     def _arm(self, plan: ArmPlan, model: Model, method: Method | None, noted: Callable[[str], None] | None) -> Arm:
         """Whether it shares prefills is settled here: where it cannot, auto takes its own, and shared is refused."""
-        if self.config.prefill == "own":
+        if self.config.prefill == "own" or self.bank:
             return plan.arm("own")
         reason = can_share(model, method)
         if reason and self.config.prefill == "shared":
