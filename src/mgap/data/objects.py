@@ -35,9 +35,9 @@ class Vocabulary:
         if not self.synonyms:
             raise SettingError("a vocabulary without words finds nothing: name at least one thing")
         self._meaning = {
-            form: name for name in reversed(self.synonyms) for word in self.synonyms[name] for form in (word, _plural(word))
+            form: name for name in reversed(self.synonyms) for word in self.synonyms[name] for form in (word, plural(word))
         }
-        self._meaning.update({_plural(name): name for name in self.synonyms})
+        self._meaning.update({plural(name): name for name in self.synonyms})
         self._meaning.update({name: name for name in self.synonyms})
         longest = sorted(map(re.escape, self._meaning), key=len, reverse=True)  # a hot dog is no dog
         self._pattern = re.compile(rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w-])", re.IGNORECASE)
@@ -98,7 +98,7 @@ def _clean(word: str) -> str:
     return " ".join(word.lower().split())
 
 
-def _plural(word: str) -> str:
+def plural(word: str) -> str:
     """Of the last of several words."""
     head, space, last = word.rpartition(" ")
     if last in _IRREGULAR:

@@ -1,0 +1,66 @@
+"""Sentences and tokens, as the Penn Treebank splits them.
+
+A full stop is a token of its own at the end of a sentence and nowhere else: `truck.In` stays whole, and so do `sofa/couch` and
+words with a hyphen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]}\u201d\u2019]))\s+")
+_STOP = re.compile(
+    r"(?s)(.*[^.])\.([\])}>\"'\u00bb\u201d\u2019 ]*)"
+)  # what comes before a final full stop, and what closes after it
+_ALONE = r";@#$%&?!*()\[\]{}<>\u00ab\u00bb\u2018\u2019\u201c\u201d\u201e\u2012-\u2015"  # each a token of its own
+_PIECE = re.compile(
+    rf"""
+      [{_ALONE}] | `+ | '' | " | \.\.+ | -- | [:,](?!\d)
+    | (?: [^\s{_ALONE}`'":,.-] | [:,](?=\d) | \.(?!\.) | -(?!-) | '(?!') )+  # a word: single dots, hyphens, apostrophes stay inside
+    """,
+    re.VERBOSE,
+)
+_OPENED = re.compile(r"'(?!(?:re|ve|ll|m|t|s|d|n)\b)(?=\w)", re.IGNORECASE)  # an apostrophe that opens a word
+_CLITIC = re.compile(r"(.*[^'])(n't|'(?:s|m|d|ll|re|ve)?)", re.IGNORECASE)
+_JOINED = re.compile(r"(can)(not)|(gon)(na)|(wan)(na)|(got)(ta)|(gim)(me)|(lem)(me)", re.IGNORECASE)
+
+
+def sentences(text: str) -> list[str]:
+    """A sentence ends after . ! or ?, perhaps with one closing quote or bracket, and white space."""
+    return [sentence for sentence in _END.split(text.strip()) if sentence]
+
+
+def tokens(text: str) -> list[str]:
+    """The tokens of all sentences in a row; straight double quotes become two back-ticks or two apostrophes."""
+    found: list[str] = []
+    for sentence in sentences(text):
+        stopped = _STOP.fullmatch(sentence)
+        if stopped:
+            found += [*_split(stopped[1]), ".", *_split(stopped[2], opens=False)]
+        else:
+            found += _split(sentence)
+    return found
+
+
+def _split(text: str, *, opens: bool = True) -> Iterator[str]:
+    """`opens`: a double quote at the start opens what follows; one after a space or a bracket always does."""
+    for match in _PIECE.finditer(text):
+        piece, before = match.group(), text[: match.start()][-1:]
+        if piece in ('"', "''"):
+            yield "``" if (before in " \n\t([{<" if before else opens and piece == '"') else "''"
+        elif piece[0].isalnum() or piece[0] == "'":
+            yield from _word(piece)
+        else:
+            yield piece
+
+
+def _word(piece: str) -> Iterator[str]:
+    """A word without the apostrophe that opens it and the clitic that ends it."""
+    if _OPENED.match(piece):
+        yield "'"
+        piece = piece[1:]
+    cut = _CLITIC.fullmatch(piece)
+    head, tail = cut.groups() if cut else (piece, "")
+    joined = _JOINED.fullmatch(head)
+    yield from (part for part in (*(joined.groups() if joined else (head,)), tail) if part)
