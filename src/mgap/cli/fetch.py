@@ -1,0 +1,41 @@
+"""`mgap fetch`: the published files of a benchmark."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def fetch(
+    benchmark: Annotated[str, typer.Argument(help="pope, chair or amber.")],
+    to: Annotated[str | None, typer.Option(help="Folder to write; default: $MGAP_CACHE or ~/.cache/mgap.")] = None,
+) -> None:
+    """Fetch a benchmark's questions and annotations from their own projects, checked byte for byte; never its pictures.
+
+    Example: mgap fetch amber
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from mgap.data.published import fetch as fetch_files
+    from mgap.data.published import published
+
+    wanted = published(benchmark)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks = {file.path: bar.add_task(file.path, total=file.size, start=False) for file in wanted.files}
+
+        def report(path: str, done: int, _total: int) -> None:
+            bar.start_task(tasks[path])
+            bar.update(tasks[path], completed=done)
+
+        folder = fetch_files(wanted, to, report)
+        for file in wanted.files:
+            bar.update(tasks[file.path], completed=file.size)
+    for file in wanted.files:
+        for path in (file.path, *file.unpack):
+            print(f"{path}  ({file.project}, {file.licence})")
+    print(f"all in {folder}")
+    for pictures in wanted.pictures:
+        print(f"pictures, which you have to fetch yourself: {pictures}")

@@ -1,0 +1,92 @@
+"""`mgap score amber`: AMBER's figures from a file of responses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mgap.errors import BenchmarkError
+
+
+def amber(
+    responses: Annotated[str, typer.Option(help='JSON: [{"id": 1, "response": "..."}, ...] or [[1, "..."], ...].')],
+    data: Annotated[str | None, typer.Option(help="Folder of AMBER's files; default: fetch them.")] = None,
+    language: Annotated[str, typer.Option(help="What finds the nouns of a description: nltk or builtin.")] = "nltk",
+    language_data: Annotated[
+        str | None, typer.Option(help="Folder with the tagger's weights and tables of lemmas, in place of NLTK's own data.")
+    ] = None,
+    normaliser: Annotated[
+        str, typer.Option(help="How a text is read as Yes or No: first-sentence, original, haltrapper, mod or lmms_eval.")
+    ] = "first-sentence",
+    similarity: Annotated[
+        str, typer.Option(help="Words that count as the same: identical, the file of a table, spacy or spacy:MODEL.")
+    ] = "identical",
+    as_json: Annotated[bool, typer.Option("--json", help="Print printed, unrounded and counters as JSON.")] = False,
+    per_response: Annotated[
+        str | None, typer.Option(help="Also write what was counted of each response, to this file.")
+    ] = None,
+) -> None:
+    """Score responses to AMBER as its published scorer does; only the ids that are there count.
+
+    Example: mgap score amber --responses answers.json --data AMBER
+    """
+    from mgap.data.amber import read_amber
+    from mgap.data.published import find_data
+    from mgap.reports.folder import check_folder, write_files
+    from mgap.scoring.amber import AmberScorer
+    from mgap.scoring.amber_official import official
+    from mgap.scoring.amber_official import per_response as rows
+
+    texts = read_responses(Path(responses))
+    if per_response is not None:
+        check_folder(Path(per_response).parent, (Path(per_response).name,))
+    benchmark = read_amber(find_data("amber", data))
+    if unknown := sorted(set(texts) - {sample.id for sample in benchmark.samples}):
+        raise BenchmarkError(f"{responses}: id {unknown[0]} is none of AMBER's; remove {len(unknown)} such responses")
+    asked = [sample for sample in benchmark.samples if sample.id in texts]
+    scorer = AmberScorer.of(
+        benchmark.lexicon, language=language, language_data=language_data, normaliser=normaliser, similarity=similarity
+    )
+    judged = scorer.judge(asked, texts)
+    figures = official(asked, judged)
+    if per_response is not None:
+        text = json.dumps(rows(asked, judged), indent=1, ensure_ascii=False)
+        write_files(Path(per_response).parent, {Path(per_response).name: text + "\n"})
+    if as_json:
+        print(json.dumps({"responses": len(asked), "settings": scorer.settings(), **figures}, indent=1))
+        return
+    for task, values in figures["printed"].items():
+        print(f"{task:<20} " + "  ".join(f"{name} {value:.1f}" for name, value in values.items()))
+    if "amber_score" in figures:
+        print(f"{'AMBER score':<20} {figures['amber_score']:.2f}")
+    print(f"{len(asked)} responses; " + ", ".join(f"{name} {_plain(value)}" for name, value in scorer.settings().items()))
+
+
+def read_responses(path: Path) -> dict[str, str]:
+    """By id, as text; refuses other shapes and an id that comes twice."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BenchmarkError(f"{path}: no responses can be read there ({error})") from None
+    if not isinstance(found, list) or not found:
+        raise BenchmarkError(f'{path}: no responses; write [{{"id": 1, "response": "..."}}, ...]')
+    texts: dict[str, str] = {}
+    for place, entry in enumerate(found, start=1):
+        match entry:
+            case {"id": int() as number, "response": str() as text} | [int() as number, str() as text]:
+                pass
+            case _:
+                raise BenchmarkError(
+                    f'{path}: entry {place} is {str(entry)[:80]!r}; write {{"id": 1, "response": "..."}} or [1, "..."]'
+                )
+        if str(number) in texts:
+            raise BenchmarkError(f"{path}: id {number} has two responses; keep one of them")
+        texts[str(number)] = text
+    return texts
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

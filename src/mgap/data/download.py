@@ -1,0 +1,98 @@
+"""One published file onto the disk: whole and with the right checksum, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+from urllib.request import Request, urlopen
+
+from mgap.errors import BenchmarkError
+
+_PIECE = 1 << 20  # bytes
+_TIMEOUT = 30.0  # seconds without a byte
+
+
+class NotFetched(BenchmarkError):
+    """A file that an address did not give; the message says why."""
+
+
+def digest(path: Path) -> str:
+    """A file's SHA-256."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        for piece in _pieces(file):
+            found.update(piece)
+    return found.hexdigest()
+
+
+def download(url: str, path: Path, sha256: str, size: int, report: Callable[[int], None] | None = None) -> None:
+    """Fetch into a file beside `path` and rename it once it is what was published; `report` hears how many bytes came."""
+    with _beside(path) as file:
+        found, done = hashlib.sha256(), 0
+        try:
+            with urlopen(Request(url, headers={"User-Agent": "mgap"}), timeout=_TIMEOUT) as reply:
+                for piece in _pieces(reply):
+                    file.write(piece)
+                    found.update(piece)
+                    done += len(piece)
+                    if report is not None:
+                        report(done)
+        except http.client.IncompleteRead as error:  # what came before was counted
+            done += len(error.partial)
+        except (OSError, http.client.HTTPException, ValueError) as error:  # URLError and timeouts are OSErrors
+            raise NotFetched(str(getattr(error, "reason", None) or error)) from None
+        if done != size:
+            raise NotFetched(f"{done:,} bytes came, and the published file has {size:,}")
+        if found.hexdigest() != sha256:
+            raise NotFetched(f"what came has SHA-256 {found.hexdigest()}, and the published file {sha256}")
+
+
+def unpack(archive: Path, name: str, path: Path) -> None:
+    """Write one file of a zip, unless it is there as the zip has it."""
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            if path.is_file() and _is_packed(path, packed.getinfo(name)):
+                return
+            with packed.open(name) as content, _beside(path) as file:
+                for piece in _pieces(content):
+                    file.write(piece)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise BenchmarkError(f"{archive}: {name} cannot be unpacked ({error}); remove the archive and fetch it again") from None
+
+
+def _is_packed(path: Path, info: zipfile.ZipInfo) -> bool:
+    checksum = 0
+    with path.open("rb") as file:
+        for piece in _pieces(file):
+            checksum = zlib.crc32(piece, checksum)
+    return path.stat().st_size == info.file_size and checksum == info.CRC
+
+
+def _pieces(file: IO[bytes] | http.client.HTTPResponse) -> Iterator[bytes]:
+    while piece := file.read(_PIECE):
+        yield piece
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the name `path` only when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(unfinished, 0o644)  # mkstemp's own mode is private
+        os.replace(unfinished, path)
+    except BaseException:
+        Path(unfinished).unlink(missing_ok=True)
+        raise
