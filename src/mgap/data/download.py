@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from mgap.errors import BenchmarkError
@@ -47,8 +48,11 @@ def download(url: str, path: Path, sha256: str, size: int, report: Callable[[int
                         report(done)
         except http.client.IncompleteRead as error:  # what came before was counted
             done += len(error.partial)
+        except HTTPError as error:
+            error.close()
+            raise NotFetched(f"HTTP {error.code}: {error.reason}") from None
         except (OSError, http.client.HTTPException, ValueError) as error:  # URLError and timeouts are OSErrors
-            raise NotFetched(str(getattr(error, "reason", None) or error)) from None
+            raise NotFetched(str(getattr(error, "reason", error))) from None
         if done != size:
             raise NotFetched(f"{done:,} bytes came, and the published file has {size:,}")
         if found.hexdigest() != sha256:
