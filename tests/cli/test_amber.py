@@ -19,7 +19,7 @@ def score(shared, run):
     def call(name, *words):
         status, out, err = run(
             "score", "amber", "--responses", folder / f"{name}.responses.json", "--data", shared / "data" / "amber",
-            "--language-data", shared / "data", "--json", *words,
+            "--language", "nltk", "--json", *words,
         )  # fmt: skip
         assert (status, err) == (0, "")
         return json.loads(out), json.loads((folder / f"{name}.expected.json").read_text())
@@ -46,6 +46,7 @@ def test_captions_are_scored_as_published(score, shared, tmp_path, name):
     found, _ = score(name, *words, "--per-response", tmp_path / "out" / "rows.json")
     agree(found, expected)
     assert found["settings"]["language"] == "nltk"
+    assert found["settings"]["language_data"] == str(shared / "data")  # beside the benchmark's own folder
     assert (found["settings"]["similarity"] == "identical") is (not words)
     rows = json.loads((tmp_path / "out" / "rows.json").read_text())
     assert len(rows) == found["responses"] == len(expected["per_response"])
@@ -66,7 +67,7 @@ def test_answers_are_scored_as_published(score, tmp_path):
 def test_a_table_is_printed_with_what_it_was_made_by(shared, run, tmp_path):
     responses = tmp_path / "both.json"
     responses.write_text(json.dumps([[1, "A dog on the grass."], {"id": 8633, "response": "No."}, [1005, "Yes, it is."]]))
-    words = ["score", "amber", "--responses", responses, "--data", shared / "data" / "amber", "--language", "builtin"]
+    words = ["score", "amber", "--responses", responses, "--data", shared / "data" / "amber"]
     status, out, _ = run(*words)
     assert status == 0
     assert [line.split("  ")[0] for line in out.splitlines()[:2]] == ["Generative Task", "Descriminative Task"]

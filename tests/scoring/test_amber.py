@@ -59,7 +59,7 @@ def test_captions_get_the_published_figures_counters_and_words(shared, amber, pu
     table = tmp_path / "table.json"
     table.write_text(json.dumps(expected["similarity_table"]))
     samples = asked(amber, texts)
-    scorer = AmberScorer.of(amber.lexicon, language_data=shared / "data", similarity=table)
+    scorer = AmberScorer.of(amber.lexicon, language="nltk", language_data=shared / "data", similarity=table)
     judged = scorer.judge(samples, texts)
     found = official(samples, judged)
     assert found.keys() == {"printed", "unrounded", "counters"}
@@ -82,7 +82,7 @@ def test_with_nltks_own_data_the_other_nouns_are_the_published_ones_too(amber, p
     for name in CAPTIONS[:2]:
         expected, texts = published(name)
         samples = asked(amber, texts)
-        rows = per_response(samples, AmberScorer.of(amber.lexicon).judge(samples, texts))
+        rows = per_response(samples, AmberScorer.of(amber.lexicon, language="nltk").judge(samples, texts))
         assert rows == expected["per_response"]
 
 
@@ -126,7 +126,7 @@ def test_where_the_normalisers_part_ways(text, verdicts):
 def test_tallies_are_the_published_figures_before_rounding(shared, amber, published):
     expected, texts = published(CAPTIONS[0])
     samples = asked(amber, texts)
-    scorer = AmberScorer.of(amber.lexicon, language_data=shared / "data")
+    scorer = AmberScorer.of(amber.lexicon, language="nltk", language_data=shared / "data")
     (group, tally), *more = scorer.tally(samples, texts).items()
     assert (group, more) == ("generative", [])
     rates = tally.rates()
@@ -171,7 +171,7 @@ def test_both_tasks_together_give_the_amber_score(shared, amber, published):
     (one, captions), (other, answers) = published(CAPTIONS[0]), published("made_up_discriminative_yes_no")
     texts = {**captions, **answers}
     samples = asked(amber, texts)
-    scorer = AmberScorer.of(amber.lexicon, language_data=shared / "data")
+    scorer = AmberScorer.of(amber.lexicon, language="nltk", language_data=shared / "data")
     found = official(samples, scorer.judge(samples, texts))
     assert found["printed"] == {**one["printed"], **other["printed"]}
     assert found["counters"] == {**one["counters"], **other["counters"]}
@@ -189,13 +189,13 @@ def test_the_amber_score_of_the_authors_table():
 def test_the_builtin_pipeline_is_near_the_published_one_on_real_captions(amber, published):
     expected, texts = published(CAPTIONS[0])
     samples = asked(amber, texts)
-    judged = AmberScorer.of(amber.lexicon, language="builtin").judge(samples, texts)
+    judged = AmberScorer.of(amber.lexicon).judge(samples, texts)
     found = official(samples, judged)["printed"]["Generative Task"]
     for name, value in expected["printed"]["Generative Task"].items():
-        assert found[name] == pytest.approx(value, abs=2.5), name  # docs/benchmarks/amber.md has how near
+        assert found[name] == pytest.approx(value, abs=1.5), name  # docs/benchmarks/amber.md has how near
     rows = per_response(samples, judged)
     same = sum(row["kept"] == wanted["kept"] for row, wanted in zip(rows, expected["per_response"], strict=True))
-    assert same >= 0.8 * len(rows)
+    assert same >= 0.9 * len(rows)
 
 
 def judge(nouns, truth, hallu, similar=None):
@@ -271,14 +271,14 @@ def test_only_what_was_asked_is_printed(groups, kind, titles):
         sample(n, group, {"truth": ["dog"], "hallu": ["cat"]} if group == "generative" else "no")
         for n, group in enumerate(groups)
     ]
-    scorer = AmberScorer.of(LEXICON, language="builtin")
+    scorer = AmberScorer.of(LEXICON)
     found = official(samples, scorer.judge(samples, {one.id: "No" for one in samples}))
     assert (kind_of(samples), list(found["printed"])) == (kind, titles)
 
 
 def test_perfect_and_hopeless_answers_get_wilsons_interval():
     samples = [sample(n, "generative", {"truth": ["dog"], "hallu": ["cat"]}) for n in range(4)]
-    scorer = AmberScorer.of(LEXICON, language="builtin")
+    scorer = AmberScorer.of(LEXICON)
     clean = scorer.tally(samples, dict.fromkeys("0123", "a dog"))["generative"].rates()
     assert (clean["hal"].value, clean["hal"].low) == (0.0, 0.0)
     assert 0.3 < clean["hal"].high < 0.6
@@ -289,12 +289,6 @@ def test_perfect_and_hopeless_answers_get_wilsons_interval():
     assert {name: rate.value for name, rate in right.items()} == dict.fromkeys(("accuracy", "precision", "recall", "f1"), 1.0)
     never = scorer.tally([sample(1, "relation", "yes")], {"1": "Yes"})["relation"].rates()
     assert (never["precision"].of, never["recall"].of, never["f1"].value) == (0, 0, 0.0)
-
-
-def test_questions_need_no_language():
-    assert AmberScorer.of(LEXICON, language="nltk").tally([sample(7, "existence", "no")], {"7": "no"})["existence"].right == {
-        "7": True
-    }
 
 
 def test_settings_make_the_same_scorer_again(tmp_path):
@@ -308,7 +302,7 @@ def test_settings_make_the_same_scorer_again(tmp_path):
     with pytest.raises(BenchmarkError, match="not what the score was made with"):
         AmberScorer.of(LEXICON, **settings)
     assert AmberScorer.of(LEXICON).settings() == {
-        "language": "nltk", "normaliser": "first-sentence", "similarity": "identical",
+        "language": "builtin", "normaliser": "first-sentence", "similarity": "identical",
     }  # fmt: skip
 
 
@@ -319,6 +313,7 @@ def test_settings_make_the_same_scorer_again(tmp_path):
         ({"normaliser": "vcd"}, f"unknown normaliser 'vcd'.*{'.*'.join(NORMALISERS)}"),
         ({"language": "french"}, "unknown language 'french'.*builtin.*nltk"),
         ({"similarity": "near"}, "similarity='near'"),
+        ({"language_data": "."}, "language builtin needs no data"),
     ],
 )
 def test_unknown_settings_are_refused(settings, message):

@@ -16,7 +16,7 @@ def fetch(
     Example: mgap fetch amber
     """
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
     from mgap.data.published import fetch as fetch_files
     from mgap.data.published import published
@@ -24,15 +24,14 @@ def fetch(
     wanted = published(benchmark)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        tasks = {file.path: bar.add_task(file.path, total=file.size, start=False) for file in wanted.files}
+        tasks: dict[str, TaskID] = {}
 
-        def report(path: str, done: int, _total: int) -> None:
-            bar.start_task(tasks[path])
+        def report(path: str, done: int, size: int) -> None:
+            if path not in tasks:
+                tasks[path] = bar.add_task(path, total=size)
             bar.update(tasks[path], completed=done)
 
         folder = fetch_files(wanted, to, report)
-        for file in wanted.files:
-            bar.update(tasks[file.path], completed=file.size)
     for file in wanted.files:
         for path in (file.path, *file.unpack):
             print(f"{path}  ({file.project}, {file.licence})")

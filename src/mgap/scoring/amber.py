@@ -17,7 +17,7 @@ import numpy as np
 from mgap.errors import BenchmarkError, SettingError
 from mgap.scoring.amber_answers import Answered, find_normaliser
 from mgap.scoring.amber_captions import Described, Relation, Vocabulary
-from mgap.scoring.language import LANGUAGES, Language, find_language
+from mgap.scoring.language import Language, find_language
 from mgap.scoring.similarity import IDENTICAL, find_similarity
 from mgap.scoring.stats import Counts
 from mgap.scoring.tally import Figure, Tally, by_picture
@@ -42,16 +42,16 @@ class AmberScorer:
 
     relation: Relation = field(repr=False)
     safe_words: Sequence[str] = field(repr=False)
-    language: str = "nltk"
-    language_data: str | PathLike[str] | None = None  # a folder that `find_language` builds nltk from
+    language: str = "builtin"  # nltk: as published
+    language_data: str | PathLike[str] | None = None  # folder to build language nltk from, without NLTK's own data
     normaliser: str = "first-sentence"
     similarity: str | PathLike[str] | Mapping[str, Any] = IDENTICAL  # see `find_similarity`
 
     def __post_init__(self) -> None:
         find_normaliser(self.normaliser)
-        if self.language not in LANGUAGES:
-            raise SettingError(f"unknown language {self.language!r}: choose from {', '.join(LANGUAGES)}")
-        _ = self._vocabulary  # a similarity that cannot be had is refused now
+        if self.language_data is not None and self.language != "nltk":
+            raise SettingError(f"language {self.language} needs no data: leave out language_data, or choose nltk")
+        _ = self._vocabulary, self._language  # what cannot be had is refused now
 
     @classmethod
     def of(cls, lexicon: Mapping[str, Any], **settings: Any) -> AmberScorer:
@@ -74,7 +74,6 @@ class AmberScorer:
 
     @cached_property
     def _language(self) -> Language:
-        """Found when the first description is read: questions need none."""
         return find_language(self.language, words=self._vocabulary.words, data=self.language_data)
 
     def judge(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> dict[str, Judged]:

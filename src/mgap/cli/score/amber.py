@@ -14,9 +14,11 @@ from mgap.errors import BenchmarkError
 def amber(
     responses: Annotated[str, typer.Option(help='JSON: [{"id": 1, "response": "..."}, ...] or [[1, "..."], ...].')],
     data: Annotated[str | None, typer.Option(help="Folder of AMBER's files; default: fetch them.")] = None,
-    language: Annotated[str, typer.Option(help="What finds the nouns of a description: nltk or builtin.")] = "nltk",
+    language: Annotated[
+        str, typer.Option(help="What finds the nouns of a description: builtin, or nltk as published.")
+    ] = "builtin",
     language_data: Annotated[
-        str | None, typer.Option(help="Folder with the tagger's weights and tables of lemmas, in place of NLTK's own data.")
+        str | None, typer.Option(help="Of nltk, in place of its own data: folder with chair/tagger and amber/noun_lemmas.json.")
     ] = None,
     normaliser: Annotated[
         str, typer.Option(help="How a text is read as Yes or No: first-sentence, original, haltrapper, mod or lmms_eval.")
@@ -39,11 +41,15 @@ def amber(
     from mgap.scoring.amber import AmberScorer
     from mgap.scoring.amber_official import official
     from mgap.scoring.amber_official import per_response as rows
+    from mgap.scoring.language.published import has_tables
 
     texts = read_responses(Path(responses))
     if per_response is not None:
         check_folder(Path(per_response).parent, (Path(per_response).name,))
-    benchmark = read_amber(find_data("amber", data))
+    folder = find_data("amber", data)
+    if language == "nltk" and language_data is None and has_tables(folder.parent):
+        language_data = str(folder.parent)
+    benchmark = read_amber(folder)
     if unknown := sorted(set(texts) - {sample.id for sample in benchmark.samples}):
         raise BenchmarkError(f"{responses}: id {unknown[0]} is none of AMBER's; remove {len(unknown)} such responses")
     asked = [sample for sample in benchmark.samples if sample.id in texts]

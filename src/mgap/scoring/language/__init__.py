@@ -6,10 +6,11 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from os import PathLike
 from typing import Protocol
 
+from mgap.data.lexicon import PUBLISHED_FORMS
 from mgap.errors import SettingError
 
 LANGUAGES = ("builtin", "nltk")
@@ -32,11 +33,18 @@ class Language(Protocol):
         ...
 
 
-def find_language(name: str, *, words: Collection[str] = (), data: str | PathLike[str] | None = None) -> Language:
+def find_language(
+    name: str,
+    *,
+    words: Collection[str] = (),
+    forms: Mapping[str, str] = PUBLISHED_FORMS,
+    data: str | PathLike[str] | None = None,
+) -> Language:
     """A pipeline by its name.
 
-    `words` are those that a benchmark looks for: `builtin` knows their forms and no others; `nltk` knows English. `data` is a
-    folder with chair/tagger, chair/lemma_table.json and amber/noun_lemmas.json: `nltk` is then built without NLTK's own data.
+    `nltk` knows English. With `data`, a folder that has chair/tagger, chair/lemma_table.json and amber/noun_lemmas.json, it is
+    built without NLTK's own data. `builtin` knows the forms of the `words` that a benchmark looks for and no others; `forms`
+    go before its rules, by default so that it errs where the published scorers do.
     """
     if name == "nltk":
         from mgap.scoring.language.published import Nltk
@@ -45,5 +53,5 @@ def find_language(name: str, *, words: Collection[str] = (), data: str | PathLik
     if name == "builtin":
         from mgap.scoring.language.builtin import Builtin
 
-        return Builtin(words)
+        return Builtin(words, forms)
     raise SettingError(f"unknown language {name!r}: choose from {', '.join(LANGUAGES)}")

@@ -1,48 +1,69 @@
 """The pipeline that needs nothing: our own tokens, and the forms of the words that a benchmark looks for.
 
-It knows no parts of speech; a few rules on the neighbours of a word stand in for them. docs/benchmarks/chair.md has how often it
-agrees with `nltk`.
+It has no tagger; a few rules on a word's neighbours stand in for one. How often it agrees with `nltk` is measured in
+docs/benchmarks/chair.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Mapping
 
-from mgap.scoring.language.forms import NOMINAL, plurals, verb_forms
+from mgap.scoring.language.forms import plurals, verb_forms
 from mgap.scoring.language.tokens import tokens
 
-_DETERMINERS = set("a an the this that these those my your his her its our their own no some any each every another 's".split())
-_PREPOSITIONS = set("for in on at by with during".split())
+_DETERMINER = re.compile("an?|the|th[ei]se?|that|those|my|your|his|her|its|our|their|own|no|some|any|each|every|another|'s")
+_ADJECTIVE = re.compile(r"\w+(?:ive|ous|ful|able|ible|ic)|lively|upcoming|extra|outdoor|indoor")
+_PREPOSITION = re.compile("for|in|on|at|by|with|during")
+_ASIDE = re.compile("bearing|bedding|booking|bowling|seating|shipping|training")  # nouns of their own more often than verbs
+_SUBJECT = re.compile(
+    "i|you|he|she|it|we|they|who|can|could|may|might|must|shall|should|will|would|cannot|n't"
+)  # a verb follows
+_DEED = re.compile("bat|brush|drink|fish|light|lounge|net|paddle|park|row|sail|screen|skate|ski|spray|surf|swing|tie|watch")
+_TIN = re.compile("aluminum|beer|garbage|soda|spray|tin|trash|watering")  # of a can that is none of "can be seen"
+_SHADE = re.compile("colou?r(?:ed|s)?|beige|blue|breeze|brown|gr[ae]y|green|pink|purple|tan|wood(?:en)?|yellow")
 
 
 class Builtin:
-    """Words with several parts, such as "traffic light", count by their parts: a scorer puts them together."""
+    """Words of several parts, such as "traffic light", are known by their parts: a scorer puts them together."""
 
     name = "builtin"
 
-    def __init__(self, words: Collection[str]) -> None:
-        self.words = {part for word in words for part in word.split()}
-        self._plurals, self._verbs = plurals(self.words), verb_forms(self.words)
+    def __init__(self, words: Collection[str], forms: Mapping[str, str]) -> None:
+        self._words = {part for word in words for part in word.split()}
+        self._plurals, self._verbs = {**plurals(self._words), **forms}, verb_forms(self._words)
 
     def lemmas(self, text: str) -> list[str]:
-        found = tokens(text.lower())
-        return [self._lemma(found, place) for place in range(len(found))]
+        found = ["", *tokens(text.lower()), ""]
+        return [self._lemma(*found[place - 1 : place + 2]) for place in range(1, len(found) - 1)]
 
     def nouns(self, text: str) -> list[str]:
-        return [self._plurals.get(token, token) for token in tokens(text)]
+        found = ["", *tokens(text), ""]
+        places = (place for place in range(1, len(found) - 1) if _is_noun(*found[place - 1 : place + 2]))
+        return [self._plurals.get(found[place], found[place]) for place in places]
 
-    def _lemma(self, found: Sequence[str], place: int) -> str:
-        token = found[place]
+    def _lemma(self, before: str, token: str, after: str) -> str:
         if token in self._plurals:
             return self._plurals[token]
-        if token in self._verbs and token not in self.words and _is_verb(found, place):
+        if token in self._verbs and token not in self._words and _is_verb(before, token, after):
             return self._verbs[token]
         return token
 
 
-def _is_verb(found: Sequence[str], place: int) -> bool:
-    """Whether a form in -ing or -ed is one: not after an article or the like, nor where it is a noun of its own."""
-    before, after = found[place - 1] if place else "", found[place + 1] if place + 1 < len(found) else ""
-    if found[place] in NOMINAL:
-        return after in _PREPOSITIONS
-    return not (found[place].endswith("ing") and before in _DETERMINERS)
+def _is_verb(before: str, token: str, after: str) -> bool:
+    """Whether a form in -ing or -ed is one, and no noun or adjective."""
+    if _ASIDE.fullmatch(token):
+        return bool(_PREPOSITION.fullmatch(after)) and not _DETERMINER.fullmatch(before)
+    return not (token.endswith("ing") and (_DETERMINER.fullmatch(before) or _ADJECTIVE.fullmatch(before)))
+
+
+def _is_noun(before: str, token: str, after: str) -> bool:
+    """Whether a token that may be a noun is one, and no verb or adjective."""
+    before = before.lower()
+    if token == "can":
+        return bool((_DETERMINER.fullmatch(before) and before != "that") or _TIN.fullmatch(before))
+    if token == "hot" or (token == "light" and _SHADE.fullmatch(after)):
+        return False
+    if token.endswith("ing") and token != "building":
+        return before not in (",", "") and not _DETERMINER.fullmatch(after)
+    return not (_SUBJECT.fullmatch(before) or (before == "to" and _DEED.fullmatch(token)))

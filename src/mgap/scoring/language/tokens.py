@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 _END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]}\u201d\u2019]))\s+")
+_SHORTENED = re.compile(r"(?:.*[^\w.])?(?:[^\W\d_](?:\.[^\W\d_])*|[\d-]*\d)\.\W?", re.DOTALL)  # ends in an initial or a number
 _STOP = re.compile(
     r"(?s)(.*[^.])\.([\])}>\"'\u00bb\u201d\u2019 ]*)"
 )  # what comes before a final full stop, and what closes after it
@@ -17,7 +18,7 @@ _ALONE = r";@#$%&?!*()\[\]{}<>\u00ab\u00bb\u2018\u2019\u201c\u201d\u201e\u2012-\
 _PIECE = re.compile(
     rf"""
       [{_ALONE}] | `+ | '' | " | \.\.+ | -- | [:,](?!\d)
-    | (?: [^\s{_ALONE}`'":,.-] | [:,](?=\d) | \.(?!\.) | -(?!-) | '(?!') )+  # a word: single dots, hyphens, apostrophes stay inside
+    | (?: [^\s{_ALONE}`'":,.-] | [:,](?=\d) | \.(?!\.) | -(?!-) | '(?!') )+  # a word
     """,
     re.VERBOSE,
 )
@@ -27,8 +28,17 @@ _JOINED = re.compile(r"(can)(not)|(gon)(na)|(wan)(na)|(got)(ta)|(gim)(me)|(lem)(
 
 
 def sentences(text: str) -> list[str]:
-    """A sentence ends after . ! or ?, perhaps with one closing quote or bracket, and white space."""
-    return [sentence for sentence in _END.split(text.strip()) if sentence]
+    """A sentence ends after . ! or ?, perhaps with one closing quote or bracket, and white space.
+
+    A full stop after a number or a single letter is taken for that of an abbreviation.
+    """
+    found: list[str] = []
+    for part in _END.split(text.strip()):
+        if found and _SHORTENED.fullmatch(found[-1]):
+            found[-1] += f" {part}"
+        else:
+            found.append(part)
+    return [sentence for sentence in found if sentence]
 
 
 def tokens(text: str) -> list[str]:
