@@ -19,7 +19,7 @@ def score(shared, run):
     def call(name, *words):
         status, out, err = run(
             "score", "amber", "--responses", folder / f"{name}.responses.json", "--data", shared / "data" / "amber",
-            "--language", "nltk", "--json", *words,
+            "--json", *words,
         )  # fmt: skip
         assert (status, err) == (0, "")
         return json.loads(out), json.loads((folder / f"{name}.expected.json").read_text())
@@ -61,13 +61,13 @@ def test_answers_are_scored_as_published(score, tmp_path):
     for name in ("strict", "haltrapper", "mod", "lmms_eval"):
         found, expected = score("made_up_discriminative_free_text", "--normaliser", name)
         agree(found, expected["expected"][name])
-        assert found["settings"]["normaliser"] == name
+        assert found["settings"] == {"normaliser": name, "similarity": "identical"}  # no language reads a yes
 
 
 def test_a_table_is_printed_with_what_it_was_made_by(shared, run, tmp_path):
     responses = tmp_path / "both.json"
     responses.write_text(json.dumps([[1, "A dog on the grass."], {"id": 8633, "response": "No."}, [1005, "Yes, it is."]]))
-    words = ["score", "amber", "--responses", responses, "--data", shared / "data" / "amber"]
+    words = ["score", "amber", "--responses", responses, "--data", shared / "data", "--language", "builtin"]
     status, out, _ = run(*words)
     assert status == 0
     assert [line.split("  ")[0] for line in out.splitlines()[:2]] == ["Generative Task", "Descriminative Task"]
@@ -94,6 +94,15 @@ def test_responses_that_do_not_fit_are_refused(shared, run, tmp_path, responses,
     assert (status, out) == (2, "")
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_unknown_ways_to_score_are_refused(shared, run, tmp_path):
+    (tmp_path / "r.json").write_text('[[8633, "No"]]')
+    words = ["score", "amber", "--responses", tmp_path / "r.json", "--data", shared / "data"]
+    for option, message in (("--language", "unknown language 'x'"), ("--normaliser", "unknown normaliser 'x'"),
+                            ("--similarity", "similarity='x'")):  # fmt: skip
+        status, _, err = run(*words, option, "x")
+        assert (status, message in err) == (2, True)
 
 
 def test_missing_files_are_refused(run, tmp_path):

@@ -1,7 +1,8 @@
 """AMBER (Wang et al., 2023): what its files ask about 1,004 pictures, and what is true of them.
 
-A folder with annotations.json, relation.json, safe_words.txt and query/query_all.json, or a clone of the project, which has
-these in data/. `mgap fetch amber` gets them; the pictures have to be fetched by hand (docs/benchmarks/data.md).
+A folder with annotations.json, relation.json, safe_words.txt and query/query_all.json, or one that has these in data/, as a
+clone of the project does, or in amber/. `mgap fetch amber` gets them; the pictures have to be fetched by hand
+(docs/benchmarks/data.md).
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _no_picture(name: str) -> ImageSource:
 
 
 def _find(source: Path) -> Path:
-    for folder in (source, source / "data"):
+    for folder in (source, source / "data", source / "amber"):
         if (folder / ANNOTATIONS).is_file():
             if absent := [file for file in FILES if not (folder / file).is_file()]:
                 raise BenchmarkError(f"{folder}: no {absent[0]} in it; take all of AMBER's files from one place")

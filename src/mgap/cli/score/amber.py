@@ -8,18 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from mgap.errors import BenchmarkError
+from mgap.errors import BenchmarkError, SettingError
 
 
 def amber(
     responses: Annotated[str, typer.Option(help='JSON: [{"id": 1, "response": "..."}, ...] or [[1, "..."], ...].')],
     data: Annotated[str | None, typer.Option(help="Folder of AMBER's files; default: fetch them.")] = None,
     language: Annotated[
-        str, typer.Option(help="What finds the nouns of a description: builtin, or nltk as published.")
-    ] = "builtin",
-    language_data: Annotated[
-        str | None, typer.Option(help="Of nltk, in place of its own data: folder with chair/tagger and amber/noun_lemmas.json.")
-    ] = None,
+        str,
+        typer.Option(
+            help="Of descriptions: nltk, as published, from tables in or beside the folder if there are any, else with NLTK's "
+            "own data; or builtin."
+        ),
+    ] = "nltk",
     normaliser: Annotated[
         str, typer.Option(help="How a text is read as Yes or No: first-sentence, original, haltrapper, mod or lmms_eval.")
     ] = "first-sentence",
@@ -38,37 +39,41 @@ def amber(
     from mgap.data.amber import read_amber
     from mgap.data.published import find_data
     from mgap.reports.folder import check_folder, write_files
-    from mgap.scoring.amber import AmberScorer
+    from mgap.scoring.amber import GENERATIVE, AmberScorer
     from mgap.scoring.amber_official import official
     from mgap.scoring.amber_official import per_response as rows
+    from mgap.scoring.language import LANGUAGES
     from mgap.scoring.language.published import has_tables
 
     texts = read_responses(Path(responses))
     if per_response is not None:
         check_folder(Path(per_response).parent, (Path(per_response).name,))
+    if language not in LANGUAGES:
+        raise SettingError(f"unknown language {language!r}: choose from {', '.join(LANGUAGES)}")
     folder = find_data("amber", data)
-    if language == "nltk" and language_data is None and has_tables(folder.parent):
-        language_data = str(folder.parent)
     benchmark = read_amber(folder)
     if unknown := sorted(set(texts) - {sample.id for sample in benchmark.samples}):
         raise BenchmarkError(f"{responses}: id {unknown[0]} is none of AMBER's; remove {len(unknown)} such responses")
     asked = [sample for sample in benchmark.samples if sample.id in texts]
-    scorer = AmberScorer.of(
-        benchmark.lexicon, language=language, language_data=language_data, normaliser=normaliser, similarity=similarity
-    )
+    tables = next((place for place in (folder, folder.parent) if has_tables(place)), None)
+    read_by: dict[str, Any] = {}  # questions need no language
+    if any(sample.group == GENERATIVE for sample in asked):
+        read_by = {"language": language, **({"language_data": str(tables)} if language == "nltk" and tables else {})}
+    scorer = AmberScorer.of(benchmark.lexicon, **read_by, normaliser=normaliser, similarity=similarity)
+    settings = {name: value for name, value in scorer.settings().items() if read_by or name != "language"}
     judged = scorer.judge(asked, texts)
     figures = official(asked, judged)
     if per_response is not None:
         text = json.dumps(rows(asked, judged), indent=1, ensure_ascii=False)
         write_files(Path(per_response).parent, {Path(per_response).name: text + "\n"})
     if as_json:
-        print(json.dumps({"responses": len(asked), "settings": scorer.settings(), **figures}, indent=1))
+        print(json.dumps({"responses": len(asked), "settings": settings, **figures}, indent=1))
         return
     for task, values in figures["printed"].items():
         print(f"{task:<20} " + "  ".join(f"{name} {value:.1f}" for name, value in values.items()))
     if "amber_score" in figures:
         print(f"{'AMBER score':<20} {figures['amber_score']:.2f}")
-    print(f"{len(asked)} responses; " + ", ".join(f"{name} {_plain(value)}" for name, value in scorer.settings().items()))
+    print(f"{len(asked)} responses; " + ", ".join(f"{name} {_plain(value)}" for name, value in settings.items()))
 
 
 def read_responses(path: Path) -> dict[str, str]:

@@ -95,7 +95,7 @@ def _import() -> Any:
         from nltk.tag.perceptron import PerceptronTagger
         from nltk.tokenize import NLTKWordTokenizer, word_tokenize
     except ImportError:
-        raise MissingExtra("nltk", "bench", "language nltk") from None
+        raise MissingExtra("nltk", "bench", "language nltk, unlike builtin,") from None
     from types import SimpleNamespace
 
     return SimpleNamespace(
