@@ -84,3 +84,9 @@ def test_settings_reach_the_methods_of_a_name_or_label():
 def test_a_prior_may_be_a_folder():
     config = Config.of(GOOD).with_settings({"mgap": {"prior": "priors/llava"}})
     assert config.methods[1].prior.folder == "priors/llava"
+
+
+def test_settings_for_the_pocket_world_hold_there_only():
+    keys = {**GOOD, "methods": ["mod", "haltrapper"], "pocket": {"haltrapper": {"length": 96}}}
+    assert dict(Config.of(keys).methods[1].settings) == {"length": 96}
+    assert dict(Config.of({**keys, "images": "coco"}).methods[1].settings) == {}

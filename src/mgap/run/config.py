@@ -43,6 +43,7 @@ class Config:
     decoding: Mapping[str, Any] = field(default_factory=dict)
     scoring: Mapping[str, Any] = field(default_factory=dict)  # parser, language, ...: of the scorer
     departure: Mapping[str, Any] = field(default_factory=dict)  # k, delta, metric, bank
+    pocket: Mapping[str, Any] = field(default_factory=dict)  # settings by method that hold in the pocket world only
     batch_size: int = 32
     prefill: str = "auto"  # shared where that changes nothing, else own
     device: str | None = None
@@ -111,10 +112,11 @@ class Config:
         values["methods"] = tuple(ArmPlan.of(entry) for entry in _sequence("methods", data["methods"], where))
         if "splits" in values:
             values["splits"] = tuple(map(str, _sequence("splits", values["splits"], where)))
-        for key in ("decoding", "scoring", "departure", "published"):
+        for key in ("decoding", "scoring", "departure", "pocket", "published"):
             if not isinstance(values.get(key, {}), Mapping):
                 raise SettingError(f"{where}: {key} must hold keys and values, not {values[key]!r}")
-        return cls(**values)
+        config = cls(**values)
+        return config.with_settings(config.pocket) if config.data_set == "pocket" else config
 
     @classmethod
     def read(cls, path: str, **given: Any) -> Config:
