@@ -16,9 +16,10 @@ from mgap.backbones.loading import load_backbone
 from mgap.data.images import ImageSource
 from mgap.decoding.attach import Attachment, attach, attached, refuse_modes
 from mgap.decoding.generate import Generated, generate
+from mgap.decoding.prefix import PREFILLS, SharedPrefill, refuse_unshared
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
-from mgap.methods.base import Method
+from mgap.methods.base import Method, check_choice
 from mgap.registry import locate
 from mgap.types import Answer, Decoding, Mode
 
@@ -91,16 +92,26 @@ class Model:
         *,
         batch_size: int = 8,
         trace: bool = False,
+        prefill: str = "own",
         **options: Any,
     ) -> Iterator[Answer]:
-        """Answer many prompts, in order, in left-padded batches; yields answers as batches finish."""
+        """Answer many prompts, in order, in left-padded batches; yields answers as batches finish.
+
+        With `prefill="shared"` a picture is read once for all its prompts in a batch, and for those that go on with it in the
+        next one: order prompts by picture. `mgap.decoding.prefix.can_share` tells beforehand what would refuse it.
+        """
         decoding = Decoding.of(**options)
         if batch_size < 1:
             raise SettingError(f"batch_size={batch_size} must be at least 1")
-        self._check(decoding.modes(rows=min(batch_size, len(prompts))), trace)
+        modes = decoding.modes(rows=min(batch_size, len(prompts)))
+        self._check(modes, trace)
+        shared = None
+        if check_choice("prefill", prefill, PREFILLS) == "shared":
+            refuse_unshared(self.backbone, modes)
+            shared = SharedPrefill(self.backbone)
         for start in range(0, len(prompts), batch_size):
             rows = slice(start, start + batch_size)
-            yield from self._answer_rows(images[rows], prompts[rows], decoding, trace=trace)
+            yield from self._answer_rows(images[rows], prompts[rows], decoding, trace=trace, shared=shared)
 
     def stream(self, image: ImageSource | None, prompt: str, *, assistant: Any = None, **options: Any) -> Iterator[str]:
         """Yield the answer's text as it is made. Leaving the loop early stops the model."""
@@ -137,14 +148,19 @@ class Model:
         *,
         trace: bool = False,
         assistant: Any = None,
+        shared: SharedPrefill | None = None,
     ) -> list[Answer]:
         self._check(decoding.modes(rows=len(prompts), assistant=assistant is not None), trace)
-        inputs = self.backbone.encode(images, prompts)
+        if shared is None:
+            inputs, more, before = self.backbone.encode(images, prompts), _draft(assistant), 0.0
+        else:  # a picture's own forward comes before the recorder: its states are no step of an answer
+            begun = shared.encode(images, prompts, decoding)
+            inputs, more, before = begun.inputs, {"past_key_values": begun.cache}, begun.milliseconds
         with ExitStack() as stack:
             recorder = stack.enter_context(attached(self.backbone.model)[0].record()) if trace else None
-            made = generate(self.backbone, inputs, decoding, keep_beams=trace, **_draft(assistant))
+            made = generate(self.backbone, inputs, decoding, keep_beams=trace, **more)
         texts = [self.backbone.render(p, has_image=i is not None) for i, p in zip(images, prompts, strict=True)]
-        return self._read(made, texts, decoding, recorder)
+        return self._read(replace(made, milliseconds=made.milliseconds + before), texts, decoding, recorder)
 
     def _check(self, modes: frozenset[Mode], trace: bool) -> None:
         active = attached(self.backbone.model)

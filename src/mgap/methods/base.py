@@ -79,6 +79,7 @@ class Method(ABC):
     besides: ClassVar[str] = ""  # what else it costs, in a few words
     modes: ClassVar[frozenset[Mode]]  # what it accepts; anything else is refused before a token is made
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})  # named settings, where there are several
+    shares_prefill: ClassVar[bool] = False  # acts in the same way where the beginning of a row is in the cache already
 
     @classmethod
     def of(cls, **settings: Any) -> Method:

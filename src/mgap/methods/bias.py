@@ -76,6 +76,7 @@ class Bias(Method):
     seam: ClassVar[Seam] = Seam.HEAD
     forwards: ClassVar[float] = 1.0
     modes: ClassVar[frozenset[Mode]] = ALL_MODES
+    shares_prefill: ClassVar[bool] = True
 
     shift: float
     up: tuple[str, ...] = ("Yes", "yes")

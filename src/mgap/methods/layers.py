@@ -69,6 +69,7 @@ class LayersMethod(Method):
     seam: ClassVar[Seam] = Seam.LAYERS
     forwards: ClassVar[float] = 1.0
     modes: ClassVar[frozenset[Mode]] = ALL_MODES
+    shares_prefill: ClassVar[bool] = True
 
     @abstractmethod
     def early_layers(self, count: int, head: Head) -> tuple[int, ...]:

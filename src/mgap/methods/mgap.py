@@ -141,6 +141,7 @@ class MGAP(Method):
     seam: ClassVar[Seam] = Seam.HEAD
     forwards: ClassVar[float] = 1.0
     modes: ClassVar[frozenset[Mode]] = ALL_MODES
+    shares_prefill: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     prior: Subspace
