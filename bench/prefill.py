@@ -44,7 +44,11 @@ def one_by_one(model: mgap.Model, new: int) -> Way:
     def answer(picture: Image.Image, question: str) -> tuple[int, ...]:
         asked = [{"type": "image", "image": picture}, {"type": "text", "text": question}]
         inputs = processor.apply_chat_template(
-            [{"role": "user", "content": asked}], add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+            [{"role": "user", "content": asked}],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
         )
         with torch.no_grad():
             made = plain.generate(**inputs, do_sample=False, max_new_tokens=new)
@@ -83,9 +87,9 @@ def measure(ways: dict[str, Way], pictures: list[Image.Image], questions: list[s
 
 
 def table(found: dict[str, Any], sizes: list[int]) -> list[str]:
-    """Rows of a Markdown table: seconds in all, the median chunk and its quartiles, and how many times faster than one by one."""
+    """A Markdown table: seconds in all, the median chunk with its quartiles, and how many times faster than one by one."""
     lines = [
-        "| way | all, s | ms a question: median (quartiles) | faster than one by one: all (quartiles of chunks) | answers that differ |",
+        "| way | all, s | ms a question: median (quartiles) | times as fast: all (quartiles of chunks) | answers that differ |",
         "|---|---|---|---|---|",
     ]
     base, plain = found["spent"]["one by one"], found["told"]["one by one"]
@@ -129,9 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(given: argparse.Namespace) -> None:
     asked = list(islice(pope(given.split, TEST, math.ceil(given.questions / ASKED)), given.questions))
     drawn: dict[int, Image.Image] = {}
-    for n, question in enumerate(asked, start=1):
-        drawn.setdefault(question.scene.seed, render(question.scene))
-        print(f"\rdrawing: {n} of {len(asked)} questions", end="", file=sys.stderr, flush=True)
+    for scene in {question.scene.seed: question.scene for question in asked}.values():
+        drawn[scene.seed] = render(scene)
+        print(f"\rdrawing: {len(drawn)} of {math.ceil(len(asked) / ASKED)} pictures", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     pictures, questions = [drawn[q.scene.seed] for q in asked], [q.text for q in asked]
     chunk = 2 * given.batch_size

@@ -1,7 +1,9 @@
 """A picture that several rows share is read once, and every answer stays what it was."""
 
 import gc
+import runpy
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,6 +149,16 @@ def test_only_the_pictures_of_the_last_batch_are_held(model):
     assert begun.cache.layers[0].keys is not held, "generate must not write into what is held"
 
 
+def test_what_is_held_is_no_wider_than_its_pictures(model):
+    shared, decoding = SharedPrefill(model.backbone), Decoding()
+    shared.encode([A, B], [ASKED[2], ASKED[3]], decoding)
+    width = shared.held.cache.get_seq_length()
+    shared.encode([A], ASKED[:1], decoding)
+    narrow = shared.held.cache.get_seq_length()
+    assert narrow == len(shared.held.begins[0]) <= width
+    assert shared.held.cache.layers[0].keys.untyped_storage().nbytes() == shared.held.cache.layers[0].keys.nbytes
+
+
 def test_words_that_rows_share_are_not_read_again(model):
     shared, decoding = SharedPrefill(model.backbone), Decoding()
     alike = shared.encode([A, A], ["Is there a dog?", "Is there a cat?"], decoding)
@@ -159,7 +171,9 @@ def test_words_that_rows_share_are_not_read_again(model):
 def test_what_fills_up_a_row_is_masked_and_new_to_no_row(model):
     inputs = SharedPrefill(model.backbone).encode(*ROWS["mixed, in turns"], Decoding()).inputs
     own = model.backbone.encode(*ROWS["mixed, in turns"])
-    for ids, mask, plain, used in zip(*(part[key] for part in (inputs, own) for key in ("input_ids", "attention_mask")), strict=True):
+    for ids, mask, plain, used in zip(
+        *(part[key] for part in (inputs, own) for key in ("input_ids", "attention_mask")), strict=True
+    ):
         assert ids[mask.bool()].tolist() == plain[used.bool()].tolist()
         assert set(ids.tolist()) == set(ids[mask.bool()].tolist())
 
@@ -212,7 +226,8 @@ def test_the_trace_is_the_same(model, prior, name, options):
 
 
 @pytest.mark.parametrize(
-    ("options", "mode"), [({"static_cache": True}, "static"), ({"compile": True}, "compile"), ({"prompt_lookup": 2}, "assisted")]
+    ("options", "mode"),
+    [({"static_cache": True}, "static"), ({"compile": True}, "compile"), ({"prompt_lookup": 2}, "assisted")],
 )
 def test_modes_that_cannot_go_on_from_a_cache_are_refused(model, options, mode):
     with pytest.raises(UnsupportedDecoding, match=mode):
@@ -248,7 +263,8 @@ def test_an_error_on_the_way_leaves_nothing_behind(model, prior, tmp_path):
 
 
 def test_a_template_with_the_prompt_before_the_picture_is_refused(model, monkeypatch):
-    backwards = "{% for part in messages[0]['content'] | reverse %}{{ part['text'] if part['type'] == 'text' else PICTURE }}{% endfor %}!"
+    parts = "{% for part in messages[0]['content'] | reverse %}{{ part['text'] if part['type'] == 'text' else PICTURE }}"
+    backwards = parts + "{% endfor %}!"
     picture = model.backbone.tokenizer.decode([model.backbone.image_token_id])
     monkeypatch.setattr(model.backbone.processor, "chat_template", backwards.replace("PICTURE", repr(picture)))
     assert "before the picture" in can_share(model)
@@ -312,3 +328,16 @@ def test_the_pocket_models_answer_alike(name):
     own, shared = (tokens(model, rows, batch_size=8, max_new_tokens=16, prefill=prefill) for prefill in ("own", "shared"))
     assert shared == own
     assert len({told[0][0] for told in own}) == 2, "both yes and no are said"
+
+
+def test_the_benchmark_measures_all_three_ways_and_finds_the_same_answers(capsys):
+    script = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "prefill.py"))
+    script["main"](["--questions", "9", "--batch-size", "4", "--threads", "1", "--max-new-tokens", "4"])
+    out, err = capsys.readouterr()
+    assert "9 questions about 2 pictures" in out
+    for precision in ("bfloat16", "float32"):
+        assert f"\n{precision}\n" in out
+        assert f"{precision}: 9 of 9 questions" in err
+    rows = [line.split(" | ") for line in out.splitlines() if line.startswith(("| one by one", "| own", "| shared"))]
+    assert [row[0].strip("| ") for row in rows] == 2 * ["one by one", "own", "shared"]
+    assert {row[-1].strip("| ") for row in rows[3:]} == {"0 of 9"}, "in float32 every answer is the same"

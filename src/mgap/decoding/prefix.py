@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import takewhile
-from os.path import commonprefix
 from typing import Any
 
 import torch
@@ -57,7 +56,9 @@ def can_share(model: Any, method: Method | None = None) -> str:
     if backbone.processor is None:
         return f"{name} was given without its processor, so that prompts cannot be told apart from pictures"
     if kind not in FAMILIES:
-        return f"{name}: {kind} has not been checked to answer alike with a shared prefill; checked: {', '.join(sorted(FAMILIES))}"
+        return (
+            f"{name}: {kind} has not been checked to answer alike with a shared prefill; checked: {', '.join(sorted(FAMILIES))}"
+        )
     kernel = backbone.config.get_text_config()._attn_implementation
     if kernel not in KERNELS:
         return f"{name}: {kernel} attention has not been checked with a shared prefill; load it with attention='sdpa'"
@@ -74,8 +75,8 @@ def refuse_unshared(backbone: Backbone, modes: frozenset[Mode]) -> None:
     refused = sorted(mode.value for mode in modes - MODES)
     if refused:
         raise UnsupportedDecoding(f'prefill="shared" does not work with {", ".join(refused)} decoding: leave it, or use "own"')
-    methods = [attachment.method for attachment in attached(backbone.model)] or [None]
-    for method in methods:
+    on: list[Method | None] = [attachment.method for attachment in attached(backbone.model)]
+    for method in on or [None]:
         if reason := can_share(backbone, method):
             raise UnsupportedDecoding(f'{reason}: use prefill="own"')
 
@@ -90,14 +91,14 @@ class Held:
     following: Tensor  # [..., pictures, 1]: the position after each beginning
 
     def select(self, keys: list[Key]) -> Held:
+        """Some of them, no more padded than they need."""
         places = list(self.blocks)
         chosen = [places.index(key) for key in keys]
-        return Held(
-            {key: self.blocks[key] for key in keys},
-            [self.begins[n] for n in chosen],
-            repeat(self.cache, chosen),
-            self.following[..., chosen, :],
-        )
+        begins = [self.begins[n] for n in chosen]
+        cache, length = _alias(self.cache), max(map(len, begins))
+        for layer in cache.layers:
+            layer.keys, layer.values = layer.keys[..., -length:, :], layer.values[..., -length:, :]
+        return Held({key: self.blocks[key] for key in keys}, begins, repeat(cache, chosen), self.following[..., chosen, :])
 
     def join(self, other: Held) -> Held:
         """Both, left padded to one length."""
@@ -120,11 +121,11 @@ class Continued:
 
 
 class SharedPrefill:
-    """Encodes batch after batch of rows that share pictures; pictures are opened, prepared and read once a batch."""
+    """Encodes batch after batch of rows that share pictures; a picture is opened, prepared and read once a batch."""
 
     def __init__(self, backbone: Backbone) -> None:
-        self.backbone, self.held = backbone, None
-        self.held: Held | None = None
+        self.backbone = backbone
+        self.held: Held | None = None  # of the last batch
         tokenizer = backbone.tokenizer
         self.special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
 
@@ -136,28 +137,35 @@ class SharedPrefill:
         pictures, shown = _distinct(images)
         around = [_around_picture(self.backbone, text) for text in texts]
         keys: list[Key] = [(name, tuple(before)) for name, (before, _) in zip(shown, around, strict=True)]
-        kept = [] if self.held is None else [key for key in self.held.blocks if key in keys]
-        self.held = self.held.select(kept) if self.held is not None and kept else None
-        new = {key: keys.index(key) for key in keys if key not in kept}  # and the first row of each
+        held, self.held = self._kept(keys), None
+        blocks = {} if held is None else dict(held.blocks)
+        new = {key: keys.index(key) for key in keys if key not in blocks}  # and the first row of each
         encoded: Inputs = {}
-        blocks = {} if self.held is None else dict(self.held.blocks)
         if new:
             firsts = list(new.values())
             encoded = self.backbone.encode_rendered([pictures[shown[n]] for n in firsts], [texts[n] for n in firsts])
-            found = [self._block(row, *around[n]) for row, n in zip(split_rows(encoded), firsts, strict=True)]
-            blocks.update(zip(new, found, strict=True))
+            expanded = zip(new, split_rows(encoded), firsts, strict=True)
+            blocks.update({key: self._block(row, *around[n]) for key, row, n in expanded})
         rows = [before + blocks[key] + after for key, (before, after) in zip(keys, around, strict=True)]
         started = time.perf_counter()
         if new:
-            fresh = self._read(encoded, {key: [row for row, of in zip(rows, keys, strict=True) if of == key] for key in new}, blocks)
-            self.held = fresh if self.held is None else self.held.join(fresh)
+            by_key = {key: [row for row, of in zip(rows, keys, strict=True) if of == key] for key in new}
+            fresh = self._read(encoded, by_key, blocks)
+            held = fresh if held is None else held.join(fresh)
         elapsed = 1000 * (time.perf_counter() - started)
-        assert self.held is not None
-        places = {key: n for n, key in enumerate(self.held.blocks)}
-        which = [places[key] for key in keys]
+        if held is None:
+            raise PromptError("there is no row to encode: give at least one picture and prompt")
+        self.held = held
+        places = list(held.blocks)
+        which = [places.index(key) for key in keys]
         times = max(decoding.num_beams, decoding.num_return_sequences)  # generate repeats rows, but not a cache
-        cache = repeat(self.held.cache, [n for n in which for _ in range(times)])
-        return Continued(self._go_on(rows, which), cache, elapsed)
+        cache = repeat(held.cache, [n for n in which for _ in range(times)])
+        return Continued(self._go_on(held, rows, which), cache, elapsed)
+
+    def _kept(self, keys: list[Key]) -> Held | None:
+        """Those of the last batch's beginnings that this one goes on with."""
+        kept = [] if self.held is None else [key for key in self.held.blocks if key in keys]
+        return self.held.select(kept) if self.held is not None and kept else None
 
     def _block(self, ids: Ids, before: Ids, after: Ids) -> Ids:
         """What the processor made of the placeholder between `before` and `after`."""
@@ -187,12 +195,11 @@ class SharedPrefill:
             )
         return Held({key: blocks[key] for key in rows}, [ids[:-1] for ids in begins], cache, positions[..., -1:])
 
-    def _go_on(self, rows: list[Ids], which: list[int]) -> Inputs:
-        """Rows [B, T] behind their beginnings. What fills them up is masked, and says nothing that the row does not say."""
-        assert self.held is not None
-        begins = [self.held.begins[n] for n in which]
+    def _go_on(self, held: Held, rows: list[Ids], which: list[int]) -> Inputs:
+        """Rows [B, T] behind their beginnings. What fills them up is masked, and repeats a token that the row has anyway."""
+        begins = [held.begins[n] for n in which]
         shared = [min(_common([begin, row]), len(row) - 1) for begin, row in zip(begins, rows, strict=True)]
-        front = self.held.cache.get_seq_length()
+        front = held.cache.get_seq_length()
         length = max(len(row) - known for row, known in zip(rows, shared, strict=True))
         ids, mask, steps = [], [], []
         for row, begin, known in zip(rows, begins, shared, strict=True):
@@ -203,7 +210,7 @@ class SharedPrefill:
             mask.append([0] * start + [1] * known + [0] * (over + gap) + [1] * rest)
             steps.append([0] * gap + [n - over for n in range(rest)])
         device = self.backbone.device
-        positions = self.held.following[..., which, :] + torch.tensor(steps, device=device)  # [..., B, length]
+        positions = held.following[..., which, :] + torch.tensor(steps, device=device)  # [..., B, length]
         return {
             "input_ids": torch.tensor(ids, device=device),
             "attention_mask": torch.tensor(mask, device=device),
@@ -231,7 +238,8 @@ def _widen(states: Tensor, length: int) -> Tensor:
 
 def _common(rows: list[Ids]) -> int:
     """How many tokens the rows begin with alike."""
-    return len(commonprefix(rows))
+    ends = zip(min(rows), max(rows), strict=False)  # of sorted rows the first and the last differ first
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ends))
 
 
 def _distinct(images: Sequence[ImageSource | None]) -> tuple[dict[bytes, Image.Image], list[bytes]]:
