@@ -7,7 +7,7 @@ docs/benchmarks/chair.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from mgap.scoring.language.forms import plurals, verb_forms
 from mgap.scoring.language.tokens import tokens
@@ -29,9 +29,9 @@ class Builtin:
 
     name = "builtin"
 
-    def __init__(self, words: Collection[str]) -> None:
+    def __init__(self, words: Collection[str], forms: Mapping[str, str]) -> None:
         self._words = {part for word in words for part in word.split()}
-        self._plurals, self._verbs = plurals(self._words), verb_forms(self._words)
+        self._plurals, self._verbs = {**plurals(self._words), **forms}, verb_forms(self._words)
 
     def lemmas(self, text: str) -> list[str]:
         found = ["", *tokens(text.lower()), ""]

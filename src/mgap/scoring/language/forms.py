@@ -1,7 +1,6 @@
 """Forms of English words: plurals and, for things that are also something to do, the verb's forms.
 
-It is what a lemmatiser with a dictionary makes of a form, as in the published scorers: `seated` is a form of `seat`, and
-`men`, which dictionaries list as a word of its own, is none of `man`.
+They are what a lemmatiser with a dictionary makes of them, as in the published scorers: `seated` is a form of `seat`.
 """
 
 from __future__ import annotations
@@ -10,9 +9,6 @@ import re
 from collections.abc import Iterable
 
 from mgap.data.objects import plural
-
-# Plurals that stay as they are: a word of its own in WordNet, or the plural of a shorter one (vas), or seldom tagged as one.
-_OWN_WORDS = {"men", "people", "vases", "geese"}
 
 # Plurals that no rule gives; each is that of its word, whichever words are looked for.
 _IRREGULAR = {
@@ -37,8 +33,7 @@ def plurals(words: Iterable[str]) -> dict[str, str]:
     """From a plural to its word."""
     ordered = sorted(words)
     careless = {f"{word}s": word for word in ordered}  # childs
-    forms = {**careless, **{plural(word): word for word in ordered}, **_IRREGULAR}
-    return {form: word for form, word in forms.items() if form not in _OWN_WORDS}
+    return {**careless, **{plural(word): word for word in ordered}, **_IRREGULAR}
 
 
 def verb_forms(words: Iterable[str]) -> dict[str, str]:
