@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from mgap.data.lexicon import Lexicon
 from mgap.errors import BenchmarkError, SettingError
 from mgap.scoring.language import find_language
@@ -107,11 +109,19 @@ def cut_words(text: str, words: int) -> str:
     return " ".join(text.split()[:words])
 
 
+def mean_words(texts: Collection[str]) -> float:
+    return sum(len(text.split()) for text in texts) / len(texts) if texts else 0.0
+
+
 def matching_cut(texts: Collection[str], words: float) -> int:
-    """After how many words to cut these texts, so that they are on average as near as can be to so many words long."""
-    lengths = [len(text.split()) for text in texts]
-    means = {cut: sum(min(length, cut) for length in lengths) / len(lengths) for cut in range(1, max(lengths, default=1) + 1)}
-    return min(means, key=lambda cut: abs(means[cut] - words)) if lengths else 1
+    """After how many words to cut these texts, so that they are on average as near as can be to so many words long.
+
+    For a baseline that writes more than the method it is compared with; texts that are shorter as it is stay whole.
+    """
+    lengths = np.array([len(text.split()) for text in texts])
+    cuts = np.arange(1, lengths.max(initial=1) + 1)
+    means = np.minimum(lengths, cuts[:, None]).mean(1) if len(lengths) else cuts
+    return int(cuts[np.abs(means - words).argmin()])
 
 
 def by_length(

@@ -1,0 +1,122 @@
+"""`mgap score chair`: CHAIR's figures from a file of captions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mgap.errors import SettingError
+
+if TYPE_CHECKING:
+    from mgap.scoring.stats import Rate
+    from mgap.scoring.tally import Tally
+
+_PUBLISHED = {"CHAIRs": "CHAIRs", "CHAIRi": "CHAIRi", "recall": "Recall", "precision": "Precision", "f1": "F1", "length": "Len"}
+
+
+def chair(
+    captions: Annotated[str, typer.Option(help="JSON lines, or an array, with image_id and caption.")],
+    data: Annotated[
+        str, typer.Option(help="Folder with chair/gt_val2014.json, or with COCO's instances_*.json and captions_*.json.")
+    ],
+    language: Annotated[
+        str,
+        typer.Option(
+            help="nltk, as published, from the folder's tables if it has them, else with NLTK's own data; or builtin."
+        ),
+    ] = "nltk",
+    cut: Annotated[int | None, typer.Option(help="Score the first so many words of each caption.")] = None,
+    match: Annotated[
+        str | None, typer.Option(help="Cut so that captions are on average as long as those of this file.")
+    ] = None,
+    lengths: Annotated[bool, typer.Option("--lengths", help="Also cut after 25, 40, 50, 60 and 80 words.")] = False,
+    id_key: Annotated[str, typer.Option(help="What the file calls the image's id.")] = "image_id",
+    caption_key: Annotated[str, typer.Option(help="What the file calls the caption.")] = "caption",
+    per_caption: Annotated[str | None, typer.Option(help="Also write what was found in each caption, as JSON lines.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, with all decimals; Len is a hundredth of it there.")
+    ] = False,
+) -> None:
+    """Score captions of COCO's pictures as the published scorers do, without a model; every score names its language.
+
+    Example: mgap score chair --captions captions.jsonl --data DIR --language builtin
+    """
+    from mgap.data.chair import read_captions, read_lexicon
+    from mgap.data.chair_truth import find_truth
+    from mgap.reports.folder import check_folder, write_files
+    from mgap.scoring.chair import ChairScorer, by_length, cut_words, matching_cut, mean_words, tally_mentions
+    from mgap.scoring.language.published import has_tables
+    from mgap.types import Sample
+
+    if (cut is not None) + (match is not None) + lengths > 1:
+        raise SettingError("--cut, --match and --lengths each say where to cut: give one of them")
+    if cut is not None and cut < 1:
+        raise SettingError(f"--cut {cut}: keep at least 1 word")
+    if per_caption is not None:
+        check_folder(Path(per_caption).parent, (Path(per_caption).name,))
+    told = read_captions(captions, id_key, caption_key)
+    if match is not None:
+        longest = mean_words([text for _, text in read_captions(match, id_key, caption_key)])
+        cut = matching_cut([text for _, text in told], longest)
+    if cut is not None:
+        told = [(i, cut_words(text, cut)) for i, text in told]
+    tables = data if language == "nltk" and has_tables(data) else None
+    scorer = ChairScorer(read_lexicon(data), language, tables)
+    truths = find_truth(data, scorer.lexicon, scorer.finder.classes).of([i for i, _ in told])
+    samples = [Sample(str(number), str(i), "", "captions", truths[i]) for number, (i, _) in enumerate(told)]
+    found = [scorer.mentions(text) for _, text in told]
+    if per_caption is not None:
+        rows = ({"image_id": i, **m.to_json(truths[i])} for (i, _), m in zip(told, found, strict=True))
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        write_files(Path(per_caption).parent, {Path(per_caption).name: lines})
+    tally = tally_mentions(samples, found)
+    texts = {sample.id: text for sample, (_, text) in zip(samples, told, strict=True)}
+    table = by_length(scorer, samples, texts) if lengths else {}
+    rates = tally.rates()
+    if as_json:
+        print(json.dumps(_json(scorer.settings(), cut, tally, rates, table), indent=1))
+        return
+    print(f"{len(told):,} captions{'' if cut is None else f', the first {cut} words of each'}; language {language}")
+    for name, rate in rates.items():
+        print(f"{_PUBLISHED[name]:<10} {_shown(name, rate)}{'' if rate.of else '  (0 out of 0)'}")
+    if table:
+        print(f"\n{'words':<6}" + "".join(f"{name:>11}" for name in _PUBLISHED.values()))
+    for words, row in table.items():
+        print(f"{words or 'all':<6}" + "".join(f"{_scale(name) * rate.value:>11.1f}" for name, rate in row.items()))
+
+
+def _json(
+    settings: dict[str, Any], cut: int | None, tally: Tally, rates: dict[str, Rate], table: dict[int | None, dict[str, Rate]]
+) -> dict[str, Any]:
+    """With the keys of the published scorers: fractions, and a length that is to be printed times a hundred as they are."""
+    from mgap.scoring.chair import COLUMNS
+
+    return {
+        **settings,
+        "cut": cut,
+        "overall": _overall(rates),
+        "counts": {name: int(count) for name, count in zip(COLUMNS, tally.counts.sum(0), strict=True)},
+        "intervals": {_PUBLISHED[name]: [rate.low * _unit(name), rate.high * _unit(name)] for name, rate in rates.items()},
+        "undefined": [_PUBLISHED[name] for name, rate in rates.items() if rate.of == 0],
+        **({"lengths": {str(words or "all"): _overall(row) for words, row in table.items()}} if table else {}),
+    }
+
+
+def _overall(rates: dict[str, Rate]) -> dict[str, float]:
+    return {_PUBLISHED[name]: rate.value * _unit(name) for name, rate in rates.items()}
+
+
+def _unit(name: str) -> float:
+    return 0.01 if name == "length" else 1.0
+
+
+def _scale(name: str) -> float:
+    return 1.0 if name == "length" else 100.0
+
+
+def _shown(name: str, rate: Rate) -> str:
+    value, low, high = (_scale(name) * part for part in (rate.value, rate.low, rate.high))
+    return f"{value:>6.2f}  [{low:.2f}, {high:.2f}]{' tokens' if name == 'length' else ''}"
