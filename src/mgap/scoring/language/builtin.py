@@ -38,9 +38,11 @@ class Builtin:
         return [self._lemma(*found[place - 1 : place + 2]) for place in range(1, len(found) - 1)]
 
     def nouns(self, text: str) -> list[str]:
+        """Of the words that are looked for."""
         found = ["", *tokens(text), ""]
         places = (place for place in range(1, len(found) - 1) if _is_noun(*found[place - 1 : place + 2]))
-        return [self._plurals.get(found[place], found[place]) for place in places]
+        lemmas = (self._plurals.get(found[place], found[place]) for place in places)
+        return [lemma for lemma in lemmas if lemma in self._words]
 
     def _lemma(self, before: str, token: str, after: str) -> str:
         if token in self._plurals:
