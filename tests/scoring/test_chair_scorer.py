@@ -156,6 +156,11 @@ def test_other_things_are_found_by_their_names_and_plurals():
     assert found.nodes == ("person", "wine glass", "vase", "vase", "sports ball")
 
 
+def test_names_of_other_things_are_found_in_any_case():
+    found = ChairScorer.of({"synonyms": {"TV": "telly", "Wine Glass": ["goblet"]}}).mentions("TVs, tellies and a wine glass")
+    assert found.nodes == ("TV", "TV", "Wine Glass")
+
+
 def test_every_thing_of_the_pocket_world_is_found_as_the_pocket_world_finds_it():
     from mgap.pocket import language
     from mgap.pocket.benchmark import TEST, scenes

@@ -44,16 +44,18 @@ class Lexicon:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Lexicon:
-        """Of a benchmark; COCO's where it has none. Without double_words, names of two words are put together."""
+        """Of a benchmark; COCO's where it has none. Without double_words, names of two words are put together in any case."""
         if not data:
             return cls.coco()
         try:
-            synonyms = {str(name): tuple(map(str, words)) for name, words in data["synonyms"].items()}
-            pairs = data.get("double_words")
-            return cls(synonyms, _own_pairs(synonyms) if pairs is None else dict(pairs), dict(data.get("forms", {})))
+            synonyms = {str(name): _listed(words) for name, words in data["synonyms"].items()}
+            if data.get("double_words") is None:
+                synonyms = {name: tuple(word.lower() for word in (*words, name)) for name, words in synonyms.items()}
+                return cls(synonyms, _own_pairs(synonyms), dict(data.get("forms", {})))
+            return cls(synonyms, dict(data["double_words"]), dict(data.get("forms", {})))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BenchmarkError(
-                f"a lexicon of captions has synonyms, by class, and may have double_words ({error!r})"
+                f"a lexicon of captions has synonyms by class, and may have double_words ({error!r})"
             ) from None
 
     @classmethod
@@ -96,8 +98,12 @@ class Lexicon:
         return asdict(self)
 
 
+def _listed(words: Any) -> tuple[str, ...]:
+    return (words,) if isinstance(words, str) else tuple(map(str, words))
+
+
 def _own_pairs(synonyms: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    names = [word for name, words in synonyms.items() for word in (name, *words) if " " in word]
+    names = [word for words in synonyms.values() for word in words if " " in word]
     if long := [name for name in names if len(name.split()) > 2]:
         raise BenchmarkError(f"{long[0]!r}: words are put together in pairs; name things by one or two words")
     return {name: name for name in names}
