@@ -83,6 +83,11 @@ def test_tokens_keep_every_letter_in_its_order(text):
     assert all(token and not any(c.isspace() for c in token) for token in tokens(text))
 
 
+def test_a_very_long_text_is_split_in_time_that_grows_with_its_length():
+    text = 'a "dog" 1. (x) ' * 5_000  # no sentence ends in it
+    assert len(tokens(text)) == 8 * 5_000
+
+
 @given(st.text(max_size=80))
 def test_builtin_takes_any_text(text):
     language = find_language("builtin", words=WORDS)

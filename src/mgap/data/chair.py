@@ -130,4 +130,6 @@ def _read_ids(path: Path) -> list[int]:
 
 
 def _place(data: Path) -> Path:
+    if not data.is_dir():
+        raise BenchmarkError(f"{data}: no such folder of CHAIR's files; name the one that holds the ground truth")
     return data / "chair" if (data / "chair").is_dir() else data

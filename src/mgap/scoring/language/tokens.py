@@ -10,10 +10,8 @@ import re
 from collections.abc import Iterator
 
 _END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]}\u201d\u2019]))\s+")
-_SHORTENED = re.compile(r"(?:.*[^\w.])?(?:[^\W\d_](?:\.[^\W\d_])*|[\d-]*\d)\.\W?", re.DOTALL)  # ends in an initial or a number
-_STOP = re.compile(
-    r"(?s)(.*[^.])\.([\])}>\"'\u00bb\u201d\u2019 ]*)"
-)  # what comes before a final full stop, and what closes after it
+_SHORTENED = re.compile(r"(?:.*[^\w.])?(?:[^\W\d_](?:\.[^\W\d_])*|[\d-]*\d)\.\W?")  # an initial or a number with a full stop
+_STOP = re.compile(r"(?s)(.*[^.])\.([\])}>\"'\u00bb\u201d\u2019 ]*)")  # before a final full stop, and what closes after it
 _ALONE = r";@#$%&?!*()\[\]{}<>\u00ab\u00bb\u2018\u2019\u201c\u201d\u201e\u2012-\u2015"  # each a token of its own
 _PIECE = re.compile(
     rf"""
@@ -34,7 +32,7 @@ def sentences(text: str) -> list[str]:
     """
     found: list[str] = []
     for part in _END.split(text.strip()):
-        if found and _SHORTENED.fullmatch(found[-1]):
+        if found and _SHORTENED.fullmatch(found[-1].rsplit(maxsplit=1)[-1]):
             found[-1] += f" {part}"
         else:
             found.append(part)
@@ -56,7 +54,7 @@ def tokens(text: str) -> list[str]:
 def _split(text: str, *, opens: bool = True) -> Iterator[str]:
     """`opens`: a double quote at the start opens what follows; one after a space or a bracket always does."""
     for match in _PIECE.finditer(text):
-        piece, before = match.group(), text[: match.start()][-1:]
+        piece, before = match.group(), text[max(match.start() - 1, 0) : match.start()]
         if piece in ('"', "''"):
             yield "``" if (before in " \n\t([{<" if before else opens and piece == '"') else "''"
         elif piece[0].isalnum() or piece[0] == "'":
