@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.head import Head
 from mgap.errors import SettingError
 from mgap.types import Mode
 
@@ -80,6 +81,9 @@ class Method(ABC):
     modes: ClassVar[frozenset[Mode]]  # what it accepts; anything else is refused before a token is made
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})  # named settings, where there are several
     shares_prefill: ClassVar[bool] = False  # acts in the same way where the beginning of a row is in the cache already
+    moved_by: ClassVar[str] = (
+        ""  # what moves the state it decodes from: a setting, or a number of its own; "": there is no one state
+    )
 
     @classmethod
     def of(cls, **settings: Any) -> Method:
@@ -104,6 +108,23 @@ class Method(ABC):
     @abstractmethod
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         """Hook into the model, or raise; leaves nothing behind when it raises."""
+
+    def effective_states(self, head: Head, h: Tensor, branch: Tensor | None, strength: float) -> Tensor:  # noqa: ARG002
+        """The head inputs [B, d] that would make the plain model predict what this method decodes from at a strength.
+
+        `h` [B, d] is what the head reads of the main rows, `branch` what it reads of a second branch's; float32 or wider. The
+        strength stands for what `moved_by` names. That a method drops unlikely tokens afterwards is another matter.
+        """
+        raise SettingError(self._stateless)
+
+    def require_state(self) -> None:
+        """Refuse settings under which no one head input, moved by one number, says what is decoded from."""
+        if not self.moved_by:
+            raise SettingError(self._stateless)
+
+    @property
+    def _stateless(self) -> str:
+        return f"{self.name} does not decode from one state of the head's input that one strength moves: leave {self.name} out"
 
 
 def check_strength(name: str, value: float) -> float:

@@ -29,6 +29,7 @@ class Blind(BranchMethod):
 
     name: ClassVar[str] = "blind"
     summary: ClassVar[str] = "contrast with the answer to a null image"
+    moved_by: ClassVar[str] = "rho"
 
     rho: float = 1.0
     beta: float = 0.0
@@ -52,3 +53,6 @@ class Blind(BranchMethod):
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         scores = main - self.rho * branch if self.form == "subtract" else main + self.rho * (main - branch)
         return plausible(scores, main, self.beta), {"distance": distance(main, branch)}
+
+    def mixture(self, strength: float) -> tuple[float, float]:
+        return (1.0, -strength) if self.form == "subtract" else super().mixture(strength)

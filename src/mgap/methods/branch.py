@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.head import Head
 from mgap.errors import PromptError
 from mgap.methods.base import Method, Removable, Seam, Tap, check_choice
 from mgap.methods.pairing import Inputs, Kept, Pairing
@@ -74,6 +75,18 @@ class BranchMethod(Method):
         """
         (branch,) = branches
         return self.combine(main, branch, step)
+
+    def mixture(self, strength: float) -> tuple[float, float]:
+        """How much of the main prediction and of the branch's is in the scores, at a strength; for methods that have one."""
+        return 1 + strength, -strength
+
+    def effective_states(self, head: Head, h: Tensor, branch: Tensor | None, strength: float) -> Tensor:
+        """The head is linear: contrasting two predictions is decoding from h + strength (h - h_branch)."""
+        self.require_state()
+        if branch is None:
+            return super().effective_states(head, h, branch, strength)
+        main, other = self.mixture(strength)
+        return main * h + other * branch
 
 
 def contrast(main: Tensor, branch: Tensor, alpha: float | Tensor, beta: float) -> Tensor:

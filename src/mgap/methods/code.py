@@ -57,6 +57,7 @@ class CODE(BranchMethod):
     name: ClassVar[str] = "code"
     summary: ClassVar[str] = "contrast with an answer from the model's own description"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    moved_by: ClassVar[str] = "weight"  # a, for every token alike
 
     k: float | None = None
     prompt: str | None = None

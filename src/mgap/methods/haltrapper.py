@@ -53,6 +53,7 @@ class HalTrapper(BranchMethod):
     name: ClassVar[str] = "haltrapper"
     summary: ClassVar[str] = "contrast with a prompt that names what the model tends to make up"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    moved_by: ClassVar[str] = "alpha"
 
     alpha: float = 1.0
     beta: float = 0.1
@@ -141,6 +142,9 @@ class HalTrapper(BranchMethod):
         if self.form == "augmentive":
             return plausible(main + self.alpha * branch, main, self.beta), values
         return contrast(main, branch, self.alpha, self.beta), values
+
+    def mixture(self, strength: float) -> tuple[float, float]:
+        return (1.0, strength) if self.form == "augmentive" else super().mixture(strength)
 
     def _repeated(self, words: Sequence[str]) -> list[str]:
         return [word for word in words for _ in range(self.repeats)]

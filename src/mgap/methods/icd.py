@@ -51,6 +51,7 @@ class ICD(BranchMethod):
     summary: ClassVar[str] = (
         "contrast with the answer under a disturbing instruction (with_vcd: and a noised picture, 3 forwards)"
     )
+    moved_by: ClassVar[str] = "alpha"
 
     alpha: float = 1.0
     beta: float = 0.1
@@ -123,6 +124,13 @@ class ICD(BranchMethod):
         disturbed, noised = branches
         (scores, values), (more, seen) = self.combine(main, disturbed, step), self.vcd.combine(main, noised, step)
         return scores + more, {**values, "distance_vcd": seen["distance"]}
+
+    def mixture(self, strength: float) -> tuple[float, float]:
+        return (1.0, -strength) if self.form == "subtract" else super().mixture(strength)
+
+    def require_state(self) -> None:
+        if self.with_vcd:
+            raise SettingError("icd with_vcd adds two contrasts: no one strength moves its state; measure icd and vcd apart")
 
     def _edit(self, backbone: Backbone) -> Edit:
         if self.placement == "system":

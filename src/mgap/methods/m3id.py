@@ -44,6 +44,7 @@ class M3ID(BranchMethod):
 
     name: ClassVar[str] = "m3id"
     summary: ClassVar[str] = "contrast with a text-only branch, more and more along the answer"
+    moved_by: ClassVar[str] = "weight"  # exp(lam t) - 1
 
     lam: float = 0.02
     beta: float = 0.1

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -107,8 +107,7 @@ class Correction:
             return output
         h = args[0].to(self.basis)  # [B, T, d], to the head's device and float32
         logits = output.to(self.basis.dtype)  # [B, T, vocab]
-        coeff, norm = h @ self.basis, torch.linalg.vector_norm(h, dim=-1)  # [B, T, K], [B, T]
-        gate = gate_of(norm, coeff, entropy_of(self.head.post(logits), s.epsilon), s)
+        coeff, norm, gate = self.read(h, logits)
         if s.alpha == 0:
             corrected = output  # to the bit
         elif self.table is not None:
@@ -119,6 +118,18 @@ class Correction:
             post = self.head.post
             listener(Observation(gate._asdict(), post(logits), post(corrected.to(logits.dtype))))
         return corrected
+
+    def read(self, h: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Gate]:
+        """c [..., K], |h| [...] and the gate of a state [..., d] and the head's output for it [..., vocab]."""
+        coeff, norm = h @ self.basis, torch.linalg.vector_norm(h, dim=-1)
+        return coeff, norm, gate_of(norm, coeff, entropy_of(self.head.post(logits), self.settings.epsilon), self.settings)
+
+    def cut(self, h: Tensor) -> Tensor:
+        """h_cut [..., d] itself; decoding needs its logits only."""
+        h = h.to(self.basis)
+        with torch.no_grad():
+            coeff, norm, gate = self.read(h, self.head.product(h).to(self.basis.dtype))
+        return cut_state(h, self.basis, coeff, gate, norm, self.settings)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -143,6 +154,7 @@ class MGAP(Method):
     modes: ClassVar[frozenset[Mode]] = ALL_MODES
     shares_prefill: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    moved_by: ClassVar[str] = "alpha"
 
     prior: Subspace
     alpha: float | None = None
@@ -185,3 +197,6 @@ class MGAP(Method):
         head = backbone.probe_head()
         correction = Correction(self.subspace.basis, head, self.settings, tap)
         return head.module.register_forward_hook(on_main_rows(correction, lanes_of(backbone.model)))
+
+    def effective_states(self, head: Head, h: Tensor, branch: Tensor | None, strength: float) -> Tensor:  # noqa: ARG002
+        return Correction(self.subspace.basis, head, replace(self.settings, alpha=strength), Tap()).cut(h)

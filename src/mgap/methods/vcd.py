@@ -46,6 +46,7 @@ class VCD(BranchMethod):
 
     name: ClassVar[str] = "vcd"
     summary: ClassVar[str] = "contrast with the same picture drowned in noise"
+    moved_by: ClassVar[str] = "alpha"
 
     alpha: float = 1.0
     beta: float = 0.1

@@ -1,0 +1,134 @@
+"""Measure departures (paper, sections 3.2 and 5.4) as a run does: a bank first, then distances, method by method.
+
+bank, judged = set_aside(samples, share=0.5)                 # or the bank from scenes of its own
+manifold = prepare(model, bank, picture, folder)             # collected once, then read again
+worker = DepartureWorker(model, picture, manifold, build)    # build: an arm's method, None for vanilla
+plan["departure"] = {**manifold.to_json(), "strengths": [...]}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import lru_cache
+from os import PathLike
+from pathlib import Path
+
+from mgap.data.images import ImageSource, open_image
+from mgap.decoding.attach import attached
+from mgap.decoding.effective import FirstStates, first_states
+from mgap.decoding.model import Model
+from mgap.errors import RunError, SettingError
+from mgap.methods.base import Method, check_share, check_strength
+from mgap.reports.records import Arm, Record
+from mgap.run.worker import Work
+from mgap.states.bank import Bank
+from mgap.states.departure import Manifold
+from mgap.types import Sample
+
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # the paper's
+BANK = "bank.json"
+
+Picture = Callable[[str], ImageSource]  # as a benchmark has it
+
+
+def set_aside(samples: Sequence[Sample], share: float = 0.5, seed: int = 0) -> tuple[list[Sample], list[Sample]]:
+    """Samples for the bank and samples to judge; a picture is in one of them, and this share of the pictures in the first."""
+    check_share("share", share)
+    pictures = list(dict.fromkeys(sample.image for sample in samples))
+    count = round(share * len(pictures))
+    if not 0 < count < len(pictures):
+        raise SettingError(f"share={share} of {len(pictures)} pictures leaves none for the bank or none to judge: give another")
+    chosen = set(random.Random(seed).sample(pictures, count))
+    return [s for s in samples if s.image in chosen], [s for s in samples if s.image not in chosen]
+
+
+def prepare(
+    model: Model,
+    rows: Sequence[Sample],
+    picture: Picture,
+    folder: str | PathLike[str],
+    *,
+    k: int = 10,
+    delta: float = 0.05,
+    metric: str = "euclidean",
+    batch_size: int = 8,
+    progress: Callable[[int], None] | None = None,
+) -> Manifold:
+    """The bank of these rows, collected into the folder, or read from there if it is of the same rows; and its threshold."""
+    if active := attached(model.backbone.model):
+        raise SettingError(f"{active[0].method.name} is attached to this model: a bank is of plain decoding; detach it")
+    asked = hashlib.sha256("".join(json.dumps([s.id, s.image, s.prompt]) + "\n" for s in rows).encode()).hexdigest()
+    if (Path(folder) / BANK).is_file():
+        bank = Bank.load(folder)
+        bank.require(model.backbone)
+        if bank.origin.get("rows_sha256") != asked:
+            raise RunError(f"{folder}: its bank is of other rows than those asked for now; name another folder, or remove it")
+    else:
+        opened = lru_cache(maxsize=1)(picture)  # questions about one picture stand together
+        images, prompts = (opened(s.image) for s in rows), [s.prompt for s in rows]
+        bank = Bank.collect(model, images, prompts, batch_size=batch_size, progress=progress)
+        bank = replace(bank, origin={**bank.origin, "rows_sha256": asked})
+        bank.save(folder)
+    return Manifold.of(bank, k=k, delta=delta, metric=metric, device=model.backbone.device)
+
+
+class DepartureWorker:
+    """Turns samples into records of distances; `build` makes an arm's method, None for vanilla, which has strength 0 only.
+
+    Needs samples about other pictures than the bank's. A record's text is the plain model's first token.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        picture: Picture,
+        manifold: Manifold,
+        build: Callable[[Arm], Method | None],
+        *,
+        strengths: Sequence[float] = STRENGTHS,
+    ) -> None:
+        if not strengths:
+            raise SettingError("no strengths to measure at: give some, such as 0, 0.5 and 1")
+        self.model, self.picture, self.manifold, self.build = model, picture, manifold, build
+        self.strengths = {f"{check_strength('strengths', strength):.12g}": strength for strength in strengths}
+
+    @contextmanager
+    def using(self, arm: Arm) -> Iterator[Work]:
+        method = self.build(arm)
+        if method is None and "0" not in self.strengths:
+            raise SettingError(
+                "vanilla is measured at strength 0, which is not among the strengths: add it, or leave vanilla out"
+            )
+        with first_states(self.model, method) as read:
+            yield lambda samples: self._measure(samples, read)
+
+    def _measure(self, samples: Sequence[Sample], read: Callable[..., FirstStates]) -> list[Record]:
+        started, backbone = time.perf_counter(), self.model.backbone
+        images = {name: open_image(self.picture(name)) for name in dict.fromkeys(sample.image for sample in samples)}
+        seen = read(backbone.encode([images[s.image] for s in samples], [s.prompt for s in samples]))
+        strengths = {"0": 0.0} if seen.method is None else self.strengths
+        distances = {key: self.manifold.distances(seen.at(value)).tolist() for key, value in strengths.items()}
+        tokens = [[token] for token in seen.plain_tokens()]
+        words = [str(word).strip() for word in backbone.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+        spent, now = 1000 * (time.perf_counter() - started), datetime.now(timezone.utc).isoformat(timespec="seconds")
+        return [
+            Record(
+                id=sample.id,
+                text=words[row],
+                prompt=backbone.render(sample.prompt),
+                image=hashlib.sha256(images[sample.image].tobytes()).hexdigest(),
+                tokens=1,
+                milliseconds=spent / len(samples),
+                rows=len(samples),
+                at=now,
+                extra={"distance": {key: values[row] for key, values in distances.items()}},
+            )
+            for row, sample in enumerate(samples)
+        ]

@@ -1,0 +1,72 @@
+"""How many states have left those of normal decoding (MGAP paper, table of off-manifold samples), from recorded distances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from mgap.errors import BenchmarkError
+from mgap.scoring.stats import Counts, share
+from mgap.scoring.tally import Figure, Tally, by_picture
+from mgap.types import Sample
+
+Distances = Mapping[str, float]  # by strength, as written: "0", "0.25"
+
+
+class Measured(Protocol):
+    """A line of a run: distances under extra["distance"], or why there are none."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def extra(self) -> Mapping[str, Any]: ...
+
+    @property
+    def failed(self) -> str: ...
+
+
+def departures(records: Iterable[Measured], tau: float) -> dict[str, int]:
+    """By strength, how many states are farther than tau; a sample that failed counts nowhere."""
+    counts: dict[str, int] = {}
+    for found in measured(records).values():
+        for strength, distance in found.items():
+            counts[strength] = counts.get(strength, 0) + (distance > tau)
+    return counts
+
+
+def departure_tally(samples: Sequence[Sample], records: Iterable[Measured], tau: float) -> Tally:
+    """The share that has departed at each strength, with what every picture adds to it; the figures are named by strength.
+
+    A sample is right where its state has not departed at the last strength.
+    """
+    found = measured(records)
+    judged = [sample for sample in samples if sample.id in found]
+    strengths = list(next(iter(found.values()), ()))
+    rows = [[1.0, *(float(found[sample.id][strength] > tau) for strength in strengths)] for sample in judged]
+    pictures, counts = by_picture(judged, rows)
+    figures = {
+        strength: Figure(partial(_departed, column=column), lambda total: float(total[0]), better="lower")
+        for column, strength in enumerate(strengths, start=1)
+    }
+    right = {sample.id: not row[-1] for sample, row in zip(judged, rows, strict=True)}
+    return Tally(pictures, counts, figures, right)
+
+
+def measured(records: Iterable[Measured]) -> dict[str, Distances]:
+    """The distances of every sample that has them; refuses records of unlike strengths."""
+    found: dict[str, Distances] = {}
+    for record in records:
+        if record.failed:
+            continue
+        if "distance" not in record.extra:
+            raise BenchmarkError(f"the record of {record.id} has no distance: it is an answer, not a departure")
+        found[record.id] = record.extra["distance"]
+        if list(found[record.id]) != list(next(iter(found.values()))):
+            raise BenchmarkError(f"the record of {record.id} has other strengths than those before it: measure all alike")
+    return found
+
+
+def _departed(counts: Counts, column: int) -> Counts:
+    return share(counts[..., column], counts[..., 0])
