@@ -63,6 +63,7 @@ class Cell:
 
     text: str
     small: str = ""
+    tone: str = ""  # right, wrong or unclear: how it is coloured
 
     @classmethod
     def of(cls, rate: Rate) -> Cell:
@@ -92,6 +93,8 @@ class Table:
     caption: str
     columns: tuple[str, ...]
     groups: Sequence[Group]
+    spans: tuple[tuple[str, int], ...] = ()  # above the columns, from the second on: a heading, and over how many
+    notes: tuple[str, ...] = ()  # below the table
 
 
 def visible(token: str) -> str:
