@@ -95,6 +95,9 @@ SCORERS = Registry(
 # Trained checkpoints that come with the package, by the name that `mgap.load` reads.
 EMBEDDED = {f"pocket/{family}": Path(__file__).parent / "pocket" / "models" / family for family in ("llava", "qwen3-vl")}
 
+# The paper's tables and figures as configurations of a run, by the name that `mgap run` reads.
+EXPERIMENTS = {path.stem: path for path in sorted((Path(__file__).parent / "experiments").glob("*.yaml"))}
+
 
 def locate(name: str, revision: str | None = None) -> str:
     """Where a model's files are: the folder of an embedded one; any other name, a hub id or a folder, is its own answer."""

@@ -8,20 +8,21 @@ from typing import Annotated
 import typer
 
 from mgap.errors import SettingError
-from mgap.registry import BACKBONES, EMBEDDED, METHODS
+from mgap.registry import BACKBONES, EMBEDDED, EXPERIMENTS, METHODS
 
 
 def ls(
     what: Annotated[
-        str | None, typer.Argument(help="models, methods, presets, backbones, null-images, parsers or prompts.")
+        str | None, typer.Argument(help="models, methods, presets, backbones, experiments, null-images, parsers or prompts.")
     ] = None,
 ) -> None:
-    """List embedded models, methods, presets, backbones, null images, parsers of yes and no, and calibration prompts."""
+    """List embedded models, methods, presets, backbones, experiments, null images, parsers and calibration prompts."""
     listings: dict[str, Callable[[], list[str]]] = {
         "models": lambda: list(EMBEDDED),
         "methods": _methods,
         "presets": _presets,
         "backbones": BACKBONES.names,
+        "experiments": _experiments,
         "null-images": _null_images,
         "parsers": _parsers,
         "prompts": _prompts,
@@ -53,6 +54,13 @@ def _presets() -> list[str]:
         for preset, values in METHODS.get(name).presets.items():
             lines.append(f"{name} {preset:<16} {', '.join(f'{k}={v}' for k, v in values.items())}")
     return lines
+
+
+def _experiments() -> list[str]:
+    import yaml
+
+    titles = {name: yaml.safe_load(path.read_text(encoding="utf-8"))["title"] for name, path in EXPERIMENTS.items()}
+    return [f"{name:<18} {title}" for name, title in titles.items()]
 
 
 def _null_images() -> list[str]:

@@ -7,7 +7,7 @@ import warnings
 
 import typer
 
-from mgap.cli import ask, demo, doctor, fetch, fit, ls, run, verify
+from mgap.cli import ask, demo, doctor, fetch, fit, ls, report, run, verify
 from mgap.cli.build import build
 from mgap.cli.score import score
 from mgap.errors import MgapError
@@ -19,7 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (ask, demo, doctor, fetch, fit, ls, run, verify):
+for verb in (ask, demo, doctor, fetch, fit, ls, report, run, verify):
     name = verb.__name__.rpartition(".")[2]
     app.command(name)(getattr(verb, name))
 app.add_typer(build, name="build")

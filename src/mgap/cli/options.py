@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from mgap.decoding.model import Model
+    from mgap.reports.scores import Scores
     from mgap.states.subspace import Subspace
 
 ModelName = Annotated[
@@ -26,6 +27,11 @@ ModelName = Annotated[
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, cpu, ...; default: a GPU when there is one.")]
 Dtype = Annotated[str, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")]
+Against = Annotated[str | None, typer.Option(help="Label of the method to compare with; default: plain decoding.")]
+MatchLength = Annotated[bool, typer.Option("--match-length", help="Also compare captions cut to each method's mean length.")]
+Parser = Annotated[str | None, typer.Option(help="How yes and no are read, instead of the run's own way.")]
+Language = Annotated[str | None, typer.Option(help="Which language resource reads captions, instead of the run's own.")]
+Scoring = Annotated[list[str] | None, typer.Option("--set", help="Another setting of the scorer, key=value (repeatable).")]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model ships.")]
 
 
@@ -53,6 +59,22 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
         except yaml.YAMLError:
             raise SettingError(f"--set {pair!r}: the value cannot be read; write a number, true, false or a word") from None
     return settings
+
+
+def score_run(
+    folder: str,
+    against: str | None,
+    match_length: bool,
+    parser: str | None,
+    language: str | None,
+    settings: list[str] | None,
+) -> Scores:
+    """The scores of a run's folder, with what it was planned with but for what is given here."""
+    from mgap.reports.records import Run
+    from mgap.reports.scores import score
+
+    given = {name: value for name, value in {"parser": parser, "language": language}.items() if value is not None}
+    return score(Run.load(folder), against=against, match_length=match_length, **given, **parse_settings(settings or []))
 
 
 def working(label: str) -> Status:

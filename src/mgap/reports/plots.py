@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import matplotlib as mpl
 from markupsafe import Markup
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mgap.errors import SettingError
@@ -20,7 +22,7 @@ SYMBOLS = ("\u25cf", "\u25a0", "\u25b2", "\u25c6", "\u25bc", "\u271a")  # the sa
 _INK, _GRID = "#010203", "#010204"  # stand-ins, replaced by the page's own colours
 _SERIES = tuple(f"#0102{16 + n:02x}" for n in range(len(MARKS)))
 _SETTINGS = {
-    "svg.fonttype": "none", "svg.hashsalt": "mgap", "font.family": ["DejaVu Sans"], "font.size": 12,
+    "svg.fonttype": "none", "svg.hashsalt": "mgap", "font.family": ["DejaVu Sans"], "font.size": 12, "text.parse_math": False,
     "text.color": _INK, "axes.labelcolor": _INK, "axes.edgecolor": _GRID, "xtick.color": _INK, "ytick.color": _INK,
 }  # fmt: skip
 
@@ -41,8 +43,7 @@ def plot_rates(title: str, rates: Mapping[str, Mapping[str, Rate]], lowest: floa
     """
     lowest = min(rate.low for group in rates.values() for rate in group.values()) if lowest is None else lowest
     series = list(dict.fromkeys(name for group in rates.values() for name in group))
-    if len(series) > len(MARKS):
-        raise SettingError(f"{len(series)} series in one plot: at most {len(MARKS)} can be told apart; plot fewer")
+    _check_series(series)
     with mpl.rc_context(_SETTINGS):  # type: ignore[arg-type]
         figure = Figure(figsize=(4.2, 3.4), layout="constrained")
         axes = figure.add_subplot()
@@ -52,24 +53,106 @@ def plot_rates(title: str, rates: Mapping[str, Mapping[str, Rate]], lowest: floa
             axes.errorbar(
                 [x for x, _ in points],
                 [100 * rate.value for _, rate in points],
-                yerr=[
-                    [100 * max(0.0, rate.value - rate.low) for _, rate in points],
-                    [100 * max(0.0, rate.high - rate.value) for _, rate in points],
-                ],
+                yerr=_reach([rate for _, rate in points]),
                 fmt=MARKS[number], color=_SERIES[number], markersize=8, elinewidth=2, capsize=4, capthick=2,
             )  # fmt: skip
         axes.set_xticks(range(len(rates)), list(rates))
         axes.set_xlim(-0.5, len(rates) - 0.5)
         axes.set_ylim(math.floor(10 * lowest) * 10 - 2, 102)
         axes.set_ylabel("percent")
-        axes.grid(axis="y", color=_GRID, linewidth=1)
-        axes.set_axisbelow(True)
-        axes.tick_params(length=0)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        drawn = io.StringIO()
-        figure.savefig(drawn, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        _tidy(axes, "y")
+        drawn = _draw(figure)
+    return Plot(title, _words(title, rates), _inline(drawn, title))
+
+
+def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]]) -> Plot:
+    """Rows down the y axis, in each a mark with its interval for every series: `rates[row][series]`, in percent.
+
+    For more rows than have room side by side, such as methods.
+    """
+    series = list(dict.fromkeys(name for row in rates.values() for name in row))
+    _check_series(series)
+    with mpl.rc_context(_SETTINGS):  # type: ignore[arg-type]
+        figure = Figure(figsize=(4.2, 0.9 + len(rates) * (0.22 + 0.14 * len(series))), layout="constrained")
+        axes = figure.add_subplot()
+        for number, name in enumerate(series):
+            offset = (number - (len(series) - 1) / 2) * 0.72 / max(1, len(series))
+            points = [(at + offset, row[name]) for at, row in enumerate(rates.values()) if name in row]
+            axes.errorbar(
+                [100 * rate.value for _, rate in points],
+                [y for y, _ in points],
+                xerr=_reach([rate for _, rate in points]),
+                fmt=MARKS[number], color=_SERIES[number], markersize=6, elinewidth=1.5, capsize=2.5, capthick=1.5,
+            )  # fmt: skip
+        axes.set_yticks(range(len(rates)), list(rates))
+        axes.set_ylim(len(rates) - 0.5, -0.5)
+        axes.set_xlim(*_limits(rate for row in rates.values() for rate in row.values()))
+        axes.set_xlabel("percent")
+        for at in range(1, len(rates)):
+            axes.axhline(at - 0.5, color=_GRID, linewidth=1)
+        _tidy(axes, "x")
+        drawn = _draw(figure)
+    return Plot(title, _words(title, rates), _inline(drawn, title))
+
+
+def plot_lines(title: str, lines: Mapping[str, Mapping[float, Rate]], axis: str) -> Plot:
+    """A line with intervals for every series: `lines[series][x]`, in percent, along an axis of numbers called `axis`."""
+    _check_series(list(lines))
+    with mpl.rc_context(_SETTINGS):  # type: ignore[arg-type]
+        figure = Figure(figsize=(4.2, 3.4), layout="constrained")
+        axes = figure.add_subplot()
+        for number, points in enumerate(lines.values()):
+            axes.errorbar(
+                list(points),
+                [100 * rate.value for rate in points.values()],
+                yerr=_reach(list(points.values())),
+                fmt=f"{MARKS[number]}-", color=_SERIES[number], markersize=7, linewidth=2,
+                elinewidth=1.5, capsize=3, capthick=1.5,
+            )  # fmt: skip
+        axes.set_xticks(sorted({x for points in lines.values() for x in points}))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_ylim(*_limits(rate for points in lines.values() for rate in points.values()))
+        axes.set_xlabel(axis)
+        axes.set_ylabel("percent")
+        _tidy(axes, "y")
+        drawn = _draw(figure)
+    said = {name: {f"{axis} {x:g}": rate for x, rate in points.items()} for name, points in lines.items()}
+    return Plot(title, _words(title, said), _inline(drawn, title))
+
+
+def _check_series(series: Sequence[str]) -> None:
+    if len(series) > len(MARKS):
+        raise SettingError(f"{len(series)} series in one plot: at most {len(MARKS)} can be told apart; plot fewer")
+
+
+def _reach(rates: Sequence[Rate]) -> list[list[float]]:
+    """How far the intervals reach below and above, in percent."""
+    below = [100 * max(0.0, rate.value - rate.low) for rate in rates]
+    return [below, [100 * max(0.0, rate.high - rate.value) for rate in rates]]
+
+
+def _limits(rates: Iterable[Rate]) -> tuple[float, float]:
+    """From the ten below the lowest interval to the ten above the highest, in percent, with room for marks."""
+    low, high = zip(*((rate.low, rate.high) for rate in rates), strict=True)
+    return math.floor(10 * min(low)) * 10 - 2, math.ceil(10 * max(high)) * 10 + 2
+
+
+def _tidy(axes: Axes, grid: Literal["x", "y"]) -> None:
+    axes.grid(axis=grid, color=_GRID, linewidth=1)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _draw(figure: Figure) -> str:
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return drawn.getvalue()
+
+
+def _words(title: str, rates: Mapping[str, Mapping[str, Rate]]) -> str:
     text = "; ".join(f"{group}: {', '.join(f'{name} {rate}' for name, rate in of.items())}" for group, of in rates.items())
-    return Plot(title, f"{title}, percent with 95% intervals. {text}.", _inline(drawn.getvalue(), title))
+    return f"{title}, percent with 95% intervals. {text}."
 
 
 def _inline(svg: str, title: str) -> Markup:

@@ -10,7 +10,7 @@ from mgap.scoring.stats import Rate
 from mgap.scoring.tally import Comparison, Difference
 
 NOTHING = Cell("\u2014")
-TITLES = {"f1": "F1", "yes_ratio": "Says yes"}
+TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR"}
 
 
 def run_names(runs: Sequence[Scores]) -> list[str]:
@@ -45,7 +45,7 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
     kinds = _kinds(runs)
     for name, scores, group in _groups(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
-        figures = tuple(next(iter(parts.values())).rates)
+        figures = tuple(dict.fromkeys(figure for part in parts.values() for figure in part.rates))
         rows = tuple(Row(label, _figures(part, kinds, figures)) for label, part in parts.items())
         tables.setdefault(figures, []).append(Group(_heading(runs, name, group), rows))
     return [Table(_caption(figures, kinds), _columns(figures, kinds), groups) for figures, groups in tables.items()]
@@ -63,9 +63,9 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
             heading = f"{_heading(runs, name, group)} less {scores.baseline}".strip()
             tables.setdefault(figures, []).append(Group(heading[:1].upper() + heading[1:], rows))
     caption = (
-        "Differences in points, with 95% intervals from a paired bootstrap over pictures; noise: the interval holds 0. Gained: "
-        "right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, not corrected "
-        "for the number of rows."
+        "Differences in points, with 95% intervals from a paired bootstrap over pictures; noise: the interval holds 0. "
+        "Gained: right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, "
+        "not corrected for the number of rows."
     )
     return [
         Table(caption, ("Method", *(column(name) for name in figures), "Gained", "Lost", "p"), groups)
@@ -201,7 +201,8 @@ def _columns(figures: Sequence[str], kinds: dict[str, Kind]) -> tuple[str, ...]:
 
 def _figures(part: Part, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:
     counted = (Cell(str(part.unparsed)),) if "accuracy" in figures else ()
-    return (*(cell(part.rates[name], kinds[name]) for name in figures), *counted, Cell(str(part.samples)))
+    shown = (cell(part.rates[name], kinds[name]) if name in part.rates else NOTHING for name in figures)
+    return (*shown, *counted, Cell(str(part.samples)))
 
 
 def _differences(comparison: Comparison, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:
@@ -211,13 +212,19 @@ def _differences(comparison: Comparison, kinds: dict[str, Kind], figures: Sequen
 
 
 def _difference(difference: Difference, kind: Kind) -> Cell:
+    if difference.low == difference.high == 0:
+        return Cell("0.0", "same", "unclear")
     scale = 100 if kind.percent else 1
-    value, low, high = (f"{scale * n:+.1f}" for n in (difference.value, difference.low, difference.high))
+    value, low, high = (_signed(scale * number) for number in (difference.value, difference.low, difference.high))
     if difference.is_noise:
         return Cell(value, f"{low} to {high}, noise", "unclear")
     if not kind.better:
         return Cell(value, f"{low} to {high}")
     return Cell(value, f"{low} to {high}", "right" if (difference.value > 0) == (kind.better == "higher") else "wrong")
+
+
+def _signed(number: float) -> str:
+    return "0.0" if abs(number) < 0.05 else f"{number:+.1f}"
 
 
 def _caption(figures: Sequence[str], kinds: dict[str, Kind]) -> str:

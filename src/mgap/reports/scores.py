@@ -6,21 +6,22 @@ answer is left out itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import mgap
 from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
-from mgap.reports.departures import departures
 from mgap.reports.records import Arm, Record, Run
+from mgap.scoring.pope import FIGURES, named_counts, unequal_recall
 from mgap.scoring.stats import Rate, share
 from mgap.scoring.tally import Comparison, Figure, Scorer, Tally, by_picture, compare
 from mgap.types import Sample
 
 FORMAT = 1
 SCORES = "scores.json"
+STATES = "states"  # the one group of a run that measures departures
 _SECONDS = Figure(value=lambda c: share(c[..., 0], c[..., 1]), of=lambda c: float(c[1]), percent=False, better="lower")
 
 
@@ -59,6 +60,7 @@ class Part:
     samples: int
     unparsed: int  # answers that say neither yes nor no
     rates: dict[str, Rate]
+    counts: dict[str, int] = field(default_factory=dict)  # of yes and no: TP, FP, TN, FN
     against: Comparison | None = None  # this method less the baseline
 
 
@@ -94,6 +96,7 @@ class Scores:
     results: dict[str, Result]
     right: dict[str, dict[str, bool]]  # by method and sample
     texts: dict[str, dict[str, str]]  # the same, as answered
+    warnings: tuple[str, ...] = ()  # what looks wrong
 
     @property
     def model(self) -> str:
@@ -115,6 +118,7 @@ class Scores:
             "scorer": self.scorer,
             "baseline": self.baseline,
             "samples": {"asked": len(self.run.samples), "scored": self.scored},
+            "warnings": list(self.warnings),
             "figures": {name: asdict(kind) for name, kind in self.figures.items()},
             "methods": {label: asdict(result) for label, result in self.results.items()},
         }
@@ -123,8 +127,8 @@ class Scores:
 def score(run: Run, *, against: str | None = None, match_length: bool = False, **settings: Any) -> Scores:
     """Score a run with the settings that it was planned with, or with these instead.
 
-    `against` names the baseline; default: the plain method, else the first. `match_length` scores the baseline's captions again,
-    cut to the mean length of each method's.
+    `against` names the baseline; default: the plain method, else the first. `match_length` scores the baseline's captions
+    again, cut to the mean length of each method's.
     """
     records = {arm.label: run.records(arm) for arm in run.arms}
     coverage = {label: _coverage(run.samples, found) for label, found in records.items()}
@@ -137,7 +141,10 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         if settings or match_length:
             raise SettingError(f"{run.folder} holds distances, not answers: {', '.join(settings) or 'match_length'} has no use")
         scorer, said = None, dict(run.plan["departure"])
-        tallies = departures(asked, {arm.label: records[arm.label] for arm in arms}, said["tau"])
+        from mgap.scoring.departure import departure_tally
+
+        measured = {arm.label: [records[arm.label][sample.id] for sample in asked] for arm in arms}
+        tallies = {label: {STATES: departure_tally(asked, found, said["tau"])} for label, found in measured.items()}
     else:
         scorer = build_scorer(run, **settings)
         said = {"task": run.plan["benchmark"]["task"], **scorer.settings()}
@@ -166,6 +173,7 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         results=results,
         right={label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()},
         texts={arm.label: _texts(records[arm.label], asked) for arm in arms},
+        warnings=tuple(_warnings(run, len(asked), coverage, tallies)),
     )
 
 
@@ -178,7 +186,9 @@ def build_scorer(run: Run, **settings: Any) -> Scorer:
 
 
 def _part(tally: Tally, other: Tally | None) -> Part:
-    return Part(len(tally.right), tally.unparsed, tally.rates(), None if other is None else compare(tally, other))
+    is_yes_or_no = tally.figures.get("f1") is FIGURES["f1"]
+    counts = named_counts(tally.counts.sum(0)) if is_yes_or_no else {}
+    return Part(len(tally.right), tally.unparsed, tally.rates(), counts, None if other is None else compare(tally, other))
 
 
 def _baseline(arms: Sequence[Arm], against: str | None) -> str:
@@ -215,6 +225,23 @@ def _nothing(coverage: Mapping[str, Coverage]) -> str:
     return f"no sample was answered under every method; answers so far: {counts or 'none'}{first}"
 
 
+def _warnings(
+    run: Run, scored: int, coverage: Mapping[str, Coverage], tallies: Mapping[str, Mapping[str, Tally]]
+) -> Iterator[str]:
+    if left := [label for label, found in coverage.items() if not found.answered]:
+        yield f"without a single answer, and left out: {', '.join(left)}"
+    if scored < len(run.samples):
+        yield f"{scored} of {len(run.samples)} samples are scored: the others are missing or failed under some method"
+    if (
+        run.plan["benchmark"]["task"] == "yesno"
+        and not run.plan.get("departure")
+        and not run.plan.get("decoding", {}).get("sample")
+    ):
+        for label, groups in tallies.items():
+            if sentence := unequal_recall(groups):
+                yield f"{label}: {sentence}"
+
+
 def _effort(asked: Sequence[Sample], records: Mapping[str, Record]) -> Effort:
     found = [records[sample.id] for sample in asked]
     pictures, counts = by_picture(asked, [(record.milliseconds / 1000, 1.0) for record in found])
@@ -232,8 +259,7 @@ def _match(
     """On the groups that hold captions; None where there are none."""
     from mgap.scoring.chair import cut_words
 
-    groups = [name for name, tally in tallies.items() if "length" in tally.figures]
-    texts = [sample for sample in asked if sample.group in groups]
+    texts = [sample for sample in asked if "accuracy" not in tallies[sample.group].figures]  # questions are not cut
     if scorer is None or not texts:
         return None
     words = _matching_words([plain[s.id] for s in texts], [ours[s.id] for s in texts])

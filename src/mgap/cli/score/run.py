@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import Annotated
 
 import typer
 
+from mgap.cli.options import Against, Language, MatchLength, Parser, Scoring, score_run
 
-def run(folder: Annotated[str, typer.Argument(help="A folder that `mgap run` wrote.")]) -> None:
-    """Score the answers of a run's folder, without a model.
 
-    Example: mgap score runs/pope-main
+def run(
+    folder: Annotated[str, typer.Argument(help="A folder that `mgap run` wrote.")],
+    against: Against = None,
+    match_length: MatchLength = False,
+    parser: Parser = None,
+    language: Language = None,
+    settings: Scoring = None,
+) -> None:
+    """Score the answers of a run's folder, without a model: scores.json beside them, and the tables on standard output.
+
+    Example: mgap score runs/pope-main --parser vcd
     """
-    from mgap.reports.records import Run
+    from mgap.reports.folder import check_folder, write_files
+    from mgap.reports.report import sections
+    from mgap.reports.scores import SCORES
+    from mgap.reports.tables import markdown
 
-    found = Run.load(folder)
-    for arm in found.arms:
-        print(f"{arm.label}: {len(found.records(arm))} of {len(found.samples)} answered")
+    check_folder(folder, [SCORES])
+    scores = score_run(folder, against, match_length, parser, language, settings)
+    for text in scores.warnings:
+        print(f"mgap: warning: {text}", file=sys.stderr)
+    for section in sections([scores]):
+        if section.name in ("results", "paired", "matched"):
+            print("\n".join(markdown(table) for table in section.tables))
+    (written,) = write_files(folder, {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n"})
+    print(f"wrote {written}", file=sys.stderr)

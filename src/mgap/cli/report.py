@@ -1,0 +1,56 @@
+"""`mgap report FOLDER...`: tables and a page from the answers of one run, or of several side by side."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mgap.cli.options import Against, Language, MatchLength, Parser, Scoring, score_run
+from mgap.errors import SettingError
+
+
+def report(
+    folders: Annotated[list[str], typer.Argument(metavar="FOLDER...", help="Folders that `mgap run` wrote.")],
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="Folder to write to; default: the run's own, or the one that holds them.")
+    ] = None,
+    beside: Annotated[
+        str | None, typer.Option(help="Printed backbone to show beside, such as LLaVA-1.5-7B; default: the model's family.")
+    ] = None,
+    against: Against = None,
+    match_length: MatchLength = False,
+    parser: Parser = None,
+    language: Language = None,
+    settings: Scoring = None,
+) -> None:
+    """Write report.html, report.md, report.tex and report.json from a run's answers, without a model.
+
+    Example: mgap report runs/pope-main
+    """
+    from mgap.reports.folder import check_folder, write_files
+    from mgap.reports.report import FILES, report_files
+
+    target = _target(folders, out)
+    check_folder(target, FILES)
+    runs = [score_run(folder, against, match_length, parser, language, settings) for folder in folders]
+    for scores in runs:
+        for text in scores.warnings:
+            print(f"mgap: warning: {scores.run.folder}: {text}", file=sys.stderr)
+    for path in write_files(target, report_files(runs, beside=beside)):
+        print(path)
+
+
+def _target(folders: list[str], out: str | None) -> Path:
+    if len({Path(folder).resolve() for folder in folders}) < len(folders):
+        raise SettingError("a folder is named twice: name each run once")
+    if out is not None:
+        return Path(out)
+    if len(folders) == 1:
+        return Path(folders[0])
+    parents = {Path(folder).resolve().parent for folder in folders}
+    if len(parents) > 1:
+        raise SettingError("these runs lie in different folders: say with --out where the report goes")
+    return Path(folders[0]).parent

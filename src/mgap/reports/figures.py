@@ -1,0 +1,96 @@
+"""The plots of a report: methods down the page, or a line along the axis of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mgap.reports.plots import MARKS, Plot, plot_lines, plot_rows
+from mgap.reports.results import column, run_names
+from mgap.reports.scores import Scores
+from mgap.scoring.stats import Rate
+
+PLOTTED = (("CHAIRs", "CHAIRi", "recall"), ("chair", "hal", "cover"), ("f1", "precision", "recall"))
+
+
+@dataclass(frozen=True)
+class Plots:
+    """Plots with the same series, and so with one legend."""
+
+    heading: str
+    series: list[str]
+    plots: list[Plot]
+
+
+def draw(runs: Sequence[Scores]) -> list[Plots]:
+    found: list[Plots] = []
+    for name, scores in zip(run_names(runs), runs, strict=True):
+        heading = name if len(runs) > 1 else ""
+        if scores.run.plan.get("departure"):
+            found += _departures(scores, heading)
+        else:
+            for figures, groups in _same_figures(scores).items():
+                for several in _few(groups):
+                    found.append(_plots(scores, heading, _chosen(scores, figures), several))
+    return [plots for plots in found if plots.plots]
+
+
+def _plots(scores: Scores, heading: str, figures: Sequence[str], groups: Sequence[str]) -> Plots:
+    axis = (scores.run.plan.get("experiment") or {}).get("axis")
+    drawn = []
+    for name in figures:
+        title = " \u2013 ".join(text for text in (heading, column(name, scores.figures[name])) if text)
+        title = f"{title} ({', '.join(groups)})" if len(groups) < len(scores.results[scores.baseline].groups) else title
+        lines = _lines(scores, name, groups) if axis else {}
+        if any(len(points) > 1 for points in lines.values()):
+            drawn.append(plot_lines(title, lines, str(axis)))
+        else:
+            drawn.append(plot_rows(title, _rows(scores, name, groups)))
+    return Plots(heading, list(groups), drawn)
+
+
+def _rows(scores: Scores, name: str, groups: Sequence[str]) -> dict[str, dict[str, Rate]]:
+    return {
+        label: {group: result.groups[group].rates[name] for group in groups}
+        for label, result in scores.results.items()
+        if result.groups
+    }
+
+
+def _lines(scores: Scores, name: str, groups: Sequence[str]) -> dict[str, dict[float, Rate]]:
+    """Methods that stand on the axis; two on one spot would hide each other, so the first stays."""
+    at: dict[float, str] = {}
+    for label, result in scores.results.items():
+        if result.arm.x is not None and result.groups:
+            at.setdefault(result.arm.x, label)
+    return {group: {x: scores.results[at[x]].groups[group].rates[name] for x in sorted(at)} for group in groups}
+
+
+def _departures(scores: Scores, heading: str) -> Iterator[Plots]:
+    """The share of departed states along the strength, a line for each method."""
+    lines = {}
+    for label, result in scores.results.items():
+        rates = {float(n): rate for part in result.groups.values() for n, rate in part.rates.items() if rate.of}
+        if len(rates) > 1:
+            lines[label] = rates
+    for several in _few(list(lines)):
+        title = " \u2013 ".join(text for text in (heading, "Departed states") if text)
+        title = f"{title} ({', '.join(several)})" if len(several) < len(lines) else title
+        yield Plots(heading, several, [plot_lines(title, {label: lines[label] for label in several}, "strength")])
+
+
+def _same_figures(scores: Scores) -> Mapping[tuple[str, ...], list[str]]:
+    found: dict[tuple[str, ...], list[str]] = {}
+    for group, part in scores.results[scores.baseline].groups.items():
+        found.setdefault(tuple(part.rates), []).append(group)
+    return found
+
+
+def _few(names: list[str]) -> list[list[str]]:
+    """At most so many at once as can be told apart."""
+    return [names[first : first + len(MARKS)] for first in range(0, len(names), len(MARKS))]
+
+
+def _chosen(scores: Scores, figures: Sequence[str]) -> Sequence[str]:
+    shares = [name for name in figures if scores.figures[name].percent]
+    return next((names for names in PLOTTED if set(names) <= set(shares)), shares[:3])

@@ -1,0 +1,166 @@
+"""A report of one run or of several side by side: tables as Markdown, LaTeX and JSON, and a page that holds everything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mgap.reports.beside import beside_tables
+from mgap.reports.examples import Changes, changes
+from mgap.reports.figures import Plots, draw
+from mgap.reports.page import Table, render_page
+from mgap.reports.plots import SYMBOLS
+from mgap.reports.records import Arm
+from mgap.reports.results import coverage_table, effort_table, matched_tables, paired_tables, run_names, score_tables
+from mgap.reports.scores import Scores
+from mgap.reports.tables import latex, markdown, plain
+
+FILES = ("report.md", "report.tex", "report.json", "report.html")
+Facts = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Tables that answer one question."""
+
+    name: str  # unique in the report
+    heading: str
+    tables: list[Table]
+
+
+def report_files(runs: Sequence[Scores], *, beside: str | None = None) -> dict[str, str]:
+    """The texts of the files by name; `beside` names the printed backbone, default: that of the model's family."""
+    parts = sections(runs, beside)
+    warned = [f"{name}: {text}" if len(runs) > 1 else text for name, s in _named(runs) for text in s.warnings]
+    found = {
+        "report.md": _markdown(runs, parts, warned),
+        "report.tex": _latex(runs, parts),
+        "report.json": json.dumps(
+            {
+                "runs": [scores.to_json() for scores in runs],
+                "tables": {part.name: [plain(table) for table in part.tables] for part in parts},
+            },
+            indent=1,
+            ensure_ascii=False,
+        )
+        + "\n",
+        "report.html": _page(runs, parts, warned),
+    }
+    return {name: found[name] for name in FILES}
+
+
+def sections(runs: Sequence[Scores], beside: str | None = None) -> list[Section]:
+    """All but empty ones, in order."""
+    effort = effort_table(runs)
+    all_of_them = [
+        Section("results", "Results", score_tables(runs)),
+        Section("published", "Beside the published figures", beside_tables(runs, beside)),
+        Section("paired", "What each method changes", paired_tables(runs)),
+        Section("matched", "At equal length", matched_tables(runs)),
+        Section("time", "Time", [effort] if effort else []),
+        Section("answers", "Answers", [coverage_table(runs)]),
+    ]
+    return [section for section in all_of_them if section.tables]
+
+
+def title_of(runs: Sequence[Scores]) -> str:
+    titles = list(dict.fromkeys(scores.title for scores in runs))
+    return " and ".join(titles)
+
+
+def facts_of(scores: Scores) -> Facts:
+    """What must be known to repeat one run's scores."""
+    plan = scores.run.plan
+    groups = {name: part.samples for name, part in scores.results[scores.baseline].groups.items()}
+    model = {key: value for key, value in plan.get("model", {}).items() if key != "name"}
+    facts = [
+        ("Benchmark", f"{plan['benchmark']['name']}: {', '.join(f'{count} {name}' for name, count in groups.items())}"),
+        ("Model", f"{scores.model} ({_settings(model)})" if model else scores.model),
+        ("Answers", f"{scores.scored} of {len(scores.run.samples)} samples were answered by all methods, and are scored"),
+        ("Decoding", _settings(plan.get("decoding", {})) or "defaults"),
+        ("Scored with", _settings(scores.scorer)),
+        ("Baseline", scores.baseline),
+        *((f"Method {label}", _method(result.arm)) for label, result in scores.results.items()),
+        ("Files read", _settings(plan["benchmark"].get("sources") or {})),
+        ("Mended", " ".join(plan["benchmark"].get("notes") or ())),
+        ("Versions", _settings(plan.get("versions", {}))),
+        ("Begun", str(plan.get("created", ""))),
+        ("Command", str(plan.get("command", ""))),
+        ("Folder", str(scores.run.folder)),
+    ]
+    return [(term, text) for term, text in facts if text]
+
+
+def _method(arm: Arm) -> str:
+    said = "plain decoding" if arm.method == "vanilla" else arm.method
+    said += f" with {_settings(arm.settings)}" if arm.settings else ""
+    said += f"; prior: {_settings(arm.prior)}" if arm.prior else ""
+    return f"{said}; questions about one picture share its keys and values" if arm.prefill == "shared" else said
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_said(value)}" for name, value in values.items() if value not in (None, "", {}, []))
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"({_settings(value)})"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _named(runs: Sequence[Scores]) -> Iterator[tuple[str, Scores]]:
+    yield from zip(run_names(runs), runs, strict=True)
+
+
+def _markdown(runs: Sequence[Scores], parts: Sequence[Section], warned: Sequence[str]) -> str:
+    lines = [f"# {title_of(runs)}", ""]
+    for text in warned:
+        lines += [f"**Note:** {text}.", ""]
+    for part in parts:
+        lines += [f"## {part.heading}", "", *(markdown(table) for table in part.tables)]
+    lines += ["## How this was made", ""]
+    for name, scores in _named(runs):
+        lines += [f"### {name}", ""] if len(runs) > 1 else []
+        lines += [f"- {term}: {f'`{text}`' if term == 'Command' else text}" for term, text in facts_of(scores)] + [""]
+    return "\n".join(lines)
+
+
+def _latex(runs: Sequence[Scores], parts: Sequence[Section]) -> str:
+    head = [
+        f"% {' '.join(title_of(runs).split())}; needs \\usepackage{{booktabs}}, and \\input{{report}} where tables may float",
+        "",
+    ]
+    tables = []
+    for part in parts:
+        for number, table in enumerate(part.tables):
+            tables.append(latex(table, f"tab:{part.name}{f'-{number + 1}' if number else ''}"))
+    return "\n".join([*head, *tables])
+
+
+def _page(runs: Sequence[Scores], parts: Sequence[Section], warned: Sequence[str]) -> str:
+    drawn: list[Plots] = draw(runs)
+    changed: list[tuple[str, str, list[Changes]]] = [
+        (name if len(runs) > 1 else "", scores.baseline, found) for name, scores in _named(runs) if (found := changes(scores))
+    ]
+    return render_page(
+        "report.html.j2",
+        title=title_of(runs),
+        lead=[_lead(name, scores) for name, scores in _named(runs)],
+        warnings=warned,
+        sections=parts,
+        drawn=drawn,
+        symbols=SYMBOLS,
+        changed=changed,
+        facts=[(name if len(runs) > 1 else "", facts_of(scores)) for name, scores in _named(runs)],
+    )
+
+
+def _lead(name: str, scores: Scores) -> str:
+    plan, methods = scores.run.plan, sum(1 for result in scores.results.values() if result.groups)
+    day = str(plan.get("created", ""))[:10]
+    return (
+        f"{plan['benchmark']['name']} on {name}: {scores.scored} samples under {methods} method{'s' * (methods != 1)}"
+        f"{f', {day}' if day else ''}."
+    )
