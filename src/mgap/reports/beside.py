@@ -36,7 +36,7 @@ def _table(published: Published, runs: Sequence[tuple[str, Scores, Backbone]]) -
     labels = dict.fromkeys([label for b in backbones for label in b.rows] + [label for _, s, _ in runs for label in s.results])
     groups, notes = [], []
     for label in labels:
-        rows = [Row(f"{run}, measured", _measured(published, scores, label, places)) for run, scores, _ in runs]
+        rows = [Row(f"{run}, measured", _measured(published, s, label, places)) for run, s, _ in runs if label in s.results]
         for backbone in backbones:
             if label in backbone.rows:
                 note = backbone.rows[label].note
@@ -47,7 +47,11 @@ def _table(published: Published, runs: Sequence[tuple[str, Scores, Backbone]]) -
     names = " and ".join(f"{run} beside {backbone.name}" for run, _, backbone in runs)
     kinds = {name: kind for _, scores, _ in runs for name, kind in scores.figures.items()}
     titles = tuple(_TITLES.get(name) or column(name, kinds.get(name)) for _, name in places)
-    spans = tuple((group, len(_columns(published))) for group in _groups(backbones)) if _groups(backbones) != [ALL] else ()
+    spans = (
+        tuple((group[:1].upper() + group[1:], len(_columns(published))) for group in _groups(backbones))
+        if _groups(backbones) != [ALL]
+        else ()
+    )
     caption = f"{published.table} of the paper: {names}. {published.note}".strip()
     if any(run != backbone.name for run, _, backbone in runs):
         caption += " Other models and other pictures give other figures: compare directions, not values."
@@ -63,7 +67,7 @@ def _columns(published: Published) -> tuple[str, ...]:
 
 
 def _measured(published: Published, scores: Scores, label: str, places: Sequence[tuple[str, str]]) -> tuple[Cell, ...]:
-    if label not in scores.results or not scores.results[label].groups:
+    if not scores.results[label].groups:
         return (NOTHING,) * len(places)
     return tuple(_figure(published, scores, label, group, name) for group, name in places)
 
@@ -82,7 +86,7 @@ def _figure(published: Published, scores: Scores, label: str, group: str, name: 
     rate, kind = fitting[0].rates[name], scores.figures[name]
     if published.of is not None and rate.of:
         return Cell(cell(rate, kind).text, f"{round(rate.value * rate.of)} of {rate.of}")
-    return cell(rate, kind, published.digits)
+    return Cell(cell(rate, kind, published.digits).text, cell(rate, kind).small)
 
 
 def _printed(published: Published, backbone: Backbone, label: str, places: Sequence[tuple[str, str]]) -> tuple[Cell, ...]:

@@ -87,6 +87,7 @@ def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]]) -> Plot:
         axes.set_yticks(range(len(rates)), list(rates))
         axes.set_ylim(len(rates) - 0.5, -0.5)
         axes.set_xlim(*_limits(rate for row in rates.values() for rate in row.values()))
+        axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 100 and axes.get_xlim()[0] <= tick])
         axes.set_xlabel("percent")
         for at in range(1, len(rates)):
             axes.axhline(at - 0.5, color=_GRID, linewidth=1)
@@ -101,17 +102,20 @@ def plot_lines(title: str, lines: Mapping[str, Mapping[float, Rate]], axis: str)
     with mpl.rc_context(_SETTINGS):  # type: ignore[arg-type]
         figure = Figure(figsize=(4.2, 3.4), layout="constrained")
         axes = figure.add_subplot()
+        places = sorted({x for points in lines.values() for x in points})
+        step = 0.012 * (places[-1] - places[0])  # apart, so that intervals do not hide each other
         for number, points in enumerate(lines.values()):
             axes.errorbar(
-                list(points),
+                [x + (number - (len(lines) - 1) / 2) * step for x in points],
                 [100 * rate.value for rate in points.values()],
                 yerr=_reach(list(points.values())),
                 fmt=f"{MARKS[number]}-", color=_SERIES[number], markersize=7, linewidth=2,
                 elinewidth=1.5, capsize=3, capthick=1.5,
             )  # fmt: skip
-        axes.set_xticks(sorted({x for points in lines.values() for x in points}))
+        axes.set_xticks(places)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_ylim(*_limits(rate for points in lines.values() for rate in points.values()))
+        axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= 100 and axes.get_ylim()[0] <= tick])
         axes.set_xlabel(axis)
         axes.set_ylabel("percent")
         _tidy(axes, "y")

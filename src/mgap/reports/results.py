@@ -61,7 +61,7 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
         if rows:
             figures = tuple(next(c for c in found.values() if c is not None).differences)
             heading = f"{_heading(runs, name, group)} less {scores.baseline}".strip()
-            tables.setdefault(figures, []).append(Group(heading[:1].upper() + heading[1:], rows))
+            tables.setdefault(figures, []).append(Group(heading, rows))
     caption = (
         "Differences in points, with 95% intervals from a paired bootstrap over pictures; noise: the interval holds 0. "
         "Gained: right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, "
@@ -189,9 +189,10 @@ def _groups(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
 
 
 def _heading(runs: Sequence[Scores], name: str, group: str) -> str:
+    title = group[:1].upper() + group[1:]
     if len(runs) > 1:
-        return f"{group}, {name}"
-    return group if len(runs[0].results[runs[0].baseline].groups) > 1 else ""
+        return f"{title}, {name}"
+    return title if len(runs[0].results[runs[0].baseline].groups) > 1 else ""
 
 
 def _columns(figures: Sequence[str], kinds: dict[str, Kind]) -> tuple[str, ...]:

@@ -1,0 +1,68 @@
+"""Small runs on disk, written by hand as the engine writes them."""
+
+import json
+from dataclasses import asdict
+
+from mgap.reports.records import ANSWERS, FORMAT, RUN, SAMPLES, Arm, Record
+from mgap.types import Sample
+
+VANILLA, OURS = Arm("Vanilla", "vanilla"), Arm("Ours", "mgap", {"alpha": 0.75}, {"rank": 5, "count": 50})
+PUBLISHED = {
+    "table": "Table 1",
+    "columns": ["accuracy", "f1"],
+    "backbones": [
+        {
+            "name": "LLaVA-1.5-7B",
+            "family": "llava",
+            "rows": {"Vanilla": {"random": [88.88, 89.76], "note": "cannot be"}, "VCD": {"random": [87.57, None]}},
+        }
+    ],
+}
+
+
+def questions(pictures=6, groups=("random", "adversarial")):
+    """Two about every picture and group, the first true, the second not."""
+    return [
+        Sample(f"{group}/{2 * n + k}", f"{n}.png", f"Is there a {('dog', 'cat')[k]}?", group, ("yes", "no")[k])
+        for group in groups
+        for n in range(pictures)
+        for k in (0, 1)
+    ]
+
+
+def answers(samples, wrong=(), *, seconds=0.5, **special):
+    """Right but for some ids; `special` records by id stand as they are, None: missing."""
+    records = []
+    for sample in samples:
+        if sample.id in special:
+            if special[sample.id] is not None:
+                records.append(special[sample.id])
+            continue
+        said = {"yes": "no", "no": "yes"}[sample.truth] if sample.id in wrong else sample.truth
+        records.append(Record(sample.id, f"{said.capitalize()}.", tokens=2, stop="end", milliseconds=1000 * seconds))
+    return records
+
+
+def write_run(folder, samples, answered, *arms, **plan):
+    """`answered` has the records of every method by its label; `arms` are those that a label does not tell everything about."""
+    known = {arm.label: arm for arm in (VANILLA, OURS, *arms)}
+    arms = [known.get(label, Arm(label, label.lower())) for label in answered]
+    plan = {
+        "format": FORMAT,
+        "benchmark": {"name": "pocket-pope", "task": "yesno", "lexicon": {}, "sources": {}, "notes": []},
+        "model": {"name": "pocket/llava", "family": "llava", "dtype": "float32"},
+        "arms": [asdict(arm) for arm in arms],
+        "scoring": {},
+        "decoding": {"max_new_tokens": 16},
+        "versions": {"mgap": "0.1.0"},
+        "created": "2026-11-15T12:00:00+00:00",
+        "command": "mgap run pope",
+        **plan,
+    }
+    folder.mkdir(parents=True)
+    (folder / RUN).write_text(json.dumps(plan))
+    (folder / SAMPLES).write_text("".join(json.dumps(asdict(sample)) + "\n" for sample in samples))
+    for arm, records in zip(arms, answered.values(), strict=True):
+        (folder / ANSWERS / arm.folder).mkdir(parents=True)
+        (folder / ANSWERS / arm.folder / "0.jsonl").write_text("".join(record.line() for record in records))
+    return folder
