@@ -6,7 +6,7 @@ import pytest
 
 from mgap.errors import RunError, SettingError
 from mgap.reports.records import Record, Run
-from mgap.reports.scores import _matching_words, score
+from mgap.reports.scores import score
 from tests.reports.runs import answers, questions, write_run
 
 SAMPLES = questions()
@@ -134,10 +134,3 @@ def test_scores_are_plain_json(tmp_path):
     assert part["against"]["gained"] == 1
     assert data["figures"]["yes_ratio"] == {"percent": True, "better": ""}
     assert data["scorer"]["parser"] == "first-sentence"
-
-
-@pytest.mark.parametrize(
-    ("plain", "ours", "words"), [([10, 10], [4, 4], 4), ([2, 10], [5, 5], 8), ([5, 5], [5, 5], None), ([3], [9], None)]
-)
-def test_texts_are_cut_so_that_their_mean_length_comes_nearest(plain, ours, words):
-    assert _matching_words(["word " * n for n in plain], ["word " * n for n in ours]) == words

@@ -39,13 +39,12 @@ def _plots(scores: Scores, heading: str, figures: Sequence[str], groups: Sequenc
     axis = (scores.run.plan.get("experiment") or {}).get("axis")
     drawn = []
     for name in figures:
-        title = " \u2013 ".join(text for text in (heading, column(name, scores.figures[name])) if text)
-        title = f"{title} ({', '.join(groups)})" if len(groups) < len(scores.results[scores.baseline].groups) else title
+        title, key = column(name, scores.figures[name]), f"{heading} {groups[0]}"
         lines = _lines(scores, name, groups) if axis else {}
         if any(len(points) > 1 for points in lines.values()):
-            drawn.append(plot_lines(title, lines, str(axis)))
+            drawn.append(plot_lines(title, lines, str(axis), key))
         else:
-            drawn.append(plot_rows(title, _rows(scores, name, groups)))
+            drawn.append(plot_rows(title, _rows(scores, name, groups), key))
     return Plots(heading, list(groups), drawn)
 
 
@@ -74,9 +73,8 @@ def _departures(scores: Scores, heading: str) -> Iterator[Plots]:
         if len(rates) > 1:
             lines[label] = rates
     for several in _few(list(lines)):
-        title = " \u2013 ".join(text for text in (heading, "Departed states") if text)
-        title = f"{title} ({', '.join(several)})" if len(several) < len(lines) else title
-        yield Plots(heading, several, [plot_lines(title, {label: lines[label] for label in several}, "strength")])
+        chosen = {label: lines[label] for label in several}
+        yield Plots(heading, several, [plot_lines("Departed states", chosen, "strength", f"{heading} {several[0]}")])
 
 
 def _same_figures(scores: Scores) -> Mapping[tuple[str, ...], list[str]]:

@@ -65,10 +65,10 @@ def plot_rates(title: str, rates: Mapping[str, Mapping[str, Rate]], lowest: floa
     return Plot(title, _words(title, rates), _inline(drawn, title))
 
 
-def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]]) -> Plot:
+def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = "") -> Plot:
     """Rows down the y axis, in each a mark with its interval for every series: `rates[row][series]`, in percent.
 
-    For more rows than have room side by side, such as methods.
+    For more rows than have room side by side, such as methods. `key` tells plots of one title on one page apart.
     """
     series = list(dict.fromkeys(name for row in rates.values() for name in row))
     _check_series(series)
@@ -93,10 +93,10 @@ def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]]) -> Plot:
             axes.axhline(at - 0.5, color=_GRID, linewidth=1)
         _tidy(axes, "x")
         drawn = _draw(figure)
-    return Plot(title, _words(title, rates), _inline(drawn, title))
+    return Plot(title, _words(title, rates), _inline(drawn, f"{title} {key}"))
 
 
-def plot_lines(title: str, lines: Mapping[str, Mapping[float, Rate]], axis: str) -> Plot:
+def plot_lines(title: str, lines: Mapping[str, Mapping[float, Rate]], axis: str, key: str = "") -> Plot:
     """A line with intervals for every series: `lines[series][x]`, in percent, along an axis of numbers called `axis`."""
     _check_series(list(lines))
     with mpl.rc_context(_SETTINGS):  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ def plot_lines(title: str, lines: Mapping[str, Mapping[float, Rate]], axis: str)
         _tidy(axes, "y")
         drawn = _draw(figure)
     said = {name: {f"{axis} {x:g}": rate for x, rate in points.items()} for name, points in lines.items()}
-    return Plot(title, _words(title, said), _inline(drawn, title))
+    return Plot(title, _words(title, said), _inline(drawn, f"{title} {key}"))
 
 
 def _check_series(series: Sequence[str]) -> None:
@@ -159,10 +159,10 @@ def _words(title: str, rates: Mapping[str, Mapping[str, Rate]]) -> str:
     return f"{title}, percent with 95% intervals. {text}."
 
 
-def _inline(svg: str, title: str) -> Markup:
+def _inline(svg: str, name: str) -> Markup:
     """Only the svg element; ids that are unique on the page; colours and font of the page."""
     svg = re.sub(r"<defs>\s*<style.*?</defs>", "", svg[svg.index("<svg") :], count=1, flags=re.DOTALL)  # would style the page
-    prefix = re.sub(r"\W+", "-", title.lower())
+    prefix = re.sub(r"\W+", "-", name.lower()).strip("-")
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     svg = re.sub(r"\bxmlns(:\w+)?=\"[^\"]*\"", "", svg).replace("xlink:href", "href")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from mgap.reports.beside import beside_tables
@@ -16,8 +16,10 @@ from mgap.reports.records import Arm
 from mgap.reports.results import coverage_table, effort_table, matched_tables, paired_tables, run_names, score_tables
 from mgap.reports.scores import Scores
 from mgap.reports.tables import latex, markdown, plain
+from mgap.types import Decoding
 
 FILES = ("report.md", "report.tex", "report.json", "report.html")
+PLAIN = asdict(Decoding())
 Facts = list[tuple[str, str]]
 
 
@@ -74,12 +76,13 @@ def facts_of(scores: Scores) -> Facts:
     """What must be known to repeat one run's scores."""
     plan = scores.run.plan
     groups = {name: part.samples for name, part in scores.results[scores.baseline].groups.items()}
-    model = {key: value for key, value in plan.get("model", {}).items() if key != "name"}
+    model = {k: v for k, v in plan.get("model", {}).items() if k != "name" and isinstance(v, str | int | float)}
+    decoding = {k: v for k, v in plan.get("decoding", {}).items() if k == "max_new_tokens" or v != PLAIN.get(k)}
     facts = [
         ("Benchmark", f"{plan['benchmark']['name']}: {', '.join(f'{count} {name}' for name, count in groups.items())}"),
         ("Model", f"{scores.model} ({_settings(model)})" if model else scores.model),
         ("Answers", f"{scores.scored} of {len(scores.run.samples)} samples were answered by all methods, and are scored"),
-        ("Decoding", _settings(plan.get("decoding", {})) or "defaults"),
+        ("Decoding", f"{'sampled' if decoding.get('sample') else 'not sampled'}, {_settings(decoding)}"),
         ("Scored with", _settings(scores.scorer)),
         ("Baseline", scores.baseline),
         *((f"Method {label}", _method(result.arm)) for label, result in scores.results.items()),

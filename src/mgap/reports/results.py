@@ -60,8 +60,9 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
         rows = tuple(Row(label, _differences(c, kinds, tuple(c.differences))) for label, c in found.items() if c is not None)
         if rows:
             figures = tuple(next(c for c in found.values() if c is not None).differences)
-            heading = f"{_heading(runs, name, group)} less {scores.baseline}".strip()
-            tables.setdefault(figures, []).append(Group(heading, rows))
+            heading = _heading(runs, name, group)
+            against = f"{heading}, against {scores.baseline}" if heading else f"Against {scores.baseline}"
+            tables.setdefault(figures, []).append(Group(against, rows))
     caption = (
         "Differences in points, with 95% intervals from a paired bootstrap over pictures; noise: the interval holds 0. "
         "Gained: right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, "
@@ -231,5 +232,5 @@ def _signed(number: float) -> str:
 def _caption(figures: Sequence[str], kinds: dict[str, Kind]) -> str:
     arrows = " \u2193: lower is better." if any(kinds[name].better == "lower" for name in figures) else ""
     counts = any(not kinds[name].percent for name in figures)
-    unit = "Percent, but for the mean length in words" if counts else "Percent"
+    unit = "Percent, but for the mean length" if counts else "Percent"
     return f"{unit}; with each figure its 95% interval from a bootstrap over pictures.{arrows}"

@@ -135,7 +135,7 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
     arms = [arm for arm in run.arms if coverage[arm.label].answered]
     asked = [sample for sample in run.samples if all(_is_answered(records[arm.label], sample) for arm in arms)]
     if not arms or not asked:
-        raise RunError(f"{run.folder}: {_nothing(coverage)}; answer more with `mgap run --resume {run.folder}`")
+        raise RunError(f"{run.folder}: {_nothing(coverage)}; go on with the command that began it and --out {run.folder}")
     baseline = _baseline(arms, against)
     if run.plan.get("departure"):
         if settings or match_length:
@@ -257,22 +257,14 @@ def _match(
     tallies: Mapping[str, Tally],
 ) -> Matched | None:
     """On the groups that hold captions; None where there are none."""
-    from mgap.scoring.chair import cut_words
+    from mgap.scoring.chair import cut_words, matching_cut, mean_words
 
     texts = [sample for sample in asked if "accuracy" not in tallies[sample.group].figures]  # questions are not cut
     if scorer is None or not texts:
         return None
-    words = _matching_words([plain[s.id] for s in texts], [ours[s.id] for s in texts])
+    whole, wanted = [plain[s.id] for s in texts], mean_words([ours[s.id] for s in texts])
+    words = matching_cut(whole, wanted) if mean_words(whole) > wanted else None
     cut = {s.id: plain[s.id] if words is None else cut_words(plain[s.id], words) for s in texts}
     found = scorer.tally(texts, cut)
     against = {name: compare(tallies[name], tally) for name, tally in found.items()}
     return Matched(words, {name: _part(tally, None) for name, tally in found.items()}, against)
-
-
-def _matching_words(plain: Sequence[str], ours: Sequence[str]) -> int | None:
-    """After how many words to cut, so that the mean length comes nearest to ours; None: cutting nothing comes nearest."""
-    lengths = sorted(len(text.split()) for text in plain)
-    wanted = sum(len(text.split()) for text in ours)
-    if sum(lengths) <= wanted:
-        return None
-    return min(range(1, lengths[-1] + 1), key=lambda words: abs(sum(min(words, length) for length in lengths) - wanted))
