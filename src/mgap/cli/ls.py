@@ -60,7 +60,7 @@ def _experiments() -> list[str]:
     import yaml
 
     titles = {name: yaml.safe_load(path.read_text(encoding="utf-8"))["title"] for name, path in EXPERIMENTS.items()}
-    return [f"{name:<18} {title}" for name, title in titles.items()]
+    return [f"{f'experiments/{name}.yaml':<36} {title}" for name, title in titles.items()]
 
 
 def _null_images() -> list[str]:

@@ -10,6 +10,10 @@ from mgap.scoring.stats import Rate
 from mgap.scoring.tally import Comparison, Difference
 
 NOTHING = Cell("\u2014")
+DEPARTED = (
+    "Percent of the states that lie farther than tau from those of plain decoding, by the strength of the method, with 95% "
+    "intervals from a bootstrap over pictures. \u2193: lower is better."
+)
 TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR"}
 
 
@@ -48,7 +52,11 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
         figures = tuple(dict.fromkeys(figure for part in parts.values() for figure in part.rates))
         rows = tuple(Row(label, _figures(part, kinds, figures)) for label, part in parts.items())
         tables.setdefault(figures, []).append(Group(_heading(runs, name, group), rows))
-    return [Table(_caption(figures, kinds), _columns(figures, kinds), groups) for figures, groups in tables.items()]
+    departed = all(scores.run.plan.get("departure") for scores in runs)
+    return [
+        Table(DEPARTED if departed else _caption(figures, kinds), _columns(figures, kinds), groups)
+        for figures, groups in tables.items()
+    ]
 
 
 def paired_tables(runs: Sequence[Scores]) -> list[Table]:
@@ -107,6 +115,8 @@ def effort_table(runs: Sequence[Scores]) -> Table | None:
     """How long the answers took; None where no record says so."""
     groups = []
     for name, scores in zip(run_names(runs), runs, strict=True):
+        if scores.run.plan.get("departure"):
+            continue  # distances, not answers
         efforts = {label: r.effort for label, r in scores.results.items() if r.effort is not None and r.effort.total > 0}
         base = efforts.get(scores.baseline)
         rows = tuple(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
@@ -54,9 +55,14 @@ def bootstrap(statistic: Callable[[Counts], Counts], groups: Counts, of: int, *,
 
 def draw(groups: Counts, *, draws: int = 2000, seed: int = 0) -> Counts:
     """Summed counts [draws, counts] of groups drawn with repeats; the same ones are drawn for any counts of as many groups."""
-    weights = np.random.default_rng(seed).multinomial(len(groups), np.full(len(groups), 1 / len(groups)), size=draws)
-    drawn: Counts = weights @ groups
+    drawn: Counts = _weights(len(groups), draws, seed) @ groups
     return drawn
+
+
+@lru_cache(maxsize=4)  # every figure and method of a run is drawn alike, and drawing takes longer than all else
+def _weights(groups: int, draws: int, seed: int) -> Counts:
+    """How often each group is in each draw: [draws, groups]."""
+    return np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=draws).astype(float)
 
 
 def mcnemar(gained: int, lost: int) -> float:
