@@ -8,6 +8,7 @@ import yaml
 
 from mgap.registry import EXPERIMENTS, METHODS
 from mgap.reports.published import Published
+from mgap.run.config import Config
 
 NAMES = {
     "pope-main": "tab:pope_main",
@@ -74,6 +75,14 @@ def test_an_experiment_names_real_methods_and_its_rows(name):
     assert all(set(backbone.rows) <= set(labels) for backbone in published.backbones), "a printed row without a method"
     assert ("axis" in data) == any("x" in entry for entry in data["methods"])
     assert "Table" in data["title"] or "Figure" in data["title"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_runs_on_drawn_and_on_real_pictures(name):
+    drawn = Config.read(f"experiments/{name}.yaml")
+    real = Config.read(name, model="llava-hf/llava-1.5-7b-hf", images="coco/val2014")
+    assert (drawn.data_set, real.data_set) == ("pocket", "amber" if name == "amber" else "coco")
+    assert not any("length" in arm.settings for arm in real.methods), "published settings hold there"
 
 
 @pytest.mark.parametrize("name", NAMES)
