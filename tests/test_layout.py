@@ -10,7 +10,7 @@ import mgap
 SOURCE = Path(mgap.__file__).parent
 LINE = ["data", "backbones", "states", "methods", "decoding", "scoring", "reports"]
 ANYWHERE = {"types", "errors", "registry"}
-OUTER = {"run", "serving", "inspector", "pocket", "verify", "cli"}
+OUTER = {"run", "harness", "serving", "inspector", "pocket", "verify", "cli"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 

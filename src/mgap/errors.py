@@ -49,6 +49,10 @@ class UnsupportedDecoding(MgapError):
     """A method, or an option, cannot act in the decoding mode that was asked for."""
 
 
+class UnsupportedRequest(MgapError):
+    """An evaluation harness asks for something that is not done here, or not in that way."""
+
+
 class CorruptFile(MgapError):
     """A saved file is incomplete, altered, or not what its name says."""
 
