@@ -55,7 +55,8 @@ class Job:
         check_folder(folder, [RUN])
         refuse_strangers(folder)
         locate(config.model, config.revision)
-        benchmark, bank = read_benchmark(config), ()
+        bank: tuple[Sample, ...] = ()
+        benchmark = read_benchmark(config)
         if config.benchmark == "departure":
             benchmark, bank = read_bank(config, benchmark)
         job = cls(config, benchmark, folder, share, bank)

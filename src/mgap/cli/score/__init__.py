@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from mgap.cli.score import amber, implied, pope, run
+from mgap.cli.score import amber, chair, implied, pope, run
 
 
 class _Group(TyperGroup):
@@ -20,6 +20,6 @@ class _Group(TyperGroup):
 
 
 score = typer.Typer(cls=_Group, help=__doc__, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
-for verb in (amber, implied, pope, run):
+for verb in (amber, chair, implied, pope, run):
     name = verb.__name__.rpartition(".")[2]
     score.command(name)(getattr(verb, name))
