@@ -90,3 +90,4 @@ def test_settings_for_the_pocket_world_hold_there_only():
     keys = {**GOOD, "methods": ["mod", "haltrapper"], "pocket": {"haltrapper": {"length": 96}}}
     assert dict(Config.of(keys).methods[1].settings) == {"length": 96}
     assert dict(Config.of({**keys, "images": "coco"}).methods[1].settings) == {}
+    assert len(Config.of({**keys, "methods": ["mod"]}).methods) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -149,7 +150,7 @@ def _tell(run: Run, summary: Summary) -> None:
 
     from mgap.reports.folder import write_files
     from mgap.reports.report import report_files, sections
-    from mgap.reports.scores import score
+    from mgap.reports.scores import SCORES, score
     from mgap.reports.tables import markdown
 
     scores = score(run)
@@ -158,5 +159,6 @@ def _tell(run: Run, summary: Summary) -> None:
     for section in sections([scores]):
         if section.name in ("results", "paired"):
             print("\n".join(markdown(table) for table in section.tables))
-    for path in write_files(run.folder, report_files([scores])):
+    files = {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n", **report_files([scores])}
+    for path in write_files(run.folder, files):
         print(path)

@@ -116,7 +116,9 @@ class Config:
             if not isinstance(values.get(key, {}), Mapping):
                 raise SettingError(f"{where}: {key} must hold keys and values, not {values[key]!r}")
         config = cls(**values)
-        return config.with_settings(config.pocket) if config.data_set == "pocket" else config
+        there = {name for arm in config.methods for name in (arm.method, arm.label)}
+        settings = {name: value for name, value in config.pocket.items() if name in there}
+        return config.with_settings(settings) if config.data_set == "pocket" else config
 
     @classmethod
     def read(cls, path: str, **given: Any) -> Config:
