@@ -56,6 +56,7 @@ def _published(config: Config) -> Benchmark:
     from mgap.data.own import read_own
     from mgap.data.pope import read_pope
     from mgap.data.published import find_data
+    from mgap.scoring.chair import ChairScorer
 
     images, missing = str(config.images), config.missing
     if config.benchmark == "own":
@@ -67,4 +68,6 @@ def _published(config: Config) -> Benchmark:
         return read_pope(folder, images, dataset=config.data_set, splits=config.splits, prompt=prompt, missing=missing)
     if name == "amber":
         return read_amber(folder, images, kinds=config.kinds, prompt=config.prompt or "mgap", missing=missing)
-    return read_chair(folder, images, image_set=config.image_set, prompt=config.prompt or "mgap", missing=missing)
+    named = ChairScorer.of({}, **config.scoring).finder.classes  # people's captions are read as the model's
+    prompt = config.prompt or "mgap"
+    return read_chair(folder, images, image_set=config.image_set, prompt=prompt, missing=missing, named=named)

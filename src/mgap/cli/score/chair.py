@@ -20,8 +20,11 @@ _PUBLISHED = {"CHAIRs": "CHAIRs", "CHAIRi": "CHAIRi", "recall": "Recall", "preci
 def chair(
     captions: Annotated[str, typer.Option(help="JSON lines, or an array, with image_id and caption.")],
     data: Annotated[
-        str, typer.Option(help="Folder with chair/gt_val2014.json, or with COCO's instances_*.json and captions_*.json.")
-    ],
+        str | None,
+        typer.Option(
+            help="Folder with chair/gt_val2014.json, or COCO's instances_*.json and captions_*.json; default: fetch COCO's."
+        ),
+    ] = None,
     language: Annotated[
         str,
         typer.Option(
@@ -46,6 +49,7 @@ def chair(
     """
     from mgap.data.chair import read_captions, read_lexicon
     from mgap.data.chair_truth import find_truth
+    from mgap.data.published import find_data
     from mgap.reports.folder import check_folder, write_files
     from mgap.scoring.chair import ChairScorer, by_length, cut_words, matching_cut, mean_words, tally_mentions
     from mgap.scoring.language.published import has_tables
@@ -58,14 +62,15 @@ def chair(
     if per_caption is not None:
         check_folder(Path(per_caption).parent, (Path(per_caption).name,))
     told = read_captions(captions, id_key, caption_key)
+    folder = find_data("chair", data)
     if match is not None:
         longest = mean_words([text for _, text in read_captions(match, id_key, caption_key)])
         cut = matching_cut([text for _, text in told], longest)
     if cut is not None:
         told = [(i, cut_words(text, cut)) for i, text in told]
-    tables = data if language == "nltk" and has_tables(data) else None
-    scorer = ChairScorer(read_lexicon(data), language, tables)
-    truths = find_truth(data, scorer.lexicon, scorer.finder.classes).of([i for i, _ in told])
+    tables = next((str(place) for place in (folder, folder.parent) if has_tables(place)), None)
+    scorer = ChairScorer(read_lexicon(folder), language, tables if language == "nltk" else None)
+    truths = find_truth(folder, scorer.lexicon, scorer.finder.classes).of([i for i, _ in told])
     samples = [Sample(str(number), str(i), "", "captions", truths[i]) for number, (i, _) in enumerate(told)]
     found = [scorer.mentions(text) for _, text in told]
     if per_caption is not None:
