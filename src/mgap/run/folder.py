@@ -44,7 +44,7 @@ def open_run(folder: Path, plan: Mapping[str, Any], samples: Sequence[Sample], a
     """
     check_folder(folder, [RUN, SAMPLES])
     folder.mkdir(parents=True, exist_ok=True)
-    with _held(folder / f"{LOCK}.plan", wait=True):  # processes that start together make it once
+    with alone(folder):
         if not (folder / RUN).exists():
             lines = "".join(json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in samples)
             whole = {"format": FORMAT, **plan, "arms": [asdict(arm) for arm in arms]}
@@ -58,6 +58,13 @@ def open_run(folder: Path, plan: Mapping[str, Any], samples: Sequence[Sample], a
             write_files(folder, {RUN: json.dumps(whole, indent=1, ensure_ascii=False) + "\n"})
             run = Run.load(folder)
         return run
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One process at a time: those that start together make what they share once, and wait for each other."""
+    with _held(folder / f"{LOCK}.plan", wait=True):
+        yield
 
 
 def refuse_strangers(folder: Path) -> None:

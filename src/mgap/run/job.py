@@ -26,7 +26,7 @@ from mgap.run.answering import Answering
 from mgap.run.arms import ArmPlan, Priors, build_method
 from mgap.run.benchmarks import read_bank, read_benchmark
 from mgap.run.config import Config
-from mgap.run.folder import Shard, note_process, open_run, refuse_other, refuse_strangers
+from mgap.run.folder import Shard, alone, note_process, open_run, refuse_other, refuse_strangers
 from mgap.run.progress import Progress
 from mgap.run.worker import Worker
 from mgap.scoring.tally import Scorer
@@ -96,11 +96,12 @@ class Job:
         plan = {**self.plan(), "model": describe(model), "device": device}
         self.out.mkdir(parents=True, exist_ok=True)
         priors = Priors(self.out / "priors", pocket=self.config.data_set == "pocket")
-        methods = {arm.label: build_method(arm, model, priors, told) for arm in self.config.methods}
+        with alone(self.out):
+            methods = {arm.label: build_method(arm, model, priors, told) for arm in self.config.methods}
+            worker: Worker = Answering(model, self.benchmark, self.config.decode(), methods)
+            if self.bank:
+                worker, plan["departure"] = self._measuring(model, methods, told)
         arms = [self._arm(arm, model, methods[arm.label], noted) for arm in self.config.methods]
-        worker: Worker = Answering(model, self.benchmark, self.config.decode(), methods)
-        if self.bank:
-            worker, plan["departure"] = self._measuring(model, methods, told)
         run = open_run(self.out, plan, self.benchmark.samples, arms)
         facts = {"versions": versions(), "device": device, "command": shell_command(), "pid": os.getpid()}
         for difference in note_process(self.out, facts):
