@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import asdict, fields
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from lmms_eval.api.instance import GenerationResult, Instance, TokenCounts
@@ -16,13 +18,11 @@ from lmms_eval.api.model import lmms
 from lmms_eval.models.registry_v2 import ModelManifest
 from tqdm import tqdm
 
-from mgap.data.prompts import default_prompts
-from mgap.decoding.model import Model, load
+from mgap.decoding.model import load
 from mgap.errors import SettingError, UnsupportedRequest
 from mgap.harness.requests import Request, one_picture
-from mgap.methods.base import Method, check_choice
-from mgap.registry import METHODS
-from mgap.states.subspace import Subspace
+from mgap.methods.base import check_choice
+from mgap.run.arms import ArmPlan, Prior, Priors, build_method
 
 
 def manifest() -> ModelManifest:
@@ -54,12 +54,16 @@ class Mgap(lmms):
             raise SettingError(f"batch_size={batch_size!r}: give a whole number of at least 1; there is no automatic one")
         self.batch_size = int(batch_size)
         self.cuts = check_choice("until", until, ("task", "none")) == "task"
-        _check(method, prior, settings)
+        plan = ArmPlan(method, method, settings, Prior.of(prior) if prior else None).with_settings({})  # checks it
         if device is None and device_map is None and "LOCAL_RANK" in os.environ:
             device = _own_device(int(os.environ["LOCAL_RANK"]))
         options: dict[str, Any] = {"revision": revision, "attention": attention, "device_map": device_map}
         self.model = load(pretrained, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **options)
-        self.method = _build(method, prior, settings, self.model)
+        with TemporaryDirectory() as folder:
+            self.method = build_method(plan, self.model, Priors(Path(folder), pocket=False))
+        if self.method is not None:
+            with self.model.using(self.method):  # a model or a prior that does not suit it is refused before data are loaded
+                pass
 
     @property
     def device(self) -> Any:
@@ -111,32 +115,6 @@ class Mgap(lmms):
         """lmms-eval is done with the model, and may want its memory."""
         del self.model, self.method
         super().clean()
-
-
-def _check(name: str, prior: str | None, settings: dict[str, Any]) -> None:
-    """Mistakes that can be told before the weights are loaded."""
-    if name == "vanilla":
-        if settings or prior:
-            given = sorted([*settings, *(["prior"] if prior else [])])
-            raise SettingError(f"method=vanilla takes no prior and no settings: leave out {', '.join(given)}, or name a method")
-        return
-    known = [f.name for f in fields(METHODS.get(name))]
-    if prior and "prior" not in known:
-        raise SettingError(f"{name} uses no prior: leave out prior={prior}")
-    for setting in settings:
-        if setting not in known:
-            raise SettingError(f"{name} has no setting {setting!r}: choose from {', '.join(known)}")
-
-
-def _build(name: str, prior: str | None, settings: dict[str, Any], model: Model) -> Method | None:
-    if name == "vanilla":
-        return None
-    method = METHODS.get(name)
-    if "prior" in {f.name for f in fields(method)}:
-        settings = {"prior": Subspace.load(prior) if prior else Subspace.fit(model, default_prompts()), **settings}
-    built: Method = method.of(**settings)
-    with model.using(built):  # a model or a prior that does not suit it is refused now, not after the task's data are loaded
-        return built
 
 
 def _own_device(rank: int) -> str | None:
