@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -145,6 +146,11 @@ def test_two_pictures_and_videos_are_refused(plain, questions):
     for visuals in ([render(questions[0].scene)] * 2, ["clip.mp4"]):
         with pytest.raises(UnsupportedRequest, match="pocket, document 0,"):
             answer(plain, questions, visual=lambda _doc, shown=visuals: shown)
+
+
+def test_a_placeholder_in_the_text_is_refused(plain, questions):
+    with pytest.raises(UnsupportedRequest, match="'<image>' in its text"):
+        answer(plain, [replace(questions[0], text="<image> Is there a dog in the image?")])
 
 
 def test_decoding_that_the_method_does_not_accept_is_refused(plugin, questions):

@@ -89,9 +89,15 @@ class Mgap(lmms):
 
     def _answer(self, batch: list[Instance], wanted: Request, start: int) -> list[GenerationResult]:
         images, prompts = [], []
+        placeholder = self.model.backbone.tokenizer.decode([self.model.backbone.image_token_id])
         for request in batch:
             context, _, doc_to_visual, doc_id, task, split = request.args
-            images.append(one_picture(doc_to_visual(self.task_dict[task][split][doc_id]), f"{task}, document {doc_id},"))
+            where = f"{task}, document {doc_id},"
+            if placeholder in context:
+                raise UnsupportedRequest(
+                    f"{where} has {placeholder!r} in its text: pictures stand before the text here; choose another task"
+                )
+            images.append(one_picture(doc_to_visual(self.task_dict[task][split][doc_id]), where))
             prompts.append(context)
         options = asdict(wanted.decoding)
         if wanted.decoding.sample:
