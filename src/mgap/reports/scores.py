@@ -14,6 +14,8 @@ import mgap
 from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
 from mgap.reports.records import Arm, Record, Run
+from mgap.scoring.chair import cut_words, matching_cut, mean_words
+from mgap.scoring.departure import departure_tally
 from mgap.scoring.pope import FIGURES, named_counts, unequal_recall
 from mgap.scoring.stats import Rate, share
 from mgap.scoring.tally import Comparison, Figure, Scorer, Tally, by_picture, compare
@@ -141,8 +143,6 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         if settings or match_length:
             raise SettingError(f"{run.folder} holds distances, not answers: {', '.join(settings) or 'match_length'} has no use")
         scorer, said = None, dict(run.plan["departure"])
-        from mgap.scoring.departure import departure_tally
-
         measured = {arm.label: [records[arm.label][sample.id] for sample in asked] for arm in arms}
         tallies = {label: {STATES: departure_tally(asked, found, said["tau"])} for label, found in measured.items()}
     else:
@@ -257,8 +257,6 @@ def _match(
     tallies: Mapping[str, Tally],
 ) -> Matched | None:
     """On the groups that hold captions; None where there are none."""
-    from mgap.scoring.chair import cut_words, matching_cut, mean_words
-
     texts = [sample for sample in asked if "accuracy" not in tallies[sample.group].figures]  # questions are not cut
     if scorer is None or not texts:
         return None
