@@ -24,8 +24,8 @@ demo: setup
 
 check: setup
 	@echo "== lint and types"
-	@$(BIN)/ruff check src tests
-	@$(BIN)/ruff format --check src tests
+	@$(BIN)/ruff check src tests bench examples
+	@$(BIN)/ruff format --check src tests bench examples
 	@$(BIN)/mypy
 
 test: check
