@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.showing import by_picture
 
 
 class QwenVL(Backbone):
@@ -32,7 +33,7 @@ class QwenVL(Backbone):
 
     def encode_pictures(self, inputs: Mapping[str, Tensor]) -> Any:
         pixels, grid = inputs["pixel_values"], inputs["image_grid_thw"]
-        return self.model.base_model.get_image_features(pixel_values=pixels, image_grid_thw=grid, return_dict=True)
+        return by_picture(self.model.base_model.get_image_features(pixel_values=pixels, image_grid_thw=grid, return_dict=True))
 
     def pictures(self, inputs: Mapping[str, Tensor]) -> list[slice]:
         ends = inputs["image_grid_thw"].prod(-1).cumsum(0).tolist()

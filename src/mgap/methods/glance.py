@@ -16,9 +16,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.showing import Call
 from mgap.errors import ModelError
 from mgap.methods.attention import last_scores, refuse_odd_scores, whole_mask
-from mgap.methods.pairing import Call
 
 IMPLEMENTATION = "mgap_glance"  # as the text decoder's configuration names it in a forward that is watched
 _ARGUMENT = "mgap_sight"  # carries what is seen from the decoder's attention to its door

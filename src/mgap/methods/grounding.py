@@ -22,10 +22,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.showing import Call
 from mgap.data.objects import Vocabulary
 from mgap.errors import ModelError
 from mgap.methods.attention import last_scores, refuse_odd_scores, whole_mask
-from mgap.methods.pairing import Call
 from mgap.methods.pictures import Picture, expand, generate, show
 
 ALSO = " There is also"
@@ -118,10 +118,10 @@ def ground(backbone: Backbone, picture: Picture, text: str, caption: str, vocabu
     start = len(expand(backbone, opening, picture))
     spans = backbone.spans(expand(backbone, f"{opening}{caption}{ALSO}", picture))
     tokens = [next(n for n, (_, end) in enumerate(spans) if end > start + place) for place in places.values()]
-    inputs = show(backbone, [picture], [f"{opening}{caption}{ALSO}"])
+    inputs, features = show(backbone, [picture], [f"{opening}{caption}{ALSO}"])
     first = int(backbone.image_mask(inputs)[0].int().argmax())
     with watching(backbone, [token - 1 for token in tokens], slice(first, first + picture.tokens)) as seen:
-        generate(backbone, inputs, 2)  # the second forward reads the first new token
+        generate(backbone, inputs, features, 2)  # the second forward reads the first new token
     if len(seen) < 2:
         return {}
     return dict(zip(places, similarity(seen[0].stacked(), seen[1].stacked()).tolist(), strict=True))

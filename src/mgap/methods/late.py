@@ -19,10 +19,11 @@ from transformers.cache_utils import DynamicLayer
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.rows import ALONG
+from mgap.backbones.showing import Call, flatten
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.base import Tap
 from mgap.methods.glance import Glance
-from mgap.methods.pairing import Call, Inputs, PairedCache, Pairing
+from mgap.methods.pairing import Inputs, PairedCache, Pairing
 
 if TYPE_CHECKING:
     from mgap.methods.branch import BranchMethod
@@ -109,7 +110,7 @@ class LatePairing(Pairing):
         images = cache.images.to(attention.device)
         shown = blank(cache.features, self.hide(attention, images)[images])
         (prompt,), (aside,) = cache.waiting, cache.aside
-        branch = self._run_aside(model, {**prompt, "mm_encoder_outputs": {"image": shown}}, aside)
+        branch = self._run_aside(model, {**prompt, **self.showing.arguments(prompt["input_ids"], shown)}, aside)
         if cache.said:
             branch = self._run_aside(model, cache.answer(), aside)
         if self.is_anew:
@@ -123,7 +124,7 @@ def blank(features: Any, gone: Tensor) -> Any:
     """Encoded pictures with some of their tokens zero, at every depth where the language model reads them; bool [tokens]."""
 
     def zeroed(part: Any) -> Any:  # a tensor [..., d], or a list of them, one a picture
-        flat = part.flatten(0, -2) if isinstance(part, Tensor) else torch.cat(list(part))
+        flat = flatten(part)
         if len(flat) != len(gone):
             raise ModelError(
                 f"{len(flat)} encoded tokens for {len(gone)} placeholders: pictures of this model cannot be masked"

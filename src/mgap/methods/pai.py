@@ -26,11 +26,12 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.showing import Call
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
 from mgap.methods.attention import check_kernel, last_scores, refuse_odd_scores, whole_mask
 from mgap.methods.base import Handles, Observation, Removable, Seam, Tap, check_share, check_strength
 from mgap.methods.branch import BranchMethod, distance, plausible
-from mgap.methods.pairing import Call, Inputs, Pairing
+from mgap.methods.pairing import Inputs, Pairing
 
 IMPLEMENTATION = "mgap_pai"  # as the text decoder's configuration names it while the method is on
 _ARGUMENT = "mgap_boost"  # carries the edit from the decoder's door to its attention

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +20,7 @@ from transformers import DynamicCache
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.rows import ALONG
+from mgap.backbones.showing import Call, Showing, join_pictures
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Observation, Tap
 from mgap.methods.lanes import lanes_of
@@ -28,7 +28,6 @@ from mgap.methods.lanes import lanes_of
 if TYPE_CHECKING:
     from mgap.methods.branch import BranchMethod
 
-Call = dict[str, Any]  # named arguments of a forward
 Inputs = dict[str, Tensor]  # as Backbone.encode gives them: left padded, one row a sample
 Kept = dict[str, Tensor]  # what is remembered of each row [B, ...] from one token to the next
 ALONE = "alone"  # in a branch's inputs, bool [B]: rows that have nothing to contrast with, and decode plainly
@@ -74,11 +73,13 @@ class Pairing:
         self.is_aside = method.branch_mode == "sequential"
         self.is_busy = False  # while we run the model or its tower ourselves
         self.lanes = lanes_of(backbone.model)
+        self.showing = Showing(backbone)
         self.seen: Inputs = {}  # the pictures that went through the tower last
         self.handles: list[RemovableHandle] = [
             backbone.vision.register_forward_pre_hook(self.see, with_kwargs=True),
             backbone.model.register_forward_pre_hook(self.before, with_kwargs=True),
             backbone.model.register_forward_hook(self.after, with_kwargs=True),
+            *self.showing.attach(),
         ]
 
     @property
@@ -91,7 +92,7 @@ class Pairing:
         self.lanes.main = None
 
     def see(self, _tower: nn.Module, args: tuple[Any, ...], kwargs: Call) -> None:
-        """Generate encodes the pictures before the first forward: keep what it shows to the tower."""
+        """Pictures are encoded before the first forward: keep what the tower is shown."""
         if not self.is_idle:
             self.seen = self.backbone.seen(args, kwargs)
 
@@ -111,9 +112,7 @@ class Pairing:
             raise UnsupportedDecoding(f"{name} does not work with static or compiled decoding: use the dynamic cache")
         if cache.get_seq_length() > 0 or kwargs.get("input_ids") is None:
             raise UnsupportedDecoding(f"{name} needs the whole prompt as input_ids: no cache from before, no inputs_embeds")
-        if kwargs.get("pixel_values") is not None:
-            raise UnsupportedDecoding(f"{name} needs a model whose generate encodes pictures beforehand: this one does not")
-        return (), self._first(kwargs)
+        return (), self._first(self.showing.admit(name, kwargs))
 
     def after(self, model: nn.Module, _args: tuple[Any, ...], kwargs: Call, output: Any) -> Any:
         """The logits of all branches become one."""
@@ -138,7 +137,7 @@ class Pairing:
 
     def _main(self, kwargs: Call) -> tuple[Inputs, Any]:
         """The prompt as generate was given it, and its pictures as the language model reads them."""
-        features = (kwargs.get("mm_encoder_outputs") or {}).get("image")
+        features = self.showing.features(kwargs)
         main: Inputs = {key: kwargs[key] for key in ALONG if kwargs.get(key) is not None}
         main.setdefault("attention_mask", torch.ones_like(main["input_ids"]))
         if features is not None:
@@ -162,9 +161,10 @@ class Pairing:
         read = {**rows, "position_ids": positions}
         if self.is_aside:
             apart = zip(_split(read, len(branches)), shown, strict=True)
-            cache.waiting = [{**call, "mm_encoder_outputs": _shown([pictures])} for call, pictures in apart]
+            cache.waiting = [{**call, **self.showing.arguments(call["input_ids"], pictures)} for call, pictures in apart]
             return {**kwargs, "past_key_values": cache}
-        return {**kwargs, **read, "mm_encoder_outputs": _shown(shown), "past_key_values": cache}
+        pictures = join_pictures([pictures for pictures in shown if pictures is not None])
+        return {**kwargs, **read, **self.showing.arguments(rows["input_ids"], pictures), "past_key_values": cache}
 
     def _next(self, kwargs: Call, cache: PairedCache) -> Call:
         mask, positions = cache.step()
@@ -238,27 +238,3 @@ def _split(read: Inputs, count: int) -> list[Call]:
     """Stacked rows, [..., rows, T] each, one part at a time."""
     parts = {key: value.chunk(count, dim=-2) for key, value in read.items()}
     return [{key: value[n] for key, value in parts.items()} for n in range(count)]
-
-
-def _shown(parts: list[Any]) -> Call:
-    """Encoded pictures of stacked rows as a forward takes them; None for rows without."""
-    pictures = join_pictures([part for part in parts if part is not None])
-    return {} if pictures is None else {"image": pictures}
-
-
-def join_pictures(parts: list[Any], times: int = 1) -> Any:
-    """Encoded pictures one after the other, each `times` times; None for no parts."""
-    if not parts:
-        return None
-
-    def repeated(lists: list[Any]) -> Any:
-        if isinstance(lists[0], Tensor):  # [pictures, tokens, d]
-            return torch.cat(lists).repeat_interleave(times, 0)
-        return [picture for pictures in lists for picture in pictures for _ in range(times)]
-
-    joined = copy(parts[0])
-    joined.pooler_output = repeated([part.pooler_output for part in parts])
-    if getattr(joined, "deepstack_features", None) is not None:
-        levels = zip(*(part.deepstack_features for part in parts), strict=True)
-        joined.deepstack_features = [repeated(list(level)) for level in levels]
-    return joined

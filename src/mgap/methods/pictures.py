@@ -19,8 +19,9 @@ from transformers import GenerationConfig
 from mgap.backbones.base import Backbone
 from mgap.backbones.rows import ALONG, join_rows, split_rows
 from mgap.backbones.sharing import digest
+from mgap.backbones.showing import Call, Showing, join_pictures
 from mgap.errors import ModelError, UnsupportedDecoding
-from mgap.methods.pairing import Call, Inputs, join_pictures
+from mgap.methods.pairing import Inputs
 
 Found = TypeVar("Found")
 
@@ -97,8 +98,8 @@ def expand(backbone: Backbone, text: str, picture: Picture) -> str:
     return text.replace(image, image * picture.tokens)
 
 
-def show(backbone: Backbone, pictures: Sequence[Picture], texts: Sequence[str]) -> Call:
-    """Inputs of a generate in which each picture stands in every rendered text; it goes through the tower once."""
+def show(backbone: Backbone, pictures: Sequence[Picture], texts: Sequence[str]) -> tuple[Call, Any]:
+    """Inputs of a generate in which each picture stands in every rendered text, and the pictures, each encoded once."""
     rows = [backbone.tokenize(expand(backbone, text, picture)) for picture in pictures for text in texts]
     pixels = {key: torch.cat([picture.pixels[key] for picture in pictures]) for key in pictures[0].pixels}
     inputs: Call = dict(join_rows(rows, pictures[0].like, pad=backbone.pad_id, image=backbone.image_token_id))
@@ -109,24 +110,23 @@ def show(backbone: Backbone, pictures: Sequence[Picture], texts: Sequence[str]) 
         encoded = backbone.encode_pictures(pixels)
     if [len(part) for part in encoded.pooler_output] != [picture.tokens for picture in pictures]:  # a tile is no picture
         raise ModelError(f"{backbone.name}: a picture shown again has another length; its pictures are cut into pieces")
-    inputs["mm_encoder_outputs"] = {"image": join_pictures([encoded], len(texts))}
-    return inputs
+    return inputs, join_pictures([encoded], len(texts))
 
 
-def generate(backbone: Backbone, inputs: Call, length: int) -> Tensor:
-    """New tokens [rows, at most length] of the plain model, greedily, whatever the checkpoint suggests."""
+def generate(backbone: Backbone, inputs: Call, features: Any, length: int) -> Tensor:
+    """What `show` gives to new tokens [rows, at most length] of the plain model, greedily, whatever the checkpoint suggests."""
     own = backbone.model.generation_config
     config = GenerationConfig(
         max_new_tokens=length, num_beams=1, do_sample=False, temperature=1.0, top_p=1.0, top_k=50,
         repetition_penalty=1.0, bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=backbone.pad_id,
     )  # fmt: skip
-    with torch.no_grad():
-        made: Any = backbone.model.generate(**inputs, generation_config=config)
+    with torch.no_grad(), Showing(backbone).generating(inputs, features) as call:
+        made: Any = backbone.model.generate(**call, generation_config=config)
     tokens: Tensor = made[:, inputs["input_ids"].shape[1] :]
     return tokens
 
 
 def write(backbone: Backbone, pictures: Sequence[Picture], texts: Sequence[str], length: int) -> list[str]:
     """What the plain model says to every text about each picture, one picture after the other."""
-    made = generate(backbone, show(backbone, pictures, texts), length)
+    made = generate(backbone, *show(backbone, pictures, texts), length)
     return [str(said).strip() for said in backbone.tokenizer.batch_decode(made, skip_special_tokens=True)]
