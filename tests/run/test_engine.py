@@ -269,3 +269,17 @@ def test_an_odd_environment_is_told(answer, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert launched_shard() == Shard(1, 4)
+
+
+def test_warming_up_asks_once_more_and_writes_nothing_down(answer, tmp_path):
+    asked = []
+
+    def listen(work, samples):
+        asked.append(samples)
+        return work(samples)
+
+    _, summary = answer(tmp_path / "run", worker=lambda inner: Wrapped(inner, listen), warm_up=True)
+    assert asked[0] == asked[1]
+    assert len(asked) == 15
+    assert summary.answered == {"vanilla": 54}
+    assert len(lines(tmp_path / "run")) == 54

@@ -45,6 +45,7 @@ class Config:
     departure: Mapping[str, Any] = field(default_factory=dict)  # k, delta, metric, bank
     pocket: Mapping[str, Any] = field(default_factory=dict)  # settings by method that hold in the pocket world only
     batch_size: int = 32
+    warm_up: bool = False  # answer each method's first batch once before it counts; for times
     prefill: str = "auto"  # shared where that changes nothing, else own
     device: str | None = None
     dtype: str = "auto"

@@ -95,6 +95,8 @@ def _execute_arm(
     todo = [batch for batch in share if any(sample.id not in kept for sample in batch)]
     if todo:
         with Journal(run.folder, arm, shard) as journal, worker.using(arm) as work:
+            if run.plan["warm_up"]:
+                _careful(work, todo[0])
             for batch in todo:
                 started = time.perf_counter()
                 made = _careful(work, batch)  # the whole batch, so that a cut-off one is answered as it would have been

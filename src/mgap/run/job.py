@@ -81,6 +81,7 @@ class Job:
             },
             "decoding": asdict(config.decode()),
             "batch_size": config.batch_size,
+            "warm_up": config.warm_up,
             "scoring": dict(config.scoring),
             "experiment": {"title": config.title, "axis": config.axis, "published": dict(config.published)},
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
