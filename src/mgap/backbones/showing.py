@@ -26,7 +26,7 @@ from mgap.errors import ModelError, UnsupportedDecoding
 Call = dict[str, Any]  # named arguments of a forward
 ENCODED = "mm_encoder_outputs"  # as transformers names the argument
 FAMILIES = frozenset(  # by config.model_type, through the door; tests/backbones/test_families.py runs branches on all of them
-    {"idefics3", "internvl", "llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"}
+    {"gemma3", "internvl", "llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"}
 )
 _ARGUMENT = "mgap_pictures"  # carries pictures from a forward's arguments to the decoder's door
 
