@@ -86,3 +86,13 @@ def test_a_family_that_was_not_checked_is_refused_with_the_version_to_use(inputs
     monkeypatch.setattr(showing, "FAMILIES", frozenset({"other"}))
     with pytest.raises(UnsupportedDecoding, match=r"checked for other only.*use transformers 5\.18"):
         door.admit("vcd", dict(inputs))
+    with pytest.raises(UnsupportedDecoding, match=r"use transformers 5\.18"), door.generating(dict(inputs), None):
+        pass
+
+
+def test_pixels_are_refused_by_a_method_where_generate_encodes_them(backbone, inputs):
+    shown = Showing(backbone)
+    if not shown.is_argument:
+        pytest.skip("the forward of this transformers takes no encoded pictures")
+    with pytest.raises(UnsupportedDecoding, match="call generate"):
+        shown.admit("vcd", dict(inputs))

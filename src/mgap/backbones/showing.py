@@ -55,13 +55,9 @@ class Showing:
         """A first forward's arguments with its pictures encoded, for the method `name`; an error where they cannot be."""
         if kwargs.get("pixel_values") is None:
             return kwargs
-        kind = self.backbone.config.model_type
-        if self.is_argument or kind not in FAMILIES:
-            raise UnsupportedDecoding(
-                f"{name} needs pictures that are encoded before the first forward, and with transformers "
-                f"{transformers.__version__} that has been checked for {', '.join(sorted(FAMILIES))} only, not for {kind}: "
-                "use transformers 5.18 or newer"
-            )
+        if self.is_argument:
+            raise UnsupportedDecoding(f"{name} was given pixels in a forward: call generate, which encodes them before")
+        self._check_family(name)
         encode = self.backbone.model.base_model.get_image_features
         names = {*inspect.signature(encode).parameters, "image_sizes"} - {"output_hidden_states", "return_dict"}
         told = {key: value for key, value in kwargs.items() if key in names and value is not None}
@@ -87,6 +83,7 @@ class Showing:
         if self.is_argument:
             yield {**inputs, ENCODED: {"image": features}}
             return
+        self._check_family("showing a picture again")
         waiting = [features]
 
         def first(_model: nn.Module, args: tuple[Any, ...], kwargs: Call) -> tuple[tuple[Any, ...], Call]:
@@ -98,6 +95,15 @@ class Showing:
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _check_family(self, name: str) -> None:
+        kind = self.backbone.config.model_type
+        if kind not in FAMILIES:
+            raise UnsupportedDecoding(
+                f"{name} needs pictures that are encoded before the first forward, and with transformers "
+                f"{transformers.__version__} that has been checked for {', '.join(sorted(FAMILIES))} only, not for {kind}: "
+                "use transformers 5.18 or newer"
+            )
 
 
 def enter(language: nn.Module, args: tuple[Any, ...], kwargs: Call) -> tuple[tuple[Any, ...], Call]:
