@@ -73,8 +73,13 @@ def test_calibration_prompts_use_every_wording_but_the_tests():
 
 
 def test_more_calibration_prompts_than_there_are_is_refused():
-    with pytest.raises(SettingError, match="there are 180"):
-        calibration_prompts(181)
+    with pytest.raises(SettingError, match="there are 300"):
+        calibration_prompts(301)
+
+
+def test_questions_of_colour_come_only_after_all_of_existence():
+    assert not any("color" in prompt for prompt in calibration_prompts(180))
+    assert all("color" in prompt for prompt in calibration_prompts(300)[180:])
 
 
 def test_odd_colours_are_odd_and_of_single_things():
