@@ -124,7 +124,7 @@ def read_pope(
 def _search(folder: Path, dataset: str) -> dict[str, Path]:
     """By split; a name with `_seem` and one without are the same questions, and the first is taken."""
     found: dict[str, dict[str, Path]] = {}
-    for inner in (folder, folder / dataset):
+    for inner in (folder, folder / dataset, folder / "pope" / dataset):
         for path in sorted(inner.glob("*_pope_*.json*")):
             if match := _NAME.fullmatch(path.name):
                 found.setdefault(match["dataset"], {}).setdefault(match["split"], path)
