@@ -283,3 +283,24 @@ def test_warming_up_asks_once_more_and_writes_nothing_down(answer, tmp_path):
     assert len(asked) == 15
     assert summary.answered == {"vanilla": 54}
     assert len(lines(tmp_path / "run")) == 54
+
+
+def test_a_run_goes_on_when_the_files_of_its_benchmark_have_moved_but_not_when_they_changed(answer, tiny_model, tiny, tmp_path):
+    from mgap.pocket.samples import Drawn
+    from mgap.run.config import Config
+    from mgap.run.job import Job
+
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        Drawn()("pocket_200000.png").save(tmp_path / folder / "a.png")
+        (tmp_path / folder / "mine.csv").write_text("image,question,label\na.png,Is there a cat?,yes\n")
+
+    def prepare(folder):
+        keys = {"benchmark": "own", "model": str(tiny), "methods": ["vanilla"], "images": str(tmp_path / folder)}
+        return Job.prepare(Config.of({**keys, "questions": str(tmp_path / folder / "mine.csv")}), tmp_path / "run", Shard())
+
+    prepare("here").begin(tiny_model)
+    prepare("there").begin(tiny_model)
+    (tmp_path / "there" / "mine.csv").write_text("image,question,label\na.png,Is there a dog?,yes\n")
+    with pytest.raises(RunError, match=r"benchmark\.sources|other samples"):
+        prepare("there")

@@ -77,7 +77,7 @@ def refuse_strangers(folder: Path) -> None:
 
 def refuse_other(run: Run, plan: Mapping[str, Any], samples: Sequence[Sample], arms: Sequence[Arm] = ()) -> None:
     """Raise if the folder's answers came from other settings; keys that the plan does not have yet are not compared."""
-    theirs, ours = json.loads(json.dumps(run.plan)), json.loads(json.dumps(plan))
+    theirs, ours = _unplaced(run.plan), _unplaced(plan)
     for key in SAME:
         if key in ours and (where := _first_difference(key, theirs.get(key), ours[key])):
             raise RunError(f"{run.folder}: its answers were made with {where}; name another folder, or use the same settings")
@@ -88,6 +88,13 @@ def refuse_other(run: Run, plan: Mapping[str, Any], samples: Sequence[Sample], a
         before = known.get(arm.folder, arm)
         if where := _first_difference(arm.label, _plain(before), _plain(arm)):
             raise RunError(f"{run.folder}: its answers of {arm.label} were made with {where}; give this one another label")
+
+
+def _unplaced(plan: Mapping[str, Any]) -> Any:
+    """As it is read back from JSON, with the files by what is in them: they may lie elsewhere now."""
+    found = json.loads(json.dumps(plan))
+    found["benchmark"]["sources"] = sorted(found["benchmark"]["sources"].values())
+    return found
 
 
 def _plain(arm: Arm) -> Any:
