@@ -147,6 +147,11 @@ def effort_table(runs: Sequence[Scores]) -> Table | None:
     caption = (
         "Time of the scored answers, fitting a prior not included; an answer's time is its share of the batch that it was in."
     )
+    if not all(scores.run.plan.get("warm_up") for scores in runs):
+        caption += (
+            " Methods ran one after the other, warming up and whatever else the machine did included: to compare methods, run with"
+            " warm_up on a machine that does nothing else."
+        )
     return Table(caption, columns, groups)
 
 
