@@ -149,8 +149,8 @@ def effort_table(runs: Sequence[Scores]) -> Table | None:
     )
     if not all(scores.run.plan.get("warm_up") for scores in runs):
         caption += (
-            " Methods ran one after the other, warming up and whatever else the machine did included: to compare methods, run with"
-            " warm_up on a machine that does nothing else."
+            " Methods ran one after the other, warming up and whatever else the machine did included: to compare methods, run"
+            " with warm_up on a machine that does nothing else."
         )
     return Table(caption, columns, groups)
 
