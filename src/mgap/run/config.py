@@ -19,6 +19,13 @@ from mgap.types import Decoding
 BENCHMARKS = ("pope", "chair", "amber", "own", "departure")
 DATASETS = ("pocket", "coco", "aokvqa", "gqa", "amber")
 PREFILLS = ("auto", "shared", "own")
+OF_BENCHMARKS = {  # keys that mean nothing to the others
+    "splits": ("pope", "departure"),
+    "kinds": ("amber",),
+    "image_set": ("chair",),
+    "questions": ("own",),
+    "departure": ("departure",),
+}
 
 
 @dataclass(frozen=True)
@@ -75,8 +82,11 @@ class Config:
             raise SettingError(
                 f"{self.model} on {self.benchmark}: give images, the folder of pictures, or dataset: pocket for drawn scenes"
             )
-        if self.data_set == "pocket" and self.images is not None:
-            raise SettingError("the pocket world draws its own pictures: leave out images, or name another dataset")
+        for name in ("images", "data", "image_set"):
+            if self.data_set == "pocket" and getattr(self, name) is not None:
+                raise SettingError(f"the pocket world draws its own pictures: leave out {name}, or name another dataset")
+        if self.data_set != "pocket" and self.held_out:
+            raise SettingError("held_out is of the pocket world's drawing styles: leave it out")
         if self.benchmark == "own" and self.questions is None:
             raise SettingError("benchmark own: give questions, a JSONL or CSV file with image, question and label")
         for key in self.departure:
@@ -106,6 +116,11 @@ class Config:
                 close = difflib.get_close_matches(str(key), known, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise SettingError(f"{where}: unknown key {key!r}: choose from {', '.join(known)}{hint}")
+        for key, benchmarks in OF_BENCHMARKS.items():
+            if key in data and data.get("benchmark") in BENCHMARKS and data["benchmark"] not in benchmarks:
+                raise SettingError(
+                    f"{where}: {key} is a key of {' and '.join(benchmarks)}, not of {data['benchmark']}: leave it out"
+                )
         for f in fields(cls):
             if f.name not in data and f.default is MISSING and f.default_factory is MISSING:
                 raise SettingError(f"{where}: {f.name} is missing, and has no default")
