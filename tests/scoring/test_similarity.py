@@ -96,3 +96,37 @@ def test_your_own_table_or_vectors_do_not_contradict_what_is_known(dissimilar):
     if choice is None:
         pytest.skip("set MGAP_TEST_SIMILARITY to the file of a table, or to spacy:MODEL, to check it")
     assert contradictions(find_similarity(choice), dissimilar) == []
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    """A model of spaCy's with vectors of four words: cat and dog 0.9 alike, cat and cow 0.8, exactly the threshold."""
+    spacy = pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'mgap[vectors]'")
+    import numpy as np
+
+    nlp = spacy.blank("en")
+    for word, vector in {"cat": (1, 0), "dog": (0.9, 0.19**0.5), "cow": (0.8, 0.6), "sky": (0, 1)}.items():
+        nlp.vocab.set_vector(word, np.asarray(vector, dtype=np.float32))
+    nlp.to_disk(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_word_vectors_make_words_similar_above_the_threshold(vectors, tmp_path):
+    similar = find_similarity(f"spacy:{vectors}")
+    assert similar("cat", "dog")
+    assert similar("dog", "cat")
+    assert not similar("cat", "sky")
+    assert not similar("cat", "zebra")  # a word without a vector is like no other
+    assert similar("zebra", "zebra")
+    assert similar.cosine("cat", "cow") == pytest.approx(0.8, abs=1e-6)
+    assert similar.about()["versions"]["spacy"]
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps(similar.table(["cat", "dog", "sky"])))
+    assert find_similarity(table)("dog", "cat")
+
+
+def test_a_model_without_vectors_is_refused(tmp_path):
+    spacy = pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'mgap[vectors]'")
+    spacy.blank("en").to_disk(tmp_path / "small")
+    with pytest.raises(SettingError, match="has no word vectors"):
+        find_similarity(f"spacy:{tmp_path / 'small'}")
