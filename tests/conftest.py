@@ -1,6 +1,8 @@
 """Tiny random checkpoints of both families, built once a worker; a picture; the published files where they exist."""
 
 import os
+import sys
+import warnings
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client: no test reaches for the network
@@ -13,6 +15,7 @@ from hypothesis import settings
 from PIL import Image
 
 import mgap
+from mgap.cli.main import main
 from mgap.pocket.tiny import TINY_FAMILIES, build_tiny
 
 settings.register_profile("mgap", deadline=None, derandomize=True)
@@ -68,3 +71,23 @@ def picture_file(picture, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("pictures") / "street.png"
     picture.save(path)
     return path
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run `mgap WORDS` in this process; returns exit status, standard output and standard error."""
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["mgap", *map(str, words)])
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        capsys.readouterr()
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            try:
+                main()
+                status = 0
+            except SystemExit as leave:
+                status = leave.code or 0
+        return status, *capsys.readouterr()
+
+    return call

@@ -1,11 +1,9 @@
 """Reports of runs, as `mgap score` and `mgap report` write them."""
 
 import json
-import sys
 
 import pytest
 
-from mgap.cli.main import main
 from mgap.errors import SettingError
 from mgap.reports.beside import beside_tables
 from mgap.reports.examples import SHOWN, changes
@@ -23,21 +21,14 @@ EXPERIMENT = {"title": "POPE (Table 1)", "axis": "", "published": PUBLISHED}
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(run, tmp_path):
     """A run of two methods, and `mgap WORDS` in this process: exit status, standard output and standard error."""
     wrong = [f"random/{n}" for n in range(1, 12, 2)]
     answered = {"Vanilla": answers(SAMPLES, wrong), "Ours": answers(SAMPLES, ["adversarial/1"], seconds=1.0)}
     folder = write_run(tmp_path / "runs" / "pope", SAMPLES, answered, experiment=EXPERIMENT)
 
     def call(*words):
-        monkeypatch.setattr(sys, "argv", ["mgap", *map(str, words)])
-        capsys.readouterr()
-        try:
-            main()
-            status = 0
-        except SystemExit as leave:
-            status = leave.code or 0
-        return status, *capsys.readouterr()
+        return run(*words)
 
     call.folder = folder
     return call

@@ -15,22 +15,14 @@ def fetch(
 
     Example: mgap fetch amber
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+    from rich.progress import DownloadColumn, TimeRemainingColumn
 
     from mgap.data.published import fetch as fetch_files
     from mgap.data.published import published
+    from mgap.run.progress import bars
 
     wanted = published(benchmark)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def report(path: str, done: int, size: int) -> None:
-            if path not in tasks:
-                tasks[path] = bar.add_task(path, total=size)
-            bar.update(tasks[path], completed=done)
-
+    with bars(DownloadColumn(), TimeRemainingColumn()) as report:
         folder = fetch_files(wanted, to, report)
     for file in wanted.files:
         for path in (file.path, *file.unpack):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from mgap.data.files import replacing
 from mgap.errors import BenchmarkError
 
 _PIECE = 1 << 20  # bytes
@@ -36,7 +34,7 @@ def digest(path: Path) -> str:
 
 def download(url: str, path: Path, sha256: str, size: int, report: Callable[[int], None] | None = None) -> None:
     """Fetch into a file beside `path` and rename it once it is what was published; `report` hears how many bytes came."""
-    with _beside(path) as file:
+    with replacing(path) as file:
         found, done = hashlib.sha256(), 0
         try:
             with urlopen(Request(url, headers={"User-Agent": "mgap"}), timeout=_TIMEOUT) as reply:
@@ -65,7 +63,7 @@ def unpack(archive: Path, name: str, path: Path) -> None:
         with zipfile.ZipFile(archive) as packed:
             if path.is_file() and _is_packed(path, packed.getinfo(name)):
                 return
-            with packed.open(name) as content, _beside(path) as file:
+            with packed.open(name) as content, replacing(path) as file:
                 for piece in _pieces(content):
                     file.write(piece)
     except (KeyError, zipfile.BadZipFile) as error:
@@ -83,20 +81,3 @@ def _is_packed(path: Path, info: zipfile.ZipInfo) -> bool:
 def _pieces(file: IO[bytes] | http.client.HTTPResponse) -> Iterator[bytes]:
     while piece := file.read(_PIECE):
         yield piece
-
-
-@contextmanager
-def _beside(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the name `path` only when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(unfinished, 0o644)  # mkstemp's own mode is private
-        os.replace(unfinished, path)
-    except BaseException:
-        Path(unfinished).unlink(missing_ok=True)
-        raise

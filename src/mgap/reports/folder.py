@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from mgap.data.files import replacing
 from mgap.errors import SettingError
 
 
@@ -32,9 +33,8 @@ def write_files(folder: str | os.PathLike[str], texts: Mapping[str, str]) -> lis
     try:
         target.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            unfinished = target / f".{name}.unfinished"
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(target / name)
+            with replacing(target / name) as file:
+                file.write(text.encode())
     except OSError as error:
         raise SettingError(f"{folder}: cannot be written ({error.strerror}); name another folder") from None
     return [target / name for name in texts]

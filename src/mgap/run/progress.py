@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
 
 
 @contextmanager
-def bars() -> Iterator[Progress]:
-    """One bar a label; where standard error is no terminal, they are printed once, at the end."""
+def bars(*measures: Any) -> Iterator[Progress]:
+    """One bar a label; where standard error is no terminal, they are printed once, at the end.
+
+    `measures` are rich's columns after the bar; default: how many of how many, and the time so far.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(*columns, console=Console(stderr=True)) as shown:
+    shows = measures or (MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(TextColumn("{task.description}"), BarColumn(), *shows, console=Console(stderr=True)) as shown:
         tasks: dict[str, TaskID] = {}
 
         def report(label: str, done: int, total: int) -> None:
