@@ -94,6 +94,18 @@ def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: report(label, done, total)
 
 
+def print_scores(scores: Scores) -> None:
+    """The tables of a run's scores, in Markdown; what a reader should know of them on standard error."""
+    from mgap.reports.report import sections
+    from mgap.reports.tables import markdown
+
+    for text in scores.warnings:
+        print(f"mgap: warning: {text}", file=sys.stderr)
+    for section in sections([scores]):
+        if section.name in ("results", "paired", "matched"):
+            print("\n".join(markdown(table) for table in section.tables))
+
+
 def fit_default_prior(model: Model) -> Subspace:
     """A prior from the calibration prompts that ship with the package."""
     from mgap.data.prompts import default_prompts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgap.cli.options import parse_settings
+from mgap.cli.options import parse_settings, print_scores
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
@@ -149,16 +149,11 @@ def _tell(run: Run, summary: Summary) -> None:
         return
 
     from mgap.reports.folder import write_files
-    from mgap.reports.report import report_files, sections
+    from mgap.reports.report import report_files
     from mgap.reports.scores import SCORES, score
-    from mgap.reports.tables import markdown
 
     scores = score(run)
-    for text in scores.warnings:
-        print(f"mgap: warning: {text}", file=sys.stderr)
-    for section in sections([scores]):
-        if section.name in ("results", "paired"):
-            print("\n".join(markdown(table) for table in section.tables))
+    print_scores(scores)
     files = {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n", **report_files([scores])}
     for path in write_files(run.folder, files):
         print(path)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mgap.cli.options import Against, Language, MatchLength, Parser, Scoring, score_run
+from mgap.cli.options import Against, Language, MatchLength, Parser, Scoring, print_scores, score_run
 
 
 def run(
@@ -24,16 +24,10 @@ def run(
     Example: mgap score runs/pope-main --parser vcd
     """
     from mgap.reports.folder import check_folder, write_files
-    from mgap.reports.report import sections
     from mgap.reports.scores import SCORES
-    from mgap.reports.tables import markdown
 
     check_folder(folder, [SCORES])
     scores = score_run(folder, against, match_length, parser, language, settings)
-    for text in scores.warnings:
-        print(f"mgap: warning: {text}", file=sys.stderr)
-    for section in sections([scores]):
-        if section.name in ("results", "paired", "matched"):
-            print("\n".join(markdown(table) for table in section.tables))
+    print_scores(scores)
     (written,) = write_files(folder, {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n"})
     print(f"wrote {written}", file=sys.stderr)
