@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgap.cli.options import parse_settings, print_scores
-from mgap.errors import SettingError
+from mgap.cli.options import parse_settings
+from mgap.cli.running import answer, by_method, report_end
 
 if TYPE_CHECKING:
-    from mgap.decoding.model import Model
-    from mgap.reports.records import Run
     from mgap.run.config import Config
-    from mgap.run.engine import Summary
-    from mgap.run.job import Job
 
 
 def run(
@@ -75,22 +69,9 @@ def run(
         "revision": revision, "trust_remote_code": trust_remote_code or None,
         "decoding": parse_settings(decoding or []) or None, "scoring": parse_settings(scoring or []) or None,
     }  # fmt: skip
-    config = _config(what, {key: value for key, value in given.items() if value is not None}, _by_method(set_ or [], prior))
-
-    from mgap.cli.options import load_model
-    from mgap.run.folder import Shard
-    from mgap.run.job import Job, launched_device
-
-    job = Job.prepare(config, out, Shard.parse(shard) if shard else None)
-    print(
-        f"{job.benchmark.name}: {len(job.benchmark.samples)} questions, {len(config.methods)} methods -> {job.out}",
-        file=sys.stderr,
-    )
-    for note in job.benchmark.notes:
-        print(f"note: {note}", file=sys.stderr)
-    loaded = load_model(config.model, launched_device(config.device), config.dtype, config.revision, config.trust_remote_code)
-    found, summary = _answer(job, loaded, retry_failed)
-    _tell(found, summary)
+    config = _config(what, {key: value for key, value in given.items() if value is not None}, by_method(set_ or [], prior))
+    _, _, found, summary = answer(config, out, shard, retry_failed)
+    report_end(found, summary)
 
 
 def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]]) -> Config:
@@ -104,56 +85,3 @@ def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]
         if nested in given and isinstance(keys.get(nested), dict):
             given[nested] = {**keys[nested], **given[nested]}
     return Config.of({**keys, **given}, what).with_settings(settings)
-
-
-def _by_method(pairs: list[str], prior: str | None) -> dict[str, dict[str, Any]]:
-    settings: dict[str, dict[str, Any]] = {}
-    for key, value in parse_settings(pairs).items():
-        method, dot, name = key.rpartition(".")
-        if not dot:
-            raise SettingError(f"--set {key}={value}: say whose setting it is, such as mgap.{key}={value}")
-        settings.setdefault(method, {})[name] = value
-    if prior is not None:
-        settings.setdefault("mgap", {})["prior"] = prior
-    return settings
-
-
-def _answer(job: Job, model: Model, retry_failed: bool) -> tuple[Run, Summary]:
-    from mgap.run.engine import execute
-    from mgap.run.live import LiveScore, showing
-    from mgap.run.progress import bars
-
-    with bars() as told:
-        run, worker = job.begin(model, told=told, noted=lambda note: print(f"note: {note}", file=sys.stderr))
-    score = None if job.bank else LiveScore(run, job.scorer)
-    with showing() as show:
-        summary = execute(
-            run,
-            worker,
-            shard=job.shard,
-            labels=job.labels,
-            retry_failed=retry_failed,
-            listener=lambda state: show(state, score.add(state) if score else ""),
-        )
-    return run, summary
-
-
-def _tell(run: Run, summary: Summary) -> None:
-    """How many failed and why; the scores and a report if everything is answered, by whichever process."""
-    for label, failed in summary.failed.items():
-        if failed:
-            print(f"{label}: {len(failed)} failed; the first, {failed[0].id}: {failed[0].failed}", file=sys.stderr)
-            print("ask them again with --retry-failed", file=sys.stderr)
-    if left := sum(len(run.samples) - len(run.records(arm)) for arm in run.arms):
-        print(f"{run.folder}: {left} answers are still to come, from other shares; then: mgap report {run.folder}")
-        return
-
-    from mgap.reports.folder import write_files
-    from mgap.reports.report import report_files
-    from mgap.reports.scores import SCORES, score
-
-    scores = score(run)
-    print_scores(scores)
-    files = {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n", **report_files([scores])}
-    for path in write_files(run.folder, files):
-        print(path)

@@ -1,0 +1,88 @@
+"""What the verbs that carry out a run share: from a config to records on disk, and what is said at the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from mgap.cli.options import load_model, parse_settings, print_scores
+from mgap.errors import SettingError
+
+if TYPE_CHECKING:
+    from mgap.decoding.model import Model
+    from mgap.reports.records import Run
+    from mgap.run.config import Config
+    from mgap.run.engine import Summary
+    from mgap.run.job import Job
+
+
+def by_method(pairs: list[str], prior: str | None) -> dict[str, dict[str, Any]]:
+    """METHOD.KEY=VALUE words as settings by method."""
+    settings: dict[str, dict[str, Any]] = {}
+    for key, value in parse_settings(pairs).items():
+        method, dot, name = key.rpartition(".")
+        if not dot:
+            raise SettingError(f"--set {key}={value}: say whose setting it is, such as mgap.{key}={value}")
+        settings.setdefault(method, {})[name] = value
+    if prior is not None:
+        settings.setdefault("mgap", {})["prior"] = prior
+    return settings
+
+
+def answer(config: Config, out: str | None, shard: str | None, retry_failed: bool) -> tuple[Job, Model, Run, Summary]:
+    """Check everything that needs no model, load it, and go through this process's share of the samples."""
+    from mgap.run.engine import execute
+    from mgap.run.folder import Shard
+    from mgap.run.job import Job, launched_device
+    from mgap.run.live import LiveScore, showing
+    from mgap.run.progress import bars
+
+    job = Job.prepare(config, out, Shard.parse(shard) if shard else None)
+    print(
+        f"{job.benchmark.name}: {len(job.benchmark.samples)} questions, {len(config.methods)} methods -> {job.out}",
+        file=sys.stderr,
+    )
+    for note in job.benchmark.notes:
+        print(f"note: {note}", file=sys.stderr)
+    model = load_model(config.model, launched_device(config.device), config.dtype, config.revision, config.trust_remote_code)
+    with bars() as told:
+        run, worker = job.begin(model, told=told, noted=lambda note: print(f"note: {note}", file=sys.stderr))
+    score = None if job.bank else LiveScore(run, job.scorer)
+    with showing() as show:
+        summary = execute(
+            run,
+            worker,
+            shard=job.shard,
+            labels=job.labels,
+            retry_failed=retry_failed,
+            listener=lambda state: show(state, score.add(state) if score else ""),
+        )
+    return job, model, run, summary
+
+
+def is_whole(run: Run, summary: Summary) -> bool:
+    """Say how many failed and why, and what is still to come from other shares; whether everything is answered."""
+    for label, failed in summary.failed.items():
+        if failed:
+            print(f"{label}: {len(failed)} failed; the first, {failed[0].id}: {failed[0].failed}", file=sys.stderr)
+            print("ask them again with --retry-failed", file=sys.stderr)
+    if left := sum(len(run.samples) - len(run.records(arm)) for arm in run.arms):
+        print(f"{run.folder}: {left} answers are still to come, from other shares; then: mgap report {run.folder}")
+    return not left
+
+
+def report_end(run: Run, summary: Summary) -> None:
+    """The scores and a report if everything is answered, by whichever process."""
+    if not is_whole(run, summary):
+        return
+
+    from mgap.reports.folder import write_files
+    from mgap.reports.report import report_files
+    from mgap.reports.scores import SCORES, score
+
+    scores = score(run)
+    print_scores(scores)
+    files = {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n", **report_files([scores])}
+    for path in write_files(run.folder, files):
+        print(path)
