@@ -7,8 +7,9 @@ import warnings
 
 import typer
 
-from mgap.cli import ask, demo, doctor, fetch, fit, ls, report, run, verify
+from mgap.cli import ask, demo, diagnose, doctor, fetch, fit, ls, report, run, verify
 from mgap.cli.build import build
+from mgap.cli.options import SeveralAtOnce
 from mgap.cli.score import score
 from mgap.errors import MgapError
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 for verb in (ask, demo, doctor, fetch, fit, ls, report, run, verify):
     name = verb.__name__.rpartition(".")[2]
     app.command(name)(getattr(verb, name))
+app.command("diagnose", cls=SeveralAtOnce)(diagnose.diagnose)
 app.add_typer(build, name="build")
 app.add_typer(score, name="score")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
+from typer.core import TyperCommand
 
 from mgap.errors import SettingError
 
@@ -33,6 +34,34 @@ Parser = Annotated[str | None, typer.Option(help="How yes and no are read, inste
 Language = Annotated[str | None, typer.Option(help="Which language resource reads captions, instead of the run's own.")]
 Scoring = Annotated[list[str] | None, typer.Option("--set", help="Another setting of the scorer, key=value (repeatable).")]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model ships.")]
+
+
+class SeveralAtOnce(TyperCommand):
+    """A verb whose repeatable options take several values in a row: --alpha 0 .5 1 is --alpha 0 --alpha .5 --alpha 1.
+
+    For verbs without arguments: a word that follows a value could be nothing else.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        repeatable = {name for each in self.params if getattr(each, "multiple", False) for name in each.opts}
+        words: list[str] = []
+        option, has_value = "", False
+        for word in args:
+            if word.startswith("-") and not _is_number(word):
+                option, has_value = word if word in repeatable else "", False
+            elif option:
+                words += [option] if has_value else []
+                has_value = True
+            words.append(word)
+        return super().parse_args(ctx, words)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def load_model(name: str, device: str | None, dtype: str, revision: str | None, trust_remote_code: bool) -> Model:

@@ -59,7 +59,7 @@ def _published(config: Config) -> Benchmark:
     from mgap.scoring.chair import ChairScorer
 
     images, missing = str(config.images), config.missing
-    if config.benchmark == "own":
+    if config.questions is not None:  # of one's own, to answer or to measure departures on
         return read_own(str(config.questions), images, prompt=config.prompt or "question", missing=missing)
     name = "pope" if config.benchmark == "departure" else config.benchmark
     folder = find_data(name, config.data)

@@ -23,7 +23,7 @@ OF_BENCHMARKS = {  # keys that mean nothing to the others
     "splits": ("pope", "departure"),
     "kinds": ("amber",),
     "image_set": ("chair",),
-    "questions": ("own",),
+    "questions": ("own", "departure"),
     "departure": ("departure",),
 }
 
@@ -38,7 +38,7 @@ class Config:
     dataset: str | None = None  # default: pocket without `images`, else the benchmark's first
     images: str | None = None  # folder of the pictures
     data: str | None = None  # folder of the published files; default: the cache
-    questions: str | None = None  # own: JSONL or CSV with image, question, label
+    questions: str | None = None  # own, departure: JSONL or CSV with image, question, label
     splits: tuple[str, ...] = ("random", "popular", "adversarial")
     kinds: str = "a"  # of AMBER: a, g, d, de, da or dr
     image_set: str | None = None  # of CHAIR: a published list of pictures, or a file with one id a line
@@ -85,6 +85,8 @@ class Config:
         for name in ("images", "data", "image_set"):
             if self.data_set == "pocket" and getattr(self, name) is not None:
                 raise SettingError(f"the pocket world draws its own pictures: leave out {name}, or name another dataset")
+        if self.data_set == "pocket" and self.questions is not None:
+            raise SettingError("the pocket world asks its own questions: leave out questions, or give images")
         if self.data_set != "pocket" and self.held_out:
             raise SettingError("held_out is of the pocket world's drawing styles: leave it out")
         if self.benchmark == "own" and self.questions is None:

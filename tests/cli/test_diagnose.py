@@ -1,0 +1,63 @@
+"""`mgap diagnose` as a user calls it: the pocket model, several values after one option, and mistakes."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import mgap.cli.main
+from mgap.cli.options import SeveralAtOnce
+
+
+@pytest.mark.parametrize(
+    ("words", "spread"),
+    [
+        (["--alpha", "0", ".5", "-1"], ["--alpha", "0", "--alpha", ".5", "--alpha", "-1"]),
+        (["--method", "vcd", "mgap", "--k", "3"], ["--method", "vcd", "--method", "mgap", "--k", "3"]),
+        (["--alpha", "0", "--alpha", "1", "2"], ["--alpha", "0", "--alpha", "1", "--alpha", "2"]),
+        (["--alpha=0", "--k", "3"], ["--alpha=0", "--k", "3"]),
+    ],
+)
+def test_an_option_that_may_be_repeated_takes_several_values_in_a_row(words, spread):
+    import typer
+
+    app, seen = typer.Typer(), []
+
+    @app.command(cls=SeveralAtOnce)
+    def verb(alpha: list[float] = [], method: list[str] = [], k: int = 0) -> None:  # noqa: B006
+        seen.append((alpha, method, k))
+
+    for given in (words, spread):
+        assert CliRunner().invoke(app, given).exit_code == 0
+    assert seen[0] == seen[1]
+
+
+def test_a_word_that_belongs_to_no_option_is_an_error():
+    found = CliRunner().invoke(mgap.cli.main.app, ["diagnose", "--model", "pocket/llava", "--k", "3", "4"])
+    assert found.exit_code == 2
+
+
+def test_a_diagnosis_of_the_pocket_model(run, tmp_path):
+    out = tmp_path / "diagnosis"
+    asked = ["--model", "pocket/llava", "--method", "blind", "mgap", "--alpha", 0, 1, "--scenes", 2, "--k", 3, "--out", out]
+    status, said, error = run("diagnose", *asked)
+    assert status == 0, error
+    assert "| blind |" in said
+    plan = json.loads((out / "run.json").read_text())
+    assert plan["departure"]["strengths"] == [0, 1]
+    assert plan["departure"]["k"] == 3
+    assert [arm["label"] for arm in plan["arms"]] == ["vanilla", "blind", "mgap"]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--method", "opera"], "opera"),
+        (["--metric", "manhattan"], "manhattan"),
+        (["--questions", "mine.csv"], "pocket world asks its own questions"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(run, tmp_path, more, why):
+    status, _, error = run("diagnose", "--model", "pocket/llava", "--scenes", 2, "--out", tmp_path / "none", *more)
+    assert status == 2
+    assert why in error
