@@ -48,7 +48,7 @@ def diagnose(
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Measure manifold departure, see it, and look into the prior; stop it at any moment and start it again with the same --out.
+    """Measure manifold departure, see it, and look into the prior; stopped at any moment, it goes on with the same --out.
 
     Example: mgap diagnose --model pocket/llava --method vcd --method mgap --alpha 0 .25 .5 .75 1
     """
@@ -56,8 +56,8 @@ def diagnose(
 
     measured = {"k": k, "delta": delta, "metric": metric, "bank": bank, "strengths": alpha or None}
     given: dict[str, Any] = {
-        "model": model, "images": images, "data": data, "dataset": dataset, "questions": questions, "splits": split or ["adversarial"],
-        "scenes": scenes, "limit": limit, "batch_size": batch_size, "device": device, "dtype": dtype, "revision": revision,
+        "model": model, "images": images, "data": data, "dataset": dataset, "questions": questions,
+        "splits": split or ["adversarial"], "scenes": scenes, "limit": limit, "batch_size": batch_size, "device": device, "dtype": dtype, "revision": revision,
         "trust_remote_code": trust_remote_code or None,
         "departure": {key: value for key, value in measured.items() if value is not None} or None,
         "methods": list(dict.fromkeys(["vanilla", *(method or METHODS)])),
