@@ -200,3 +200,10 @@ class MGAP(Method):
 
     def effective_states(self, head: Head, h: Tensor, branch: Tensor | None, strength: float) -> Tensor:  # noqa: ARG002
         return Correction(self.subspace.basis, head, replace(self.settings, alpha=strength), Tap()).cut(h)
+
+    def betas(self, head: Head, h: Tensor, strength: float) -> Tensor:
+        """beta [B] of head inputs [B, d] at a strength: how much of the prior's part is taken away."""
+        correction = Correction(self.subspace.basis, head, replace(self.settings, alpha=strength), Tap())
+        h = h.to(correction.basis)
+        with torch.no_grad():
+            return correction.read(h, head.product(h).to(h.dtype))[2].beta

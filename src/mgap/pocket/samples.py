@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
 from PIL import Image
 
 from mgap.data.benchmark import Benchmark
@@ -12,7 +13,7 @@ from mgap.errors import BenchmarkError
 from mgap.pocket import benchmark, language
 from mgap.pocket.benchmark import SPLITS, TEST
 from mgap.pocket.objects import NAMES
-from mgap.pocket.scenes import Scene, render
+from mgap.pocket.scenes import WORLD, Scene, render
 from mgap.types import Sample
 
 AMBER_GROUPS = {
@@ -33,15 +34,20 @@ class Drawn:
         self.held_out = held_out
 
     def __call__(self, name: str) -> Image.Image:
-        match = re.fullmatch(r"pocket_(\d+)\.png", name)
-        if match is None:
-            raise BenchmarkError(f"{name!r} is no picture of the pocket world: they are called pocket_SEED.png")
-        (scene,) = benchmark.scenes(int(match[1]), 1, held_out=self.held_out)
-        return render(scene)
+        return render(scene_of(name, held_out=self.held_out))
 
 
 def name_of(scene: Scene) -> str:
     return f"pocket_{scene.seed}.png"
+
+
+def scene_of(name: str, *, held_out: bool = False) -> Scene:
+    """The scene that a picture shows, by its name."""
+    match = re.fullmatch(r"pocket_(\d+)\.png", name)
+    if match is None:
+        raise BenchmarkError(f"{name!r} is no picture of the pocket world: they are called pocket_SEED.png")
+    (scene,) = benchmark.scenes(int(match[1]), 1, held_out=held_out)
+    return scene
 
 
 def pope_samples(splits: Sequence[str] = SPLITS, count: int = 500, *, first: int = TEST, held_out: bool = False) -> Benchmark:
@@ -75,3 +81,13 @@ def amber_samples(kinds: str = "a", count: int = 500, *, first: int = TEST, held
             samples.append(Sample(str(query["id"]), str(query["image"]), str(query["query"]), group, truth))
     lexicon = {"relation": {name: [] for name in NAMES}, "safe_words": []}
     return Benchmark("pocket-amber", "amber", tuple(samples), Drawn(held_out=held_out), lexicon)
+
+
+def true_captions(samples: Sequence[Sample], wordings: int = 32) -> dict[str, list[str]]:
+    """By sample, what an honest annotator could write of its scene: captions that invent nothing, in so many wordings."""
+    found = {}
+    for sample in samples:
+        scene = scene_of(sample.image)
+        rng = np.random.default_rng([WORLD, scene.seed, 11])
+        found[sample.id] = list(dict.fromkeys(language.caption(scene, None, rng) for _ in range(wordings)))
+    return found

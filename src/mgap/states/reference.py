@@ -1,0 +1,113 @@
+"""Reference states h_gt for Theorem 1: what "aligned with the ground truth" can mean, in two ways. Neither is the truth itself.
+
+`teacher` (the paper's example). The true text is forced as the continuation; the state before its token t has read the true
+tokens before t. It is held against the state at the same step of plain greedy decoding. Three things follow:
+- Before the first token nothing has been forced. Both states are the same, e = 0, and the theorem says nothing: for yes/no
+  questions, which one token decides, this reference does not exist.
+- The same holds for every step up to the first token that differs: those steps are counted apart.
+- Afterwards the two texts may speak of different things at the same step; e then holds that difference too. Of several true
+  texts the one that shares the longest beginning with the plain text is taken, so that they part as late as can be.
+
+`aligned` (for yes/no questions). The mean of the k nearest states of the bank whose question has the same true answer as this
+one and which plain decoding answered rightly: where a state would lie if the model knew. For a question that is answered wrongly
+that is on the other side of the decision; for one that is answered rightly it is just its own neighbourhood, and moving
+there gains nothing.
+
+Controls. <e, h_proj> > 0 says no more than that the reference reaches less far along h_proj than h does, which an unrelated
+state mostly does. So each reference has a counterpart that is no truth: `other answer`, the same from the bank's states that rightly
+say the opposite, and `other step`, a state of another true text. Only what holds more often for the reference tells something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os.path import commonprefix
+
+import torch
+from torch import Tensor, nn
+
+from mgap.backbones.base import Backbone
+from mgap.backbones.head import Head
+from mgap.backbones.rows import Ids
+from mgap.errors import PromptError, SettingError
+
+_AT_ONCE = 1 << 24  # numbers: 64 MiB in float32
+
+
+def forced_states(backbone: Backbone, inputs: dict[str, Tensor], texts: Sequence[Ids]) -> list[Tensor]:
+    """The head's input before each token of given continuations of encoded rows, [tokens, d] float32 on the CPU a row.
+
+    One forward. Texts are filled up on the right, where no earlier position sees it.
+    """
+    if len(texts) != len(inputs["input_ids"]) or not all(texts):
+        raise PromptError(f"{len(texts)} texts for {len(inputs['input_ids'])} rows: give one a row, with a token or more each")
+    if any(backbone.image_token_id in text for text in texts):
+        raise PromptError("a text holds the token that stands for a picture: leave that text out")
+    length = max(map(len, texts))
+    read = [text[:-1] for text in texts]  # the last token is predicted, not read
+    ids = torch.tensor([text + [backbone.pad_id] * (length - 1 - len(text)) for text in read]).long()  # [B, length - 1]
+    mask = torch.tensor([[1] * len(text) + [0] * (length - 1 - len(text)) for text in read])
+    more = {"input_ids": ids, "attention_mask": mask}
+    more |= {key: torch.zeros_like(ids) for key in ("mm_token_type_ids", "token_type_ids") if key in inputs}  # 0: text
+    grown = {**inputs, **{key: torch.cat([inputs[key], value.to(inputs[key])], 1) for key, value in more.items()}}
+    caught: list[Tensor] = []
+
+    def catch(_head: nn.Module, args: tuple[Tensor, ...]) -> None:
+        caught.append(args[0][:, -length:].detach())
+
+    handle = backbone.head_module.register_forward_pre_hook(catch)
+    try:
+        with torch.no_grad():
+            backbone.model(**grown, position_ids=backbone.positions(grown), use_cache=False, logits_to_keep=length)
+    finally:
+        handle.remove()
+    return [states[: len(text)] for states, text in zip(caught[0].float().cpu(), texts, strict=True)]
+
+
+def closest_text(plain: Ids, texts: Sequence[Ids]) -> Ids:
+    """Of several true texts the first that shares the longest beginning with the plain one."""
+    if not any(texts):
+        raise PromptError("there is no true text, or only empty ones: give at least one")
+    return max(filter(None, texts), key=lambda text: common(plain, text))
+
+
+def common(one: Ids, other: Ids) -> int:
+    """How many tokens two texts begin with alike."""
+    return len(commonprefix([one, other]))
+
+
+def first_tokens(head: Head, states: Tensor) -> list[int]:
+    """The likeliest token after each state [n, d], as the plain model has it."""
+    tokens: list[int] = []
+    with torch.no_grad():
+        for part in states.split(max(1, _AT_ONCE // head.vocab_size)):
+            logits = head.product(part.to(head.device)).to(head.wide)
+            tokens += head.post(logits).argmax(-1).tolist()
+    return tokens
+
+
+def aligned_states(
+    states: Tensor, truths: Sequence[str], bank: Tensor, bank_truths: Sequence[str], bank_right: Sequence[bool], k: int = 10
+) -> Tensor:
+    """The `aligned` references [n, d] of states [n, d]: means of k rows of a bank [m, d] with these truths and answers."""
+    found = torch.empty(len(states), bank.shape[1], dtype=bank.dtype, device=bank.device)
+    for truth in dict.fromkeys(truths):
+        rows = torch.tensor([t == truth and right for t, right in zip(bank_truths, bank_right, strict=True)])
+        known = bank[rows.to(bank.device)]
+        if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= len(known):
+            raise SettingError(
+                f"k={k!r} must be a whole number from 1 to {len(known)}, the states of the bank that rightly say {truth}: "
+                "give a smaller k or a larger bank"
+            )
+        asked = torch.tensor([t == truth for t in truths], device=bank.device)
+        found[asked] = _means(states.to(bank)[asked], known, k)
+    return found
+
+
+def _means(states: Tensor, known: Tensor, k: int) -> Tensor:
+    """The mean [n, d] of the k nearest of known states [m, d]."""
+    means = []
+    for part in states.split(max(1, _AT_ONCE // max(len(known), k * known.shape[1]))):
+        apart = torch.cdist(part, known, compute_mode="donot_use_mm_for_euclid_dist")  # [part, m]
+        means.append(known[apart.topk(k, largest=False).indices].mean(1))
+    return torch.cat(means)

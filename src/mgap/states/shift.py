@@ -1,0 +1,79 @@
+"""Where a method moves the state that the head reads (paper, representation analysis): inside the prior's subspace or out of it.
+
+    h' - h = V V'(h' - h) + (I - V V')(h' - h)
+
+MGAP moves inside only (its Property III); a contrast moves wherever its second branch differs. All sums are in float64, but
+states come in the model's own precision: the outside part of a step that is all inside is rounding, not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mgap.errors import NonFiniteStates, SettingError
+
+Terms = Mapping[str, tuple[Tensor, Tensor]]  # a figure over many states is the sum of the first [n] by that of the second
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The sizes of one step, each [n] float64."""
+
+    size: Tensor  # |h|
+    size_after: Tensor  # |h'|
+    prior: Tensor  # |V'h|, the size of the projection
+    prior_after: Tensor  # |V'h'|
+    inside: Tensor  # |V V'(h' - h)|
+    outside: Tensor  # |(I - V V')(h' - h)|
+
+    def terms(self) -> Terms:
+        """Means over the states; of the squared shift the share that lies inside is one of the sums.
+
+        A state that hardly moves has a share of rounding errors: that way it counts as little as it moves.
+        """
+        is_state = (self.size > 0).double()
+        size = self.size.where(self.size > 0, 1.0)
+        size_after = self.size_after.where(self.size_after > 0, 1.0)
+        every = torch.ones_like(is_state)
+        squares = self.inside.square()
+        return {
+            "prior": (self.prior, every),
+            "prior_share": (self.prior / size, is_state),
+            "prior_after": (self.prior_after, every),
+            "prior_after_share": (self.prior_after / size_after, (self.size_after > 0).double()),
+            "inside": (self.inside, every),
+            "inside_share": (self.inside / size * is_state, is_state),
+            "outside": (self.outside, every),
+            "outside_share": (self.outside / size * is_state, is_state),
+            "held": (squares, squares + self.outside.square()),
+        }
+
+
+def split_shift(before: Tensor, after: Tensor, basis: Tensor) -> Shift:
+    """The shift from states [n, d] to states [n, d], seen from an orthonormal basis V [d, K]."""
+    if before.shape != after.shape or before.ndim != 2 or before.shape[1] != basis.shape[0]:
+        shapes = f"{list(before.shape)} and {list(after.shape)} with a basis {list(basis.shape)}"
+        raise SettingError(f"states before and after must be [n, d] alike, and the basis [d, K]: not {shapes}")
+    if not (before.isfinite().all() and after.isfinite().all()):
+        raise NonFiniteStates("some states are NaN or infinite: load the model with dtype float32")
+    h, moved = before.double(), after.double()
+    V = basis.to(h)
+    step = moved - h
+    coeff = step @ V  # [n, K]
+    return Shift(
+        size=_length(h),
+        size_after=_length(moved),
+        prior=_length(h @ V),
+        prior_after=_length(moved @ V),
+        inside=_length(coeff),
+        outside=_length(step - coeff @ V.T),
+    )
+
+
+def _length(vectors: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return length
