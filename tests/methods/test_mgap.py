@@ -10,6 +10,7 @@ import mgap
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.methods.base import Tap
 from mgap.methods.mgap import PRESETS, Correction
+from mgap.states.collect import catch_states
 from tests.reference import mgap as reference
 
 pytestmark = pytest.mark.filterwarnings("ignore:alpha=")
@@ -69,6 +70,16 @@ def test_the_attached_model_agrees_with_the_paper_written_out(model, prior, inpu
         h = states[-1][0, position].double().numpy()
         _, expected = reference.step(h, prior.basis.numpy(), weight, 0.0, 0.75, 0.5, gate=gate, protect=protect)
         torch.testing.assert_close(logits[0, position].double(), torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_the_betas_of_states_are_those_that_decoding_uses(model, prior, inputs):
+    with model.using(mgap.MGAP(prior)) as attachment, catch_states(model.backbone) as caught, attachment.record() as recorder:
+        plain(model, inputs)
+    method, head = mgap.MGAP(prior, alpha=0.1), model.backbone.probe_head()
+    betas = method.betas(head, caught[0], strength=0.75)
+    torch.testing.assert_close(betas, recorder.steps[0].values["beta"])
+    h, moved = caught[0].float(), method.effective_states(head, caught[0], None, 0.75)
+    torch.testing.assert_close(h - moved, betas.unsqueeze(-1) * (h @ prior.projector.float()), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -8,8 +8,9 @@ import pytest
 from mgap.errors import SettingError
 from mgap.pocket.benchmark import ASKED, SPLITS, TEST, amber, chair_truth, pope, scenes, world_statistics
 from mgap.pocket.corpus import FIRST_TRAINING_SEED
-from mgap.pocket.language import NUMBERS, ask_existence
+from mgap.pocket.language import NUMBERS, ask_existence, mentions
 from mgap.pocket.objects import plural
+from mgap.pocket.samples import chair_samples, true_captions
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +108,13 @@ def test_ambers_truths_hold():
         checked[annotation["type"]] += 1
         assert holds == (annotation["truth"] == "yes"), text
     assert len(checked) == 3
+
+
+def test_true_captions_name_everything_that_is_drawn_and_nothing_else():
+    samples = chair_samples(6).samples
+    told = true_captions(samples, wordings=8)
+    assert list(told) == [sample.id for sample in samples]
+    for sample in samples:
+        assert 1 < len(told[sample.id]) <= 8
+        assert all(set(mentions(text)) == set(sample.truth) for text in told[sample.id])
+    assert true_captions(samples, wordings=8) == told

@@ -5,7 +5,17 @@ from mgap.reports.tables import latex, markdown
 from mgap.scoring.representation import Line, Representation
 from mgap.scoring.stats import Rate
 
-SHIFT = ("prior", "prior_share", "prior_after", "prior_after_share", "inside", "inside_share", "outside", "outside_share", "held")
+SHIFT = (
+    "prior",
+    "prior_share",
+    "prior_after",
+    "prior_after_share",
+    "inside",
+    "inside_share",
+    "outside",
+    "outside_share",
+    "held",
+)
 STEP = ("distance", "holds", "best", "closer_best", "closer")
 
 
@@ -63,7 +73,7 @@ def test_the_theorem_is_shown_for_methods_that_take_its_step_with_the_control_be
     (row,) = table.groups[0].rows
     assert [cell.text for cell in row.cells] == ["0", "10", "0.2", "0.5", "60", "40", "30"]
     notes = " ".join(table.notes)
-    for words in ("10 nearest of 60", "1 questions are left out", "At 12 steps", "a control", "second branch: vcd"):
+    for words in ("10 nearest of the bank's 60", "Left out: 1 of", "At 12 steps", "a control", "second branch: vcd"):
         assert words in notes
 
 
@@ -78,7 +88,7 @@ def test_without_a_method_that_takes_the_step_there_is_no_table_of_it():
     only = Representation(**{**vars(FOUND), "oracle": (FOUND.oracle[2],), "counts": {"right": 6, "wrong": 2, "unclear": 0}})
     tables = representation_tables(only)
     assert len(tables) == 2
-    assert not any("left out" in note or "Teacher" in note for note in tables[1].notes)
+    assert not any("Left out" in note or "Teacher" in note for note in tables[1].notes)
 
 
 def test_the_tables_print_in_every_form():

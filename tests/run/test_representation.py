@@ -25,18 +25,18 @@ def pocket():
 
 @pytest.fixture(scope="module")
 def asked():
-    return pope_samples(["adversarial"], 4)
+    return pope_samples(["random"], 4)
 
 
 @pytest.fixture(scope="module")
 def known():
-    return pope_samples(["adversarial"], 8, first=DEVELOPMENT)
+    return pope_samples(["random"], 6, first=DEVELOPMENT)
 
 
 @pytest.fixture(scope="module")
 def bank(pocket, known):
     images = [known.picture(sample.image) for sample in known.samples]
-    return Bank.collect(pocket, images, [sample.prompt for sample in known.samples], batch_size=48)
+    return Bank.collect(pocket, images, [sample.prompt for sample in known.samples], batch_size=36)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_there_is_a_line_for_every_method_and_strength(found, methods):
     }
     assert found.counts["right"] + found.counts["wrong"] + found.counts["unclear"] == 24
     assert found.counts["agree"] >= 3  # every first step
-    assert (found.width, found.rank, found.bank, found.k) == (256, 5, 48, 5)
+    assert (found.width, found.rank, found.bank, found.k) == (256, 5, 36, 5)
     assert "Blind" in found.notes[0]
 
 
@@ -172,16 +172,21 @@ def test_what_cannot_be_measured_is_refused_before_the_model_runs(pocket, asked,
         measure(strengths=[-1.0])
     with pytest.raises(SettingError, match="leave bias out"):
         measure(methods={"Bias": mgap.Bias(shift=1.0)})
-    with pytest.raises(SettingError, match="48 states with 47 samples"):
+    with pytest.raises(SettingError, match="36 states with 35 samples"):
         measure(bank_samples=known.samples[1:])
     with pytest.raises(SettingError, match="yes or no as truth"):
         measure(benchmark=chair_samples(2))
     with pytest.raises(SettingError, match="pictures are in the bank and among those judged"):
-        measure(bank_samples=asked.samples * 2)
+        measure(bank_samples=(asked.samples * 2)[:36])
     with pytest.raises(BackboneMismatch):
-        measure(bank=Bank(torch.zeros(48, 3)))
+        measure(bank=Bank(torch.zeros(36, 3)))
     with pytest.raises(BackboneMismatch):
         measure(prior=replace(prior, identity=None, basis=torch.eye(3)))
+
+
+def test_captions_need_a_method_at_the_head(pocket, asked, known, bank, prior, captions):
+    with pytest.raises(SettingError, match="Blind is none"):
+        measure_representation(pocket, asked, bank, known.samples, {"Blind": mgap.Blind()}, prior, captions=captions)
 
 
 def test_captions_need_a_true_text_each(captions):

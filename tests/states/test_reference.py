@@ -1,4 +1,4 @@
-"""Reference states: forced texts give the states that decoding has, row by row; aligned ones are means of the right neighbours."""
+"""Reference states: forced texts give the states that decoding has, row by row; aligned ones are means of right neighbours."""
 
 import pytest
 import torch

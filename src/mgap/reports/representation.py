@@ -45,8 +45,8 @@ def _shift_table(found: Representation) -> Table:
     caption = (
         f"Where methods move the state h that the first word of an answer is decoded from ({found.model}), by strength: means "
         "with 95% intervals from a bootstrap over pictures. Projection: how much of h lies in the prior's subspace before "
-        "and after, as a length and as a share of the whole state. Shift: the lengths of the parts of h' - h inside the subspace "
-        "and outside it, also in percent of |h|, and how much of the summed squared shift is inside."
+        "and after, as a length and as a share of the whole state. Shift: the lengths of the parts of h' - h inside the "
+        "subspace and outside it, also in percent of |h|, and how much of the summed squared shift is inside."
     )
     chance = 100 * found.rank / found.width
     note = f"A shift in a random direction has {chance:.2g}% of its square inside: {found.rank} of {found.width} dimensions."
@@ -61,11 +61,11 @@ def _shift_table(found: Representation) -> Table:
 def _oracle_tables(found: Representation) -> list[Table]:
     """None where no method takes a step along the prior's projection."""
     caption = (
-        "Theorem 1: a step from h to h - \u03b2 VV'h leads closer to a reference state exactly when \u03b2 lies in (0, 2\u03b2*). "
-        "e: from the reference to h. Holds: how often the theorem's condition \u27e8e, VV'h\u27e9 > 0 does, without which no "
-        "step leads closer. \u03b2* and the method's own \u03b2: means where it holds. Closer: how much of the summed distances "
-        "to the references the method takes away (below 0: it leads away), and how much the best steps would. 95% intervals from "
-        "a bootstrap over pictures."
+        "Theorem 1: a step from h to h - \u03b2 VV'h leads closer to a reference state exactly when \u03b2 lies in "
+        "(0, 2\u03b2*). e: from the reference to h. Holds: how often the theorem's condition \u27e8e, VV'h\u27e9 > 0 does, "
+        "without which no step leads closer. \u03b2* and the method's own \u03b2: means where it holds. Closer: how much of "
+        "the summed distances to the references the method takes away (below 0: it leads away), and how much the best steps "
+        "would. 95% intervals from a bootstrap over pictures."
     )
     lines = [line for line in found.oracle if "beta" in line.figures]
     groups = [
@@ -102,16 +102,16 @@ def _sorted(lines: Sequence[Line]) -> dict[tuple[str, str, str], list[Line]]:
 
 def _oracle_notes(found: Representation) -> tuple[str, ...]:
     notes = [
-        f"Aligned: the mean of the {found.k} nearest of {found.bank} states of the bank that were answered rightly and whose true "
-        "answer is the question's. Other answer, a control: the same with the other true answer."
+        f"Aligned: the mean of the {found.k} nearest of the bank's {found.bank} states that were answered rightly and whose "
+        "true answer is the question's. Other answer, a control: the same with the other true answer."
     ]
     if unclear := found.counts.get("unclear"):
-        notes.append(f"{unclear} questions are left out: their first word is neither yes nor no.")
+        notes.append(f"Left out: {unclear} of the questions, to which plain decoding says neither yes nor no.")
     if "agree" in found.counts:
         notes.append(
             "Teacher: the state at the same step when a true text is forced. At "
-            f"{found.counts['agree']} steps both texts are still the same, every first one among them: e is 0 there, the theorem "
-            "says nothing, and they are left out. Other step, a control: a state at another step of the true texts."
+            f"{found.counts['agree']} steps both texts are still the same, every first one among them: e is 0 there, the "
+            "theorem says nothing, and they are left out. Other step, a control: a state at another step of the true texts."
         )
     return (*notes, *found.notes)
 

@@ -67,10 +67,15 @@ def measure_representation(
 ) -> Representation:
     """Shifts of every method at every strength, split by `prior`, and Theorem 1 against the `aligned` and `teacher` references.
 
-    The theorem is about a method's own subspace, where it has one. `bank_samples` are the bank's rows. `captions` are for methods
-    at the head: what a second branch reads along a caption is not followed here.
+    The theorem is about a method's own subspace, where it has one. `bank_samples` are the bank's rows. `captions` are for
+    methods at the head: what a second branch reads along a caption is not followed here.
     """
     _check(model, benchmark, bank, bank_samples, methods, prior, strengths)
+    at_head = {label: method for label, method in methods.items() if method.seam is Seam.HEAD}
+    if captions is not None and not at_head:
+        raise SettingError(
+            f"captions are for methods at the head, and {', '.join(methods)} is none: add mgap, or leave them out"
+        )
     plain = _Plain.read(model, benchmark, bank, bank_samples, k, _batches(benchmark.samples, batch_size), progress)
     shifts, oracle = list[Line](), list[Line]()
     for label, method in methods.items():
@@ -86,7 +91,6 @@ def measure_representation(
     counts["unclear"] = len(benchmark.samples) - sum(counts.values())
     notes: list[str] = []
     if captions is not None:
-        at_head = {label: method for label, method in methods.items() if method.seam is Seam.HEAD}
         found, steps = _teach(model, captions, at_head, prior, strengths, batch_size, progress)
         oracle, counts = [*oracle, *found], counts | steps
         if others := [label for label in methods if label not in at_head]:
@@ -115,7 +119,9 @@ def _check(
         raise SettingError(f"a bank of {len(bank)} states with {len(bank_samples)} samples: give the sample of every state")
     for sample in (*benchmark.samples, *bank_samples):
         if sample.truth not in LABELS:
-            raise SettingError(f"sample {sample.id!r} has the truth {sample.truth!r:.40}: give questions with yes or no as truth")
+            raise SettingError(
+                f"sample {sample.id!r} has the truth {sample.truth!r:.40}: give questions with yes or no as truth"
+            )
     if both := {sample.image for sample in benchmark.samples} & {sample.image for sample in bank_samples}:
         raise SettingError(f"{len(both)} pictures are in the bank and among those judged, such as {min(both)}: set some aside")
     bank.require(model.backbone)

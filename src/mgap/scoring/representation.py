@@ -38,7 +38,7 @@ def _quotient(counts: Counts) -> Counts:
 
 @dataclass(frozen=True)
 class Line:
-    """The figures of one method at one strength; those of the oracle also name the reference, and which states were looked at."""
+    """The figures of one method at one strength; those of the oracle also name the reference, and of which states."""
 
     method: str
     strength: float

@@ -9,19 +9,20 @@ tokens before t. It is held against the state at the same step of plain greedy d
   texts the one that shares the longest beginning with the plain text is taken, so that they part as late as can be.
 
 `aligned` (for yes/no questions). The mean of the k nearest states of the bank whose question has the same true answer as this
-one and which plain decoding answered rightly: where a state would lie if the model knew. For a question that is answered wrongly
-that is on the other side of the decision; for one that is answered rightly it is just its own neighbourhood, and moving
-there gains nothing.
+one and which plain decoding answered rightly: where a state would lie if the model knew. For a question that is answered
+wrongly that is on the other side of the decision; for one that is answered rightly it is just its own neighbourhood, and
+moving there gains nothing.
 
 Controls. <e, h_proj> > 0 says no more than that the reference reaches less far along h_proj than h does, which an unrelated
-state mostly does. So each reference has a counterpart that is no truth: `other answer`, the same from the bank's states that rightly
-say the opposite, and `other step`, a state of another true text. Only what holds more often for the reference tells something.
+state mostly does. So each reference has a counterpart that is no truth: `other answer`, the same from the bank's states that
+rightly say the opposite, and `other step`, the state at another step of the true texts. Only a difference between the two says
+that the step knows the truth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os.path import commonprefix
+from itertools import takewhile
 
 import torch
 from torch import Tensor, nn
@@ -73,7 +74,7 @@ def closest_text(plain: Ids, texts: Sequence[Ids]) -> Ids:
 
 def common(one: Ids, other: Ids) -> int:
     """How many tokens two texts begin with alike."""
-    return len(commonprefix([one, other]))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def first_tokens(head: Head, states: Tensor) -> list[int]:

@@ -1,4 +1,4 @@
-"""Where a method moves the state that the head reads (paper, representation analysis): inside the prior's subspace or out of it.
+"""Where a method moves the state that the head reads (paper, representation analysis): inside the prior's subspace, or out.
 
     h' - h = V V'(h' - h) + (I - V V')(h' - h)
 
