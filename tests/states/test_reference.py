@@ -8,7 +8,7 @@ from mgap.decoding.generate import generate
 from mgap.errors import PromptError, SettingError
 from mgap.states import reference
 from mgap.states.collect import catch_states, last_states
-from mgap.states.reference import aligned_states, closest_text, common, first_tokens, forced_states
+from mgap.states.reference import aligned_states, closest_text, common, first_tokens, forced_states, right_states
 from mgap.types import Decoding
 
 PROMPTS = ["Describe this image.", "Is there a dog in the image? Say more about it."]
@@ -77,11 +77,28 @@ def test_an_aligned_reference_is_the_mean_of_the_nearest_right_states_with_its_t
     bank = torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [9.0, 0.0], [0.5, 5.0], [1.5, 7.0]])
     truths, right = ["yes", "yes", "yes", "yes", "no", "no"], [True, False, True, True, True, True]
     states = torch.tensor([[0.9, 0.0], [0.9, 0.0], [8.0, 0.0]])
-    found = aligned_states(states, ["yes", "no", "yes"], bank, truths, right, k=2)
+    known = right_states(bank, truths, right)
+    assert {truth: len(rows) for truth, rows in known.items()} == {"yes": 3, "no": 2}
+    found = aligned_states(states, ["yes", "no", "yes"], known, k=2)
     assert found.tolist() == [[1.0, 0.0], [1.0, 6.0], [5.5, 0.0]]  # the wrong state at 1 is no one's neighbour
 
 
 @pytest.mark.parametrize("k", [0, 2, True, 1.0])
 def test_more_neighbours_than_there_are_is_refused(k):
     with pytest.raises(SettingError, match="from 1 to 1, the states of the bank that rightly say no"):
-        aligned_states(torch.zeros(1, 2), ["no"], torch.zeros(3, 2), ["no", "no", "yes"], [True, False, True], k=k)
+        aligned_states(torch.zeros(1, 2), ["no"], right_states(torch.zeros(3, 2), ["no", "no", "yes"], [True, False, True]), k)
+
+
+def test_an_answer_that_the_bank_never_gives_rightly_has_no_reference():
+    known = right_states(torch.zeros(2, 2), ["no", "yes"], [False, True])
+    with pytest.raises(SettingError, match="from 1 to 0"):
+        aligned_states(torch.zeros(1, 2), ["no"], known, 1)
+
+
+@pytest.mark.gpu
+def test_a_gpu_finds_the_same_references():
+    bank, states = torch.randn(200, 16), torch.randn(9, 16)
+    known = right_states(bank.cuda(), ["yes", "no"] * 100, [True] * 200)
+    found = aligned_states(states.cuda(), ["no"] * 9, known, 5)
+    assert found.is_cuda
+    torch.testing.assert_close(found.cpu(), aligned_states(states, ["no"] * 9, {"no": bank[1::2]}, 5), rtol=1e-5, atol=1e-6)

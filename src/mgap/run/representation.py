@@ -29,7 +29,7 @@ from mgap.scoring.parse import yes_or_no
 from mgap.scoring.representation import Line, Representation, figures
 from mgap.states.bank import Bank
 from mgap.states.oracle import Oracle
-from mgap.states.reference import aligned_states, closest_text, common, first_tokens, forced_states
+from mgap.states.reference import aligned_states, closest_text, common, first_tokens, forced_states, right_states
 from mgap.states.shift import Terms, split_shift
 from mgap.states.subspace import Subspace
 from mgap.types import Sample
@@ -151,7 +151,7 @@ class _Plain:
         bank_truths = [sample.truth for sample in bank_samples]
         said = _words(model, first_tokens(head, bank.states))
         bank_right = [word == truth for word, truth in zip(said, bank_truths, strict=True)]
-        known = bank.states.to(head.device)
+        known = right_states(bank.states.to(head.device), bank_truths, bank_right)
         words, found = list[str | None](), dict[str, list[Tensor]]()
         with first_states(model, None) as read:
             for rows in batches:
@@ -161,7 +161,7 @@ class _Plain:
                 truths = [sample.truth for sample in samples]
                 others = [LABELS[truth == LABELS[0]] for truth in truths]
                 for name, answers in (("aligned", truths), ("other answer", others)):
-                    states = aligned_states(seen.h, answers, known, bank_truths, bank_right, k)
+                    states = aligned_states(seen.h, answers, known, k)
                     found.setdefault(name, []).append(states.cpu())
                 _tell(progress, "states of plain decoding", rows.stop, len(benchmark.samples))
         pairs = list(zip(words, (sample.truth for sample in benchmark.samples), strict=True))

@@ -21,7 +21,7 @@ that the step knows the truth.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 import torch
@@ -87,21 +87,24 @@ def first_tokens(head: Head, states: Tensor) -> list[int]:
     return tokens
 
 
-def aligned_states(
-    states: Tensor, truths: Sequence[str], bank: Tensor, bank_truths: Sequence[str], bank_right: Sequence[bool], k: int = 10
-) -> Tensor:
-    """The `aligned` references [n, d] of states [n, d]: means of k rows of a bank [m, d] with these truths and answers."""
-    found = torch.empty(len(states), bank.shape[1], dtype=bank.dtype, device=bank.device)
+def right_states(bank: Tensor, truths: Sequence[str], is_right: Sequence[bool]) -> dict[str, Tensor]:
+    """By true answer, the rows [m, d] of a bank [n, d] that plain decoding answered rightly."""
+    rows = [(truth, row) for row, (truth, right) in enumerate(zip(truths, is_right, strict=True)) if right]
+    return {truth: bank[[row for t, row in rows if t == truth]] for truth in dict.fromkeys(truths)}
+
+
+def aligned_states(states: Tensor, truths: Sequence[str], known: Mapping[str, Tensor], k: int = 10) -> Tensor:
+    """The `aligned` references [n, d] of states [n, d]: means of the k nearest of the right states with the same truth."""
+    found = torch.empty_like(states)
     for truth in dict.fromkeys(truths):
-        rows = torch.tensor([t == truth and right for t, right in zip(bank_truths, bank_right, strict=True)])
-        known = bank[rows.to(bank.device)]
-        if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= len(known):
+        right = known.get(truth, states[:0])
+        if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= len(right):
             raise SettingError(
-                f"k={k!r} must be a whole number from 1 to {len(known)}, the states of the bank that rightly say {truth}: "
+                f"k={k!r} must be a whole number from 1 to {len(right)}, the states of the bank that rightly say {truth}: "
                 "give a smaller k or a larger bank"
             )
-        asked = torch.tensor([t == truth for t in truths], device=bank.device)
-        found[asked] = _means(states.to(bank)[asked], known, k)
+        asked = [row for row, t in enumerate(truths) if t == truth]
+        found[asked] = _means(states[asked].to(right), right, k).to(found)
     return found
 
 
