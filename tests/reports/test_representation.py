@@ -45,7 +45,7 @@ FOUND = Representation(
         line("vcd", 1.0, STEP, -3, reference="aligned", group="wrong"),
         line("mgap", 1.0, (*STEP, "beta", "contains"), 0.2, reference="teacher", group="apart"),
     ),
-    notes=("Not followed along captions, because of a second branch: vcd.",),
+    notes=("Not followed along captions, because they do not act at the head: vcd.",),
 )
 
 
@@ -73,7 +73,7 @@ def test_the_theorem_is_shown_for_methods_that_take_its_step_with_the_control_be
     (row,) = table.groups[0].rows
     assert [cell.text for cell in row.cells] == ["0", "10", "0.2", "0.5", "60", "40", "30"]
     notes = " ".join(table.notes)
-    for words in ("10 nearest of the bank's 60", "Left out: 1 of", "At 12 steps", "a control", "second branch: vcd"):
+    for words in ("10 nearest of the bank's 60", "Left out: 1 of", "At 12 steps", "a control", "at the head: vcd"):
         assert words in notes
 
 

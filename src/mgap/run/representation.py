@@ -68,7 +68,7 @@ def measure_representation(
     """Shifts of every method at every strength, split by `prior`, and Theorem 1 against the `aligned` and `teacher` references.
 
     The theorem is about a method's own subspace, where it has one. `bank_samples` are the bank's rows. `captions` are for
-    methods at the head: what a second branch reads along a caption is not followed here.
+    methods at the head: what others read along a caption is not followed here.
     """
     _check(model, benchmark, bank, bank_samples, methods, prior, strengths)
     at_head = {label: method for label, method in methods.items() if method.seam is Seam.HEAD}
@@ -94,7 +94,7 @@ def measure_representation(
         found, steps = _teach(model, captions, at_head, prior, strengths, batch_size, progress)
         oracle, counts = [*oracle, *found], counts | steps
         if others := [label for label in methods if label not in at_head]:
-            notes.append(f"Not followed along captions, because of a second branch: {', '.join(others)}.")
+            notes.append(f"Not followed along captions, because they do not act at the head: {', '.join(others)}.")
     name, (width, rank) = model.backbone.name, prior.basis.shape
     return Representation(name, width, rank, len(bank), k, counts, tuple(shifts), tuple(oracle), tuple(notes))
 
