@@ -1,0 +1,90 @@
+"""Principal angles between subspaces (Bjoerck and Golub, 1973): how far two priors point apart, whatever their bases.
+
+    cos theta_i = the singular values of Qa'Qb,   sin theta_i = those of Qb - Qa Qa'Qb,   0 <= theta_1 <= ... <= 90 degrees
+
+A small angle is read from its sine, where the cosine has lost its digits, and a large one from its cosine. The mean of cos^2
+is the share of the smaller subspace that lies in the larger one: two random ones of K1 and K2 among d dimensions share
+max(K1, K2) / d on average, which stands beside every figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mgap.errors import DegenerateSubspace, SettingError
+
+Matrix = tuple[tuple[float, ...], ...]
+
+
+def principal_angles(one: Tensor, other: Tensor) -> Tensor:
+    """Degrees, ascending, [min(K1, K2)] float64, between the spans of the columns of [d, K1] and [d, K2]."""
+    if one.ndim != 2 or other.ndim != 2 or one.shape[0] != other.shape[0]:
+        shapes = f"{list(one.shape)} and {list(other.shape)}"
+        raise SettingError(f"angles are between two matrices of columns of one length, not {shapes}: give [d, K1] and [d, K2]")
+    wide, narrow = sorted(map(orthonormal, (one, other)), key=lambda basis: -basis.shape[1])
+    inside = wide.T @ narrow  # [K, k], k <= K
+    cosines = torch.linalg.svdvals(inside)  # descending
+    sines = torch.linalg.svdvals(narrow - wide @ inside).flip(0)  # ascending
+    return torch.rad2deg(torch.atan2(sines, cosines))
+
+
+def orthonormal(columns: Tensor) -> Tensor:
+    """A basis [d, K] float64 of the span of the columns; refuses columns that depend on one another."""
+    columns = columns.detach().to("cpu", torch.float64)
+    if 0 in columns.shape:
+        raise DegenerateSubspace(f"a subspace needs directions: {list(columns.shape)} has none")
+    left, values, _ = torch.linalg.svd(columns, full_matrices=False)
+    tiny = torch.finfo(torch.float64).eps * max(columns.shape) * float(values[0])
+    if columns.shape[1] > columns.shape[0] or not bool(values[-1] > tiny):
+        raise DegenerateSubspace(f"{columns.shape[1]} columns span fewer directions: leave out those that repeat others")
+    return left
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How two subspaces lie to each other."""
+
+    degrees: tuple[float, ...]  # principal angles, ascending
+    largest: float  # the last of them: 0 where one subspace holds the other
+    shared: float  # mean cos^2, 0..1: the share of the smaller subspace that lies in the larger one
+    chance: float  # what `shared` is on average between random subspaces of these sizes
+
+    @classmethod
+    def of(cls, one: Tensor, other: Tensor) -> Overlap:
+        angles = principal_angles(one, other)
+        shared = float(torch.deg2rad(angles).cos().square().mean())
+        return cls(tuple(angles.tolist()), float(angles[-1]), shared, max(one.shape[1], other.shape[1]) / one.shape[0])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Subspaces of one model against each other: matrices whose rows and columns are in the order of the labels."""
+
+    name: str  # what differs between them
+    labels: tuple[str, ...]
+    counts: tuple[int, ...]  # N, states that each was fitted on
+    rank: int
+    largest: Matrix  # degrees
+    shared: Matrix  # mean cos^2, 0..1
+    chance: float
+
+    @classmethod
+    def of(cls, name: str, bases: Mapping[str, tuple[Tensor, int]]) -> Comparison:
+        """From a basis [d, K] and its N by label; all of one rank."""
+        if len({basis.shape for basis, _ in bases.values()}) != 1:
+            shapes = ", ".join(f"{label} {list(basis.shape)}" for label, (basis, _) in bases.items())
+            raise SettingError(f"{name}: subspaces of one width and rank are compared, not {shapes or 'none'}: cut them to one")
+        found = [[Overlap.of(one, other) for other, _ in bases.values()] for one, _ in bases.values()]
+        return cls(
+            name,
+            tuple(bases),
+            tuple(count for _, count in bases.values()),
+            next(basis.shape[1] for basis, _ in bases.values()),
+            tuple(tuple(pair.largest for pair in row) for row in found),
+            tuple(tuple(pair.shared for pair in row) for row in found),
+            found[0][0].chance,
+        )
