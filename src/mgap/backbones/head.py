@@ -7,13 +7,16 @@ comes out, so that nothing is assumed and a head that is never called is noticed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from mgap.errors import UnsupportedHead
+
+_UNITS = 64  # products with the whole vocabulary at a time
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,13 @@ class Head:
         with torch.no_grad():
             rows = self.product(basis.T.to(self.device).contiguous()).to(self.wide)  # [K, vocab]
         return rows if self.bias is None else rows - self.bias
+
+    def rows(self, tokens: Sequence[int]) -> Tensor:
+        """W[tokens] as [n, d] in `wide`; where weights are packed, asked for with unit vectors, a few at a time."""
+        if self.weights == "float":
+            return cast(Tensor, self.module.weight)[list(tokens)].detach().to(self.wide)
+        units = torch.eye(self.hidden_size).split(_UNITS, dim=1)
+        return torch.cat([self.table(part)[:, list(tokens)] for part in units]).T
 
     @classmethod
     def probe(cls, model: nn.Module) -> Head:

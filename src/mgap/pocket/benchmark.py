@@ -25,6 +25,7 @@ SPLITS = ("random", "popular", "adversarial")
 DEVELOPMENT = 100_000  # first seed of the scenes for choosing settings,
 TEST = 200_000  # for judging,
 STATISTICS = 300_000  # and for counting what is popular
+CALIBRATION = len(NAMES) * (len(language.EXISTENCE) + len(language.COLOUR) - 2)  # prompts for a prior, at most
 ASKED = 6  # questions a scene, half of them about what is there
 
 
@@ -101,11 +102,11 @@ def odd_colours(first: int = TEST, count: int = 4000, *, held_out: bool = False)
 
 def calibration_prompts(count: int = 50) -> list[str]:
     """Questions of existence for fitting a prior, in the wordings that no test uses, then of colour; always the same."""
+    if not 0 <= count <= CALIBRATION:
+        raise SettingError(f"{count} calibration prompts: there are {CALIBRATION}")
     asked = [language.ask_existence(name, wording) for wording in range(1, len(language.EXISTENCE)) for name in NAMES]
     asked = [asked[int(i)] for i in np.random.default_rng([WORLD, 7]).permutation(len(asked))]
     asked += [language.ask_colour(name, wording) for wording in range(1, len(language.COLOUR)) for name in NAMES]
-    if not 0 <= count <= len(asked):
-        raise SettingError(f"{count} calibration prompts: there are {len(asked)}")
     return asked[:count]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mgap.states.subspace import Subspace
 
 VANILLA = "vanilla"
+PROMPT_SETS = ("default", "questions", "captions", "colours")
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Prior:
 
     rank: int | str = 5
     count: int = 50  # prompts
-    prompts: str = "auto"  # default, questions, or a file with one a line; auto: questions in the pocket world, else default
+    prompts: str = "auto"  # a name of PROMPT_SETS, or a file with one a line; auto: questions in the pocket world, else default
     null_image: str = "black336"
     folder: str | None = None  # a saved one, or a hub repository; nothing is fitted then
 
@@ -129,7 +130,7 @@ class Priors:
 
         if prior.folder is not None:
             return Subspace.load(prior.folder)
-        prompts = list(islice(self._prompts(prior), prior.count))
+        prompts = prompt_set(prior.prompts, prior.count, pocket=self.pocket)
         if len(prompts) < prior.count:
             raise PromptError(f"a prior from {prior.count} prompts: {prior.prompts} has {len(prompts)}; give a file with more")
         words = (prior.prompts.replace("/", "-"), prior.count, prior.null_image, prior.rank)
@@ -141,17 +142,21 @@ class Priors:
         found.save(kept)
         return found
 
-    def _prompts(self, prior: Prior) -> Iterator[str]:
-        from mgap.data.prompts import default_prompts, existence_prompts, read_prompts
 
-        if prior.prompts == "questions" or (prior.prompts == "auto" and self.pocket):
-            if self.pocket:
-                from mgap.pocket.benchmark import calibration_prompts
+def prompt_set(name: str, count: int, *, pocket: bool) -> list[str]:
+    """The first `count` prompts of a named set, or of a file; fewer where it has no more."""
+    from mgap.data import prompts
 
-                yield from calibration_prompts(prior.count)
-            else:
-                yield from existence_prompts()
-        elif prior.prompts in ("default", "auto"):
-            yield from default_prompts()
-        else:
-            yield from read_prompts(prior.prompts)
+    if name == "questions" or (name == "auto" and pocket):
+        if pocket:
+            from mgap.pocket.benchmark import CALIBRATION, calibration_prompts
+
+            return calibration_prompts(min(count, CALIBRATION))
+        found = prompts.existence_prompts()
+    elif name in ("default", "auto"):
+        found = iter(prompts.default_prompts())
+    elif name in ("captions", "colours"):
+        found = prompts.caption_prompts() if name == "captions" else prompts.colour_prompts()
+    else:
+        found = prompts.read_prompts(name)
+    return list(islice(found, count))

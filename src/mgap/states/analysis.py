@@ -59,18 +59,19 @@ class Halves:
 class SubspaceAnalysis:
     """One model's prior subspace. `to_json` writes, and figures and tables read:
 
-        format          1
-        model           the model's name;  hidden_size  d;  rank  K;  count  N
-        prior           how the subspace was asked for: rank, count, prompts, null_image; or folder
-        spectrum        singular_values, share, cumulative: lists over directions;  auto_rank  a number or null
-        directions      [{number, spread, mean, readout, up, down}]  up, down: [{token, text, change}], per unit of length;
-                        change * spread is that for a standard deviation of the blind states;  readout: cosine or null
-        readout         {up, down: {token, text, change}, share, chance} or null
-        steps           [{states, count, held, up, down, readout, readout_spread}], of beta = 1
-        comparisons     [{name, labels, counts, rank, largest, shared, chance}]  name: "prompts", "prompts counted" or "null images";
-                        largest (degrees) and shared (mean cos^2, 0..1) are square matrices in the order of labels
-        halves          [{rank, count, degrees, largest, shared, chance}], by rank
-        notes           what was left out and why: sentences
+    format          1
+    model           the model's name;  hidden_size  d;  rank  K;  count  N
+    prior           how the subspace was asked for: rank, count, prompts, null_image; or folder
+    spectrum        singular_values, share, cumulative: lists over directions;  auto_rank  a number or null
+    directions      [{number, spread, mean, readout, up, down}]  up, down: [{token, text, change}], per unit of length;
+                    change * spread is that for a standard deviation of the blind states;  readout: cosine or null
+    readout         {up, down, tokens, share, chance} or null
+    steps           [{states, count, held, up, down, readout, readout_spread}], of beta = 1
+    comparisons     [{name, labels, counts, rank, first, largest, shared, chance}]  name: prompts, counts or null_images;
+                    first (degrees between the first directions), largest (degrees) and shared (mean cos^2, 0..1)
+                    are square matrices in the order of labels
+    halves          [{rank, count, degrees, largest, shared, chance}], by rank
+    notes           what was left out and why: sentences
     """
 
     model: str
@@ -101,7 +102,7 @@ class SubspaceAnalysis:
                 prior=dict(data["prior"]),
                 spectrum=Variation(**_frozen(data["spectrum"])),
                 directions=tuple(Direction(**_with_words(entry)) for entry in data["directions"]),
-                readout=None if readout is None else Readout(**{**readout, **{k: Word(**readout[k]) for k in ("up", "down")}}),
+                readout=None if readout is None else Readout(**_frozen(readout)),
                 steps=tuple(Step(**_with_words(entry)) for entry in data["steps"]),
                 comparisons=tuple(Comparison(**_frozen(entry)) for entry in data["comparisons"]),
                 halves=tuple(Halves(**_frozen(entry)) for entry in data["halves"]),

@@ -68,22 +68,27 @@ class Comparison:
     labels: tuple[str, ...]
     counts: tuple[int, ...]  # N, states that each was fitted on
     rank: int
-    largest: Matrix  # degrees
+    first: Matrix  # degrees between the first directions alone
+    largest: Matrix  # degrees, of the whole subspaces
     shared: Matrix  # mean cos^2, 0..1
     chance: float
 
     @classmethod
     def of(cls, name: str, bases: Mapping[str, tuple[Tensor, int]]) -> Comparison:
-        """From a basis [d, K] and its N by label; all of one rank."""
+        """From a basis [d, K], its first column the strongest direction, and its N, by label; all of one rank."""
         if len({basis.shape for basis, _ in bases.values()}) != 1:
             shapes = ", ".join(f"{label} {list(basis.shape)}" for label, (basis, _) in bases.items())
             raise SettingError(f"{name}: subspaces of one width and rank are compared, not {shapes or 'none'}: cut them to one")
+        first = [
+            [float(principal_angles(one[:, :1], other[:, :1])) for other, _ in bases.values()] for one, _ in bases.values()
+        ]
         found = [[Overlap.of(one, other) for other, _ in bases.values()] for one, _ in bases.values()]
         return cls(
             name,
             tuple(bases),
             tuple(count for _, count in bases.values()),
             next(basis.shape[1] for basis, _ in bases.values()),
+            tuple(map(tuple, first)),
             tuple(tuple(pair.largest for pair in row) for row in found),
             tuple(tuple(pair.shared for pair in row) for row in found),
             found[0][0].chance,

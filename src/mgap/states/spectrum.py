@@ -100,10 +100,9 @@ def principal_directions(chunks: Iterable[Tensor], rank: int | str, solver: str 
 def _decompose(rows: CentredRows, rank: int | str, solver: str, seed: int) -> Spectrum:
     matrix = rows.matrix
     total = float(matrix.square().sum())
-    floor = _NULL * rows.count**0.5 * float(rows.mean.norm())
+    floor = _floor(rows.count, rows.mean)
     if rank == "auto":  # the rule needs the whole spectrum
-        values = torch.linalg.svdvals(matrix)
-        keep = auto_rank(values[values > floor], rows.count, rows.width)
+        keep = auto_rank(beyond_rounding(torch.linalg.svdvals(matrix), rows.count, rows.mean), rows.count, rows.width)
     else:
         keep = int(rank)
     values, vectors = _solve(matrix, keep, solver, seed)
@@ -119,6 +118,15 @@ def _decompose(rows: CentredRows, rank: int | str, solver: str, seed: int) -> Sp
             "the directions there are arbitrary; use another rank or more prompts"
         )
     return Spectrum(vectors[:, :keep].contiguous(), values, rows.mean, rows.count, total)
+
+
+def beyond_rounding(values: Tensor, count: int, mean: Tensor) -> Tensor:
+    """The singular values of `count` states that are variation, not rounding; the rule for ranks sees these."""
+    return values[values > _floor(count, mean)]
+
+
+def _floor(count: int, mean: Tensor) -> float:
+    return _NULL * count**0.5 * float(mean.norm())
 
 
 def _solve(matrix: Tensor, keep: int, solver: str, seed: int) -> tuple[Tensor, Tensor]:

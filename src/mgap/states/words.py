@@ -1,7 +1,7 @@
 """What directions of the head's input say in words: which tokens each raises and lowers through the head (W V).
 
 A constant over the vocabulary does not change a prediction, so changes are centred: over the tokens that spell something.
-Special tokens, rows of the head that no token has, bare whitespace and pieces of characters are left out. The sign of a principal
+Special tokens, rows of the head that no token has, bare whitespace, control signs and pieces of characters are left out. The sign of a principal
 direction is arbitrary: here each points to where the mean blind state lies, so that what it raises is what blind states
 favour along it and what taking it away lowers. Where the model caps its logits, changes are those before the cap.
 """
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
+from mgap.states.subspace import Subspace
 
 _BRACKETED = re.compile(r"<\S+>|\[\S+\]")  # <unused7>, <|im_end|>, [UNK]
 
@@ -47,10 +48,11 @@ class Direction:
 class Readout:
     """Two answers against each other, and how much of the line between them lies in a subspace."""
 
-    up: Word  # of the spellings that are one token, the one that the mean blind state rates higher; change: its logit there
-    down: Word
+    up: str  # as it is spelled: of the spellings that are one token, the one that the mean blind state rates higher
+    down: str
+    tokens: tuple[int, int]
     share: float  # |V'w|^2 / |w|^2, 0..1, of w = W[up] - W[down]
-    chance: float  # K / d: what it is for a random subspace
+    chance: float  # K / d: what it is on average for a random subspace
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,12 @@ def spellings(tokenizer: Any, size: int) -> dict[int, str]:
         if added.special or _BRACKETED.fullmatch(str(added)):
             hidden.add(token)
     spelled = {token: text[before:] for token, text in zip(ids, texts, strict=True) if token not in hidden}
-    return {token: text for token, text in spelled.items() if text.strip() and "\ufffd" not in text}
+    return {token: text for token, text in spelled.items() if _has_ink(text)}
+
+
+def _has_ink(text: str) -> bool:
+    bare = text.strip()
+    return bool(bare) and bare.isprintable() and "\ufffd" not in bare  # a lone byte of a character decodes to the last
 
 
 def orient(basis: Tensor, mean: Tensor) -> Tensor:
@@ -101,31 +108,34 @@ def extremes(changes: Tensor, spelled: dict[int, str], count: int) -> tuple[tupl
 
 
 def read_directions(
-    table: Tensor, basis: Tensor, mean: Tensor, spreads: Tensor, spelled: dict[int, str], *, words: int, line: Tensor | None
+    table: Tensor, basis: Tensor, prior: Subspace, spelled: dict[int, str], *, words: int, line: Tensor | None
 ) -> tuple[Direction, ...]:
-    """All directions [d, K] of an oriented basis, from their table [K, tokens]; `line` [d] is W[yes] - W[no]."""
-    coefficients = (mean.to(basis) @ basis).tolist()
+    """All directions of the prior's oriented basis [d, K], from their table [K, tokens]; `line` [d] is W[yes] - W[no]."""
+    coefficients = (prior.mean.to(basis) @ basis).tolist()
+    spreads = (prior.singular_values / max(prior.count - 1, 1) ** 0.5).tolist()
     cosines = [None] * basis.shape[1] if line is None else (line.to(basis) @ basis / line.norm()).tolist()
     found = []
     for number, row in enumerate(table):
         up, down = extremes(row, spelled, words)
-        found.append(Direction(number + 1, float(spreads[number]), coefficients[number], cosines[number], up, down))
+        found.append(Direction(number + 1, spreads[number], coefficients[number], cosines[number], up, down))
     return tuple(found)
 
 
 def read_answers(head: Head, basis: Tensor, mean: Tensor, spelled: dict[int, str], up: set[int], down: set[int]) -> Readout:
     """The readout of two words, each given by the tokens that spell it."""
-    logits = head.scale * head.table(mean.unsqueeze(1))[0].double().cpu()  # [vocab], without the bias
-    yes, no = (max(tokens, key=lambda token: float(logits[token])) for tokens in (up, down))
-    chosen = [Word(token, spelled.get(token, ""), float(logits[token])) for token in (yes, no)]
-    line = answer_line(head, yes, no).to(basis)
+    with torch.no_grad():
+        logits = head.post(head.product(mean.to(head.device).unsqueeze(0)).to(head.wide))[0]  # [vocab]
+    yes, no = (max(sorted(tokens), key=lambda token: float(logits[token])) for tokens in (up, down))
+    if yes == no:
+        raise SettingError(f"both answers are the token {spelled[yes]!r}: name two words, such as Yes and No")
+    line = answer_line(head, (yes, no)).to(basis)
     share = float((line @ basis).square().sum() / line.square().sum())
-    return Readout(*chosen, share, basis.shape[1] / basis.shape[0])
+    return Readout(spelled[yes], spelled[no], (yes, no), share, basis.shape[1] / basis.shape[0])
 
 
-def answer_line(head: Head, up: int, down: int) -> Tensor:
+def answer_line(head: Head, tokens: tuple[int, int]) -> Tensor:
     """w = W[up] - W[down] [d] float64: the log-odds of one token against the other are w'h."""
-    one, other = head.scale * head.rows([up, down]).double().cpu()
+    one, other = head.scale * head.rows(tokens).double().cpu()
     return one - other
 
 
@@ -133,6 +143,8 @@ def average_step(
     label: str, table: Tensor, basis: Tensor, states: Tensor, spelled: dict[int, str], *, words: int, line: Tensor | None
 ) -> Step:
     """The step's mean over states [n, d]; the table is that of the same basis."""
+    if states.ndim != 2 or len(states) == 0 or states.shape[1] != basis.shape[0]:
+        raise SettingError(f"states {label!r} are {list(states.shape)}: give [n, {basis.shape[0]}], the model's head inputs")
     states = states.to(basis)
     inside = states @ basis  # [n, K]
     up, down = extremes(-inside.mean(0) @ table, spelled, words)

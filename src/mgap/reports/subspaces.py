@@ -1,0 +1,180 @@
+"""An analysis of a prior subspace as tables: its spectrum, its words, what taking it away does, and how it depends on the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mgap.reports.page import Cell, Group, Row, Table, visible
+from mgap.states.analysis import ModelComparison, SubspaceAnalysis
+from mgap.states.angles import Comparison
+from mgap.states.words import Word
+
+_VARIED = {
+    "prompts": ("sets of prompts", "set"),
+    "counts": ("numbers of prompts, each the first of one set", "prompts"),
+    "null_images": ("null images", "null image"),
+}
+_SPACE = "\u2423 is a space before a word."
+_SHOWN = 10  # directions of the spectrum
+
+
+def subspace_tables(found: SubspaceAnalysis) -> list[Table]:
+    """All tables of one model, in the order in which they are best read."""
+    tables = [spectrum_table(found), words_table(found)]
+    if found.steps:
+        tables.append(steps_table(found))
+    tables += [comparison_table(found, comparison) for comparison in found.comparisons]
+    if found.halves:
+        tables.append(halves_table(found))
+    return tables
+
+
+def spectrum_table(found: SubspaceAnalysis) -> Table:
+    """The strongest directions, whether or not they are in the subspace."""
+    spectrum = found.spectrum
+    rows = []
+    for number, value in enumerate(spectrum.singular_values[: max(_SHOWN, found.rank)]):
+        cells = (_number(value), _percent(spectrum.share[number]), _percent(spectrum.cumulative[number]))
+        rows.append(Row(f"{number + 1}{'' if number < found.rank else ' (not used)'}", cells))
+    left = len(spectrum.singular_values) - len(rows)
+    noise = "no number of directions" if spectrum.auto_rank is None else f"{spectrum.auto_rank} directions"
+    return Table(
+        f"{found.model}: how {found.count} blind states vary. The first {found.rank} of {found.hidden_size} directions are the "
+        f"prior subspace.",
+        ("direction", "singular value", "% of the variance", "% so far"),
+        [Group("", tuple(rows))],
+        notes=(
+            f"{noise} stand{'' if spectrum.auto_rank != 1 else 's'} out from noise by the rule of Gavish and Donoho (rank auto).",
+            *((f"{left} weaker directions are not shown.",) if left > 0 else ()),
+            *found.notes,
+        ),
+    )
+
+
+def words_table(found: SubspaceAnalysis) -> Table:
+    """What each direction raises and lowers."""
+    rows = []
+    for each in found.directions:
+        cosine = () if each.readout is None else (Cell(f"{each.readout:+.2f}"),)
+        cells = (
+            _number(each.spread),
+            _number(each.mean),
+            *cosine,
+            *(_words(side, each.spread) for side in (each.up, each.down)),
+        )
+        rows.append(Row(str(each.number), cells))
+    answers, notes = found.readout, list[str]()
+    if answers is not None:
+        notes.append(
+            f"{100 * answers.share:.0f}% of the line from {_word(answers.down)} to {_word(answers.up)} lies in the subspace "
+            f"(squared length); {100 * answers.chance:.0f}% would in a random one."
+        )
+    column = () if answers is None else (f"cosine with {_word(answers.up)} minus {_word(answers.down)}",)
+    return Table(
+        f"{found.model}: the words of each direction. Changes of logits for one standard deviation of the blind states, over the "
+        f"mean of all words; {_SPACE}",
+        ("direction", "standard deviation", "mean", *column, "raises", "lowers"),
+        [Group("", tuple(rows))],
+        notes=(*notes, "A direction points to where the mean blind state lies: what it raises, taking it away lowers."),
+    )
+
+
+def steps_table(found: SubspaceAnalysis) -> Table:
+    """MGAP's step on average."""
+    rows, answers = [], found.readout
+    for step in found.steps:
+        moved = ()
+        if step.readout is not None and step.readout_spread is not None:
+            moved = (Cell(f"{step.readout:+.2f}", f"standard deviation {step.readout_spread:.2f}"),)
+        cells = (Cell(str(step.count)), Cell(f"{step.held:.2f}"), *moved, _words(step.up), _words(step.down))
+        rows.append(Row(step.states, cells))
+    column = () if answers is None else (f"{_word(answers.up)} against {_word(answers.down)}",)
+    notes = (
+        () if answers is None else ("A change that is the same for every state only moves the threshold between the answers.",)
+    )
+    return Table(
+        f"{found.model}: what taking the whole subspace away (beta = 1) does to logits, averaged over states; {_SPACE}",
+        ("states", "number", "share |V'h| / |h|", *column, "raises", "lowers"),
+        [Group("", tuple(rows))],
+        notes=notes,
+    )
+
+
+def comparison_table(found: SubspaceAnalysis, comparison: Comparison) -> Table:
+    """Subspaces against each other: what they share, and the angle of their first directions below it."""
+    varied, heading = _VARIED.get(comparison.name, (comparison.name, comparison.name))
+    rows = []
+    for label, count, shared, first in zip(
+        comparison.labels, comparison.counts, comparison.shared, comparison.first, strict=True
+    ):
+        name = label if comparison.name == "counts" else f"{label}, N = {count}"
+        cells = (Cell(f"{100 * a:.0f}", f"{b:.0f}\u00b0") for a, b in zip(shared, first, strict=True))
+        rows.append(Row(name, tuple(cells)))
+    return Table(
+        f"{found.model}: subspaces of rank {comparison.rank} from different {varied}. How many % one holds of the other (mean "
+        f"squared cosine of the principal angles), and the angle between their first directions.",
+        (heading, *comparison.labels),
+        [Group("", tuple(rows))],
+        notes=(f"Two random subspaces of this size share {100 * comparison.chance:.1f}% on average.",),
+    )
+
+
+def halves_table(found: SubspaceAnalysis) -> Table:
+    """How much of a subspace another half of the prompts finds again."""
+    rows = [
+        Row(
+            str(half.rank),
+            (
+                Cell(f"{100 * half.shared:.0f}"),
+                _degrees(half.degrees[0]),
+                _degrees(half.largest),
+                Cell(f"{100 * half.chance:.1f}"),
+            ),
+        )
+        for half in found.halves
+    ]
+    return Table(
+        f"{found.model}: subspaces from two halves of one set of prompts, {found.halves[0].count} each (every second prompt against "
+        f"the others).",
+        ("rank", "% shared", "smallest angle", "largest angle", "% shared by chance"),
+        [Group("", tuple(rows))],
+    )
+
+
+def models_table(found: ModelComparison) -> Table:
+    """Two models' directions against each other, by what they do to words."""
+    one, other = found.models
+    rows = [Row(f"{one} {n}", tuple(Cell(f"{c:+.2f}") for c in line)) for n, line in enumerate(found.cosines, start=1)]
+    angles = ", ".join(f"{angle:.0f}\u00b0" for angle in found.degrees)
+    return Table(
+        f"{one} and {other}: cosines between what their directions do to the {found.tokens} tokens that both spell alike.",
+        ("direction", *(f"{other} {n}" for n in range(1, found.ranks[1] + 1))),
+        [Group("", tuple(rows))],
+        notes=(
+            f"Principal angles: {angles}; {100 * found.shared:.0f}% shared.",
+            f"Random directions of either model through its own head share {100 * found.heads:.0f}% (standard deviation "
+            f"{100 * found.heads_spread:.0f}), random ones of the words {100 * found.chance:.1f}%.",
+            *found.notes,
+        ),
+    )
+
+
+def _words(words: Sequence[Word], scale: float = 1.0) -> Cell:
+    return Cell(", ".join(f"{_word(word.text)} {word.change * scale:+.2f}" for word in words))
+
+
+def _word(text: str) -> str:
+    """As it can be read; a space before it is told from none."""
+    return ("\u2423" if text[:1].isspace() else "") + visible(text)
+
+
+def _number(value: float) -> Cell:
+    return Cell(f"{value:.3g}")
+
+
+def _percent(share: float) -> Cell:
+    return Cell(f"{100 * share:.1f}")
+
+
+def _degrees(angle: float) -> Cell:
+    return Cell(f"{angle:.0f}\u00b0" if angle >= 10 else f"{angle:.1f}\u00b0")

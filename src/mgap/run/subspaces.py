@@ -1,0 +1,203 @@
+"""Analyse a model's prior subspace: its spectrum, its words, and how much of it the prompts, their number, the null image and
+the model decide. Blind states are collected once for each set of prompts and null image; every N and K is a slice of them.
+
+with bars() as told:
+    found = analyse_subspace(model, Prior(), pocket=True, progress=told)
+Path("subspace.json").write_text(json.dumps(found.to_json()))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from mgap.backbones.nulls import NULL_IMAGES
+from mgap.decoding.attach import attached
+from mgap.decoding.model import Model
+from mgap.errors import DegenerateSubspace, PromptError, SettingError
+from mgap.methods.bias import token_ids
+from mgap.run.arms import PROMPT_SETS, Prior, prompt_set
+from mgap.run.progress import Progress
+from mgap.states.across import Side, compare_sides
+from mgap.states.analysis import Halves, ModelComparison, SubspaceAnalysis, Variation
+from mgap.states.angles import Comparison
+from mgap.states.collect import blind_states
+from mgap.states.subspace import Subspace
+from mgap.states.words import answer_line, average_step, orient, read_answers, read_directions, spellings, word_table
+
+COUNTS = (10, 25, 50, 100, 200)
+RANKS = (1, 3, 5, 10)
+READOUT = ("Yes", "No")
+
+
+@dataclass
+class Collected:
+    """Blind states by prompts and null image, as many as were asked for so far."""
+
+    model: Model
+    pocket: bool
+    size: tuple[int, int] | None
+    batch_size: int
+    told: Progress | None
+    kept: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+
+    def states(self, prompts: str, null_image: str, count: int) -> Tensor:
+        """[n, d] of the first prompts of a set: `count`, or all that there are."""
+        key = prompts, null_image
+        if key not in self.kept or len(self.kept[key]) < count:
+            asked = prompt_set(prompts, count, pocket=self.pocket)
+            if key not in self.kept or len(self.kept[key]) < len(asked):
+                self.kept[key] = self._collect(asked, prompts, null_image)
+        return self.kept[key][:count]
+
+    def _collect(self, asked: list[str], prompts: str, null_image: str) -> Tensor:
+        chunks: list[Tensor] = []
+        for chunk in blind_states(
+            self.model.backbone, asked, null_image=null_image, size=self.size, batch_size=self.batch_size
+        ):
+            chunks.append(chunk)
+            if self.told is not None:
+                self.told(f"blind states: {prompts}, {null_image}", sum(map(len, chunks)), len(asked))
+        return torch.cat(chunks)
+
+
+def analyse_subspace(
+    model: Model,
+    prior: Prior | None = None,
+    *,
+    pocket: bool = False,
+    prompts: Sequence[str] = PROMPT_SETS,
+    counts: Sequence[int] = COUNTS,
+    ranks: Sequence[int] = RANKS,
+    null_images: Sequence[str] = NULL_IMAGES,
+    size: tuple[int, int] | None = None,
+    readout: tuple[str, str] | None = READOUT,
+    words: int = 8,
+    states: Mapping[str, Tensor] | None = None,
+    batch_size: int = 16,
+    progress: Progress | None = None,
+) -> SubspaceAnalysis:
+    """Everything about the subspace that `prior` asks for (default: as `mgap run` fits it).
+
+    `prompts` are names of sets or files, compared at the prior's N; `counts` are slices of the prior's own set; `size` is that of
+    the pictures, which the null image black_same_size needs. `readout` are two answers of one token each, or None. `states`
+    [n, d] by name are others than the blind ones to average MGAP's step over, such as a bank's. What cannot be fitted is left
+    out, and a note says so.
+    """
+    prior = _named(prior or Prior(), pocket)
+    if active := attached(model.backbone.model):
+        raise SettingError(f"{active[0].method.name} is attached to this model: a subspace is of plain states; detach it")
+    for name, values in (("counts", counts), ("ranks", ranks), ("words", (words,)), ("batch_size", (batch_size,))):
+        if any(value < 1 for value in values):
+            raise SettingError(f"{name}={values!r}: whole numbers of at least 1 are meant")
+    collected, notes = Collected(model, pocket, size, batch_size, progress), list[str]()
+    if prior.folder is None:
+        own = collected.states(prior.prompts, prior.null_image, max(prior.count, *counts, 1))
+        if len(own) < prior.count:
+            raise PromptError(f"a prior from {prior.count} prompts: {prior.prompts} has {len(own)}; give a file with more")
+        main = Subspace.from_states(own[: prior.count], prior.rank)
+        comparisons = _vary(prior, main.rank, own, collected, prompts, counts, null_images, notes)
+        halves, blind = _halve(own, ranks, notes), {"blind": own[: prior.count]}
+    else:
+        main = Subspace.load(prior.folder)
+        main.require(model.backbone)
+        notes.append(
+            "the prior is a saved one: its states are not known, so neither N, null images and halves nor its own step"
+        )
+        null = str(main.origin.get("null_image", prior.null_image))
+        sets = {name: collected.states(name, null, main.count) for name in prompts}
+        comparisons, halves, blind = [_compare("prompts", sets, main.rank, notes, {"saved": main})], (), {}
+    head, tokenizer = model.backbone.probe_head(), model.backbone.tokenizer
+    if head.cap is not None or not head.linear:
+        notes.append("the model caps its logits or rounds what its head reads: changes of words are those of a linear head")
+    spelled, basis = spellings(tokenizer, head.vocab_size), orient(main.basis, main.mean)
+    table = word_table(head, basis, list(spelled))
+    answers, line = None, None
+    if readout is not None:
+        up, down = (token_ids(word, tokenizer) for word in readout)
+        answers = read_answers(head, basis, main.mean, spelled, up, down)
+        line = answer_line(head, answers.tokens)
+    seen = {**blind, **(states or {})}
+    return SubspaceAnalysis(
+        model=model.backbone.name,
+        hidden_size=main.hidden_size,
+        rank=main.rank,
+        count=main.count,
+        prior=prior.to_json(),
+        spectrum=Variation.of(main),
+        directions=read_directions(table, basis, main, spelled, words=words, line=line),
+        readout=answers,
+        steps=tuple(average_step(name, table, basis, rows, spelled, words=words, line=line) for name, rows in seen.items()),
+        comparisons=tuple(comparison for comparison in comparisons if comparison is not None),
+        halves=halves,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def compare_models(
+    one: tuple[Model, Subspace], other: tuple[Model, Subspace], *, draws: int = 20, progress: Progress | None = None
+) -> ModelComparison:
+    """Two models' priors by what they do to the words that both can say; `draws` random pairs tell what the heads share."""
+    report = None if progress is None else lambda done: progress("random directions", done, draws)
+    return compare_sides(Side.of(*one), Side.of(*other), draws=draws, progress=report)
+
+
+def _named(prior: Prior, pocket: bool) -> Prior:
+    """With the prompts by the name of their set."""
+    return replace(prior, prompts="questions" if pocket else "default") if prior.prompts == "auto" else prior
+
+
+def _vary(
+    prior: Prior,
+    rank: int,
+    own: Tensor,
+    collected: Collected,
+    prompts: Sequence[str],
+    counts: Sequence[int],
+    null_images: Sequence[str],
+    notes: list[str],
+) -> list[Comparison | None]:
+    """The prior among those from other prompts, from fewer or more of its own, and with other null images."""
+    names = dict.fromkeys((prior.prompts, *prompts))
+    sets = {name: collected.states(name, prior.null_image, prior.count) for name in names}
+    notes += [f"{name} has {len(rows)} prompts: fitted on these" for name, rows in sets.items() if len(rows) < prior.count]
+    sizes = sorted({prior.count, *counts})
+    if missing := [count for count in sizes if count > len(own)]:
+        notes.append(f"{prior.prompts} has {len(own)} prompts: N = {', '.join(map(str, missing))} left out")
+    kinds = dict.fromkeys((prior.null_image, *null_images))
+    if collected.size is None and "black_same_size" in kinds and prior.null_image != "black_same_size":
+        del kinds["black_same_size"]
+        notes.append("black_same_size left out: it needs the size of the pictures")
+    return [
+        _compare("prompts", sets, rank, notes),
+        _compare("counts", {f"N = {count}": own[:count] for count in sizes if count <= len(own)}, rank, notes),
+        _compare("null_images", {k: collected.states(prior.prompts, k, prior.count) for k in kinds}, rank, notes),
+    ]
+
+
+def _compare(
+    name: str, sets: Mapping[str, Tensor], rank: int, notes: list[str], known: Mapping[str, Subspace] | None = None
+) -> Comparison | None:
+    fitted = dict(known or {})
+    for label, rows in sets.items():
+        try:
+            fitted[label] = Subspace.from_states(rows, rank)
+        except DegenerateSubspace as error:
+            notes.append(f"{name}: {label} left out: {error}")
+    return Comparison.of(name, {label: (s.basis, s.count) for label, s in fitted.items()}) if len(fitted) > 1 else None
+
+
+def _halve(own: Tensor, ranks: Sequence[int], notes: list[str]) -> tuple[Halves, ...]:
+    """Every second prompt against the others."""
+    found, parts = [], (own[::2], own[1::2])
+    for rank in sorted(set(ranks)):
+        try:
+            one, other = (Subspace.from_states(rows, rank).basis for rows in parts)
+        except DegenerateSubspace as error:
+            notes.append(f"halves at rank {rank} left out: {error}")
+            continue
+        found.append(Halves.of(one, other, len(parts[1])))
+    return tuple(found)
