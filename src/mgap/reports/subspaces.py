@@ -1,4 +1,4 @@
-"""An analysis of a prior subspace as tables: its spectrum, its words, what taking it away does, and how it depends on the rest."""
+"""An analysis of a prior subspace as tables: its spectrum, its words, what taking it away does, what it depends on."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def spectrum_table(found: SubspaceAnalysis) -> Table:
         cells = (_number(value), _percent(spectrum.share[number]), _percent(spectrum.cumulative[number]))
         rows.append(Row(f"{number + 1}{'' if number < found.rank else ' (not used)'}", cells))
     left = len(spectrum.singular_values) - len(rows)
-    noise = "no number of directions" if spectrum.auto_rank is None else f"{spectrum.auto_rank} directions"
+    standing = "no rank" if spectrum.auto_rank is None else f"rank {spectrum.auto_rank}"
     return Table(
         f"{found.model}: how {found.count} blind states vary. The first {found.rank} of {found.hidden_size} directions are the "
         f"prior subspace.",
         ("direction", "singular value", "% of the variance", "% so far"),
         [Group("", tuple(rows))],
         notes=(
-            f"{noise} stand{'' if spectrum.auto_rank != 1 else 's'} out from noise by the rule of Gavish and Donoho (rank auto).",
+            f"What stands out from noise, by the rule of Gavish and Donoho (rank auto): {standing}.",
             *((f"{left} weaker directions are not shown.",) if left > 0 else ()),
             *found.notes,
         ),
@@ -71,8 +71,8 @@ def words_table(found: SubspaceAnalysis) -> Table:
         )
     column = () if answers is None else (f"cosine with {_word(answers.up)} minus {_word(answers.down)}",)
     return Table(
-        f"{found.model}: the words of each direction. Changes of logits for one standard deviation of the blind states, over the "
-        f"mean of all words; {_SPACE}",
+        f"{found.model}: the words of each direction. How logits change, over the mean of all words, for one standard "
+        f"deviation of the blind states; divided by that, it is the change for a unit of length. {_SPACE}",
         ("direction", "standard deviation", "mean", *column, "raises", "lowers"),
         [Group("", tuple(rows))],
         notes=(*notes, "A direction points to where the mean blind state lies: what it raises, taking it away lowers."),
@@ -83,7 +83,7 @@ def steps_table(found: SubspaceAnalysis) -> Table:
     """MGAP's step on average."""
     rows, answers = [], found.readout
     for step in found.steps:
-        moved = ()
+        moved: tuple[Cell, ...] = ()
         if step.readout is not None and step.readout_spread is not None:
             moved = (Cell(f"{step.readout:+.2f}", f"standard deviation {step.readout_spread:.2f}"),)
         cells = (Cell(str(step.count)), Cell(f"{step.held:.2f}"), *moved, _words(step.up), _words(step.down))
@@ -134,8 +134,8 @@ def halves_table(found: SubspaceAnalysis) -> Table:
         for half in found.halves
     ]
     return Table(
-        f"{found.model}: subspaces from two halves of one set of prompts, {found.halves[0].count} each (every second prompt against "
-        f"the others).",
+        f"{found.model}: subspaces from two halves of one set of prompts, every second one against the others: "
+        f"{found.halves[0].count} each.",
         ("rank", "% shared", "smallest angle", "largest angle", "% shared by chance"),
         [Group("", tuple(rows))],
     )

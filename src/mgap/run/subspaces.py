@@ -82,10 +82,10 @@ def analyse_subspace(
 ) -> SubspaceAnalysis:
     """Everything about the subspace that `prior` asks for (default: as `mgap run` fits it).
 
-    `prompts` are names of sets or files, compared at the prior's N; `counts` are slices of the prior's own set; `size` is that of
-    the pictures, which the null image black_same_size needs. `readout` are two answers of one token each, or None. `states`
-    [n, d] by name are others than the blind ones to average MGAP's step over, such as a bank's. What cannot be fitted is left
-    out, and a note says so.
+    `prompts` are names of sets or files, compared at the prior's N; `counts` are slices of the prior's own set; `size` is
+    that of the pictures, which the null image black_same_size needs. `readout` are two answers of one token each, or None.
+    `states` [n, d] by name are others than the blind ones to average MGAP's step over, such as a bank's. What cannot be fitted
+    is left out, and a note says so.
     """
     prior = _named(prior or Prior(), pocket)
     if active := attached(model.backbone.model):

@@ -1,8 +1,8 @@
 """Priors of different models side by side: their states share no space, the words that both can say do.
 
-Each prior becomes the span of W V over the tokens that both vocabularies spell alike, centred over these tokens; angles are taken
-there. Two heads have much in common that no prior put there, such as which words are rare: random directions of either model,
-through its own head, tell how much.
+Each prior becomes the span of W V over the tokens that both vocabularies spell alike, centred over these tokens; angles are
+taken there. Two heads have much in common that no prior put there, such as which words are rare: random directions of either
+model, through its own head, tell how much.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ def orthonormal(columns: Tensor) -> Tensor:
     columns = columns.detach().to("cpu", torch.float64)
     if 0 in columns.shape:
         raise DegenerateSubspace(f"a subspace needs directions: {list(columns.shape)} has none")
+    left: Tensor
     left, values, _ = torch.linalg.svd(columns, full_matrices=False)
     tiny = torch.finfo(torch.float64).eps * max(columns.shape) * float(values[0])
     if columns.shape[1] > columns.shape[0] or not bool(values[-1] > tiny):

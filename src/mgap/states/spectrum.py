@@ -126,7 +126,8 @@ def beyond_rounding(values: Tensor, count: int, mean: Tensor) -> Tensor:
 
 
 def _floor(count: int, mean: Tensor) -> float:
-    return _NULL * count**0.5 * float(mean.norm())
+    floor: float = _NULL * count**0.5 * float(mean.norm())
+    return floor
 
 
 def _solve(matrix: Tensor, keep: int, solver: str, seed: int) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,10 @@
 """What directions of the head's input say in words: which tokens each raises and lowers through the head (W V).
 
 A constant over the vocabulary does not change a prediction, so changes are centred: over the tokens that spell something.
-Special tokens, rows of the head that no token has, bare whitespace, control signs and pieces of characters are left out. The sign of a principal
-direction is arbitrary: here each points to where the mean blind state lies, so that what it raises is what blind states
-favour along it and what taking it away lowers. Where the model caps its logits, changes are those before the cap.
+Special tokens, rows of the head that no token has, bare whitespace, control signs and pieces of characters are left out.
+The sign of a principal direction is arbitrary: here each points to where the mean blind state lies, so that what it raises
+is what blind states favour along it and what taking it away lowers. Where the model caps its logits, changes are those
+before the cap.
 """
 
 from __future__ import annotations
@@ -135,8 +136,8 @@ def read_answers(head: Head, basis: Tensor, mean: Tensor, spelled: dict[int, str
 
 def answer_line(head: Head, tokens: tuple[int, int]) -> Tensor:
     """w = W[up] - W[down] [d] float64: the log-odds of one token against the other are w'h."""
-    one, other = head.scale * head.rows(tokens).double().cpu()
-    return one - other
+    rows = head.scale * head.rows(tokens).double().cpu()  # [2, d]
+    return rows[0] - rows[1]
 
 
 def average_step(
