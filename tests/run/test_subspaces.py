@@ -93,6 +93,7 @@ def test_prompts_numbers_and_null_images_are_compared(spoken, found):
     assert by_name["null_images"].shared[0][row] == pytest.approx(Overlap.of(*(s.basis for s in fitted)).shared, abs=1e-3)
     assert [half.rank for half in found.halves] == [1, 2]
     assert found.halves[0].count == 10
+    assert by_name["prompts"].readout[0] == pytest.approx(found.readout.share)
     assert found.notes == ()
 
 

@@ -89,7 +89,9 @@ def test_what_has_no_angle_is_refused():
 
 def test_a_comparison_is_symmetric_and_needs_one_rank():
     a, b = two(1, 2, 2, 6)
-    found = Comparison.of("prompts", {"a": (a, 10), "b": (b, 20)})
+    a, b = orthonormal(a), orthonormal(b)
+    found = Comparison.of("prompts", {"a": (a, 10), "b": (b, 20)}, line=3 * a[:, 0])
+    assert found.readout == (pytest.approx(1), pytest.approx(float((b.T @ a[:, 0]).square().sum())))
     assert (found.labels, found.counts, found.rank, found.chance) == (("a", "b"), (10, 20), 2, 2 / 6)
     assert found.largest[0][1] == pytest.approx(found.largest[1][0])
     assert found.largest[0][0] == pytest.approx(0, abs=1e-10)

@@ -103,17 +103,17 @@ def steps_table(found: SubspaceAnalysis) -> Table:
 def comparison_table(found: SubspaceAnalysis, comparison: Comparison) -> Table:
     """Subspaces against each other: what they share, and the angle of their first directions below it."""
     varied, heading = _VARIED.get(comparison.name, (comparison.name, comparison.name))
-    rows = []
-    for label, count, shared, first in zip(
-        comparison.labels, comparison.counts, comparison.shared, comparison.first, strict=True
-    ):
-        name = label if comparison.name == "counts" else f"{label}, N = {count}"
-        cells = (Cell(f"{100 * a:.0f}", f"{b:.0f}\u00b0") for a, b in zip(shared, first, strict=True))
-        rows.append(Row(name, tuple(cells)))
+    answers, held, rows = found.readout, comparison.readout, []
+    for number, label in enumerate(comparison.labels):
+        name = label if comparison.name == "counts" else f"{label}, N = {comparison.counts[number]}"
+        pairs = zip(comparison.shared[number], comparison.first[number], strict=True)
+        cells = [Cell(f"{100 * shared:.0f}", f"{first:.0f}\u00b0") for shared, first in pairs]
+        rows.append(Row(name, (*cells, *([] if held is None else [Cell(f"{100 * held[number]:.0f}")]))))
+    column = () if answers is None else (f"% of {_word(answers.up)} minus {_word(answers.down)} in it",)
     return Table(
         f"{found.model}: subspaces of rank {comparison.rank} from different {varied}. How many % one holds of the other (mean "
         f"squared cosine of the principal angles), and the angle between their first directions.",
-        (heading, *comparison.labels),
+        (heading, *comparison.labels, *column),
         [Group("", tuple(rows))],
         notes=(f"Two random subspaces of this size share {100 * comparison.chance:.1f}% on average.",),
     )

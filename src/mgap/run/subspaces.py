@@ -64,6 +64,39 @@ class Collected:
         return torch.cat(chunks)
 
 
+@dataclass
+class Among:
+    """Subspaces that are put beside each other, all of one rank, and notes of those that could not be fitted."""
+
+    rank: int
+    line: Tensor | None  # [d] between two answers
+    comparisons: list[Comparison] = field(default_factory=list)
+    halves: list[Halves] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def compare(self, name: str, sets: Mapping[str, Tensor], known: Mapping[str, Subspace] | None = None) -> None:
+        fitted = dict(known or {})
+        for label, rows in sets.items():
+            try:
+                fitted[label] = Subspace.from_states(rows, self.rank)
+            except DegenerateSubspace as error:
+                self.notes.append(f"{name}: {label} left out: {error}")
+        if len(fitted) > 1:
+            bases = {label: (each.basis, each.count) for label, each in fitted.items()}
+            self.comparisons.append(Comparison.of(name, bases, self.line))
+
+    def halve(self, own: Tensor, ranks: Sequence[int]) -> None:
+        """Every second prompt against the others."""
+        parts = own[::2], own[1::2]
+        for rank in sorted(set(ranks)):
+            try:
+                one, other = (Subspace.from_states(rows, rank).basis for rows in parts)
+            except DegenerateSubspace as error:
+                self.notes.append(f"halves at rank {rank} left out: {error}")
+            else:
+                self.halves.append(Halves.of(one, other, len(parts[1])))
+
+
 def analyse_subspace(
     model: Model,
     prior: Prior | None = None,
@@ -93,26 +126,16 @@ def analyse_subspace(
     for name, values in (("counts", counts), ("ranks", ranks), ("words", (words,)), ("batch_size", (batch_size,))):
         if any(value < 1 for value in values):
             raise SettingError(f"{name}={values!r}: whole numbers of at least 1 are meant")
-    collected, notes = Collected(model, pocket, size, batch_size, progress), list[str]()
+    collected, own = Collected(model, pocket, size, batch_size, progress), None
     if prior.folder is None:
         own = collected.states(prior.prompts, prior.null_image, max(prior.count, *counts, 1))
         if len(own) < prior.count:
             raise PromptError(f"a prior from {prior.count} prompts: {prior.prompts} has {len(own)}; give a file with more")
         main = Subspace.from_states(own[: prior.count], prior.rank)
-        comparisons = _vary(prior, main.rank, own, collected, prompts, counts, null_images, notes)
-        halves, blind = _halve(own, ranks, notes), {"blind": own[: prior.count]}
     else:
         main = Subspace.load(prior.folder)
         main.require(model.backbone)
-        notes.append(
-            "the prior is a saved one: its states are not known, so neither N, null images and halves nor its own step"
-        )
-        null = str(main.origin.get("null_image", prior.null_image))
-        sets = {name: collected.states(name, null, main.count) for name in prompts}
-        comparisons, halves, blind = [_compare("prompts", sets, main.rank, notes, {"saved": main})], (), {}
     head, tokenizer = model.backbone.probe_head(), model.backbone.tokenizer
-    if head.cap is not None or not head.linear:
-        notes.append("the model caps its logits or rounds what its head reads: changes of words are those of a linear head")
     spelled, basis = spellings(tokenizer, head.vocab_size), orient(main.basis, main.mean)
     table = word_table(head, basis, list(spelled))
     answers, line = None, None
@@ -120,6 +143,17 @@ def analyse_subspace(
         up, down = (token_ids(word, tokenizer) for word in readout)
         answers = read_answers(head, basis, main.mean, spelled, up, down)
         line = answer_line(head, answers.tokens)
+    among, blind = Among(main.rank, line), dict[str, Tensor]()
+    if head.cap is not None or not head.linear:
+        among.notes.append("the model caps its logits or rounds what its head reads: words are those of a linear head")
+    if own is None:
+        among.notes.append("the prior is a saved one: its states are not known, so neither N, null images, halves nor its step")
+        null = str(main.origin.get("null_image", prior.null_image))
+        among.compare("prompts", {name: collected.states(name, null, main.count) for name in prompts}, {"saved": main})
+    else:
+        _vary(among, prior, own, collected, prompts, counts, null_images)
+        among.halve(own, ranks)
+        blind = {"blind": own[: prior.count]}
     seen = {**blind, **(states or {})}
     return SubspaceAnalysis(
         model=model.backbone.name,
@@ -131,9 +165,9 @@ def analyse_subspace(
         directions=read_directions(table, basis, main, spelled, words=words, line=line),
         readout=answers,
         steps=tuple(average_step(name, table, basis, rows, spelled, words=words, line=line) for name, rows in seen.items()),
-        comparisons=tuple(comparison for comparison in comparisons if comparison is not None),
-        halves=halves,
-        notes=tuple(dict.fromkeys(notes)),
+        comparisons=tuple(among.comparisons),
+        halves=tuple(among.halves),
+        notes=tuple(dict.fromkeys(among.notes)),
     )
 
 
@@ -151,53 +185,26 @@ def _named(prior: Prior, pocket: bool) -> Prior:
 
 
 def _vary(
+    among: Among,
     prior: Prior,
-    rank: int,
     own: Tensor,
     collected: Collected,
     prompts: Sequence[str],
     counts: Sequence[int],
     null_images: Sequence[str],
-    notes: list[str],
-) -> list[Comparison | None]:
+) -> None:
     """The prior among those from other prompts, from fewer or more of its own, and with other null images."""
     names = dict.fromkeys((prior.prompts, *prompts))
     sets = {name: collected.states(name, prior.null_image, prior.count) for name in names}
-    notes += [f"{name} has {len(rows)} prompts: fitted on these" for name, rows in sets.items() if len(rows) < prior.count]
+    short = [(name, len(rows)) for name, rows in sets.items() if len(rows) < prior.count]
+    among.notes += [f"{name} has {length} prompts: fitted on these" for name, length in short]
+    among.compare("prompts", sets)
     sizes = sorted({prior.count, *counts})
     if missing := [count for count in sizes if count > len(own)]:
-        notes.append(f"{prior.prompts} has {len(own)} prompts: N = {', '.join(map(str, missing))} left out")
+        among.notes.append(f"{prior.prompts} has {len(own)} prompts: N = {', '.join(map(str, missing))} left out")
+    among.compare("counts", {f"N = {count}": own[:count] for count in sizes if count <= len(own)})
     kinds = dict.fromkeys((prior.null_image, *null_images))
-    if collected.size is None and "black_same_size" in kinds and prior.null_image != "black_same_size":
+    if collected.size is None and "black_same_size" in kinds:
         del kinds["black_same_size"]
-        notes.append("black_same_size left out: it needs the size of the pictures")
-    return [
-        _compare("prompts", sets, rank, notes),
-        _compare("counts", {f"N = {count}": own[:count] for count in sizes if count <= len(own)}, rank, notes),
-        _compare("null_images", {k: collected.states(prior.prompts, k, prior.count) for k in kinds}, rank, notes),
-    ]
-
-
-def _compare(
-    name: str, sets: Mapping[str, Tensor], rank: int, notes: list[str], known: Mapping[str, Subspace] | None = None
-) -> Comparison | None:
-    fitted = dict(known or {})
-    for label, rows in sets.items():
-        try:
-            fitted[label] = Subspace.from_states(rows, rank)
-        except DegenerateSubspace as error:
-            notes.append(f"{name}: {label} left out: {error}")
-    return Comparison.of(name, {label: (s.basis, s.count) for label, s in fitted.items()}) if len(fitted) > 1 else None
-
-
-def _halve(own: Tensor, ranks: Sequence[int], notes: list[str]) -> tuple[Halves, ...]:
-    """Every second prompt against the others."""
-    found, parts = [], (own[::2], own[1::2])
-    for rank in sorted(set(ranks)):
-        try:
-            one, other = (Subspace.from_states(rows, rank).basis for rows in parts)
-        except DegenerateSubspace as error:
-            notes.append(f"halves at rank {rank} left out: {error}")
-            continue
-        found.append(Halves.of(one, other, len(parts[1])))
-    return tuple(found)
+        among.notes.append("black_same_size left out: it needs the size of the pictures")
+    among.compare("null_images", {kind: collected.states(prior.prompts, kind, prior.count) for kind in kinds})

@@ -67,9 +67,9 @@ class SubspaceAnalysis:
                     change * spread is that for a standard deviation of the blind states;  readout: cosine or null
     readout         {up, down, tokens, share, chance} or null
     steps           [{states, count, held, up, down, readout, readout_spread}], of beta = 1
-    comparisons     [{name, labels, counts, rank, first, largest, shared, chance}]  name: prompts, counts or null_images;
+    comparisons     [{name, labels, counts, rank, first, largest, shared, chance, readout}]  prompts, counts or null_images;
                     first (degrees between the first directions), largest (degrees) and shared (mean cos^2, 0..1)
-                    are square matrices in the order of labels
+                    are square matrices in the order of labels;  readout: share of the answers' line in each, or null
     halves          [{rank, count, degrees, largest, shared, chance}], by rank
     notes           what was left out and why: sentences
     """

@@ -45,6 +45,12 @@ def orthonormal(columns: Tensor) -> Tensor:
     return left
 
 
+def share_inside(vector: Tensor, basis: Tensor) -> float:
+    """|V'w|^2 / |w|^2, 0..1: how much of a vector [d] lies in the span of an orthonormal basis [d, K]; K / d by chance."""
+    vector = vector.to(basis)
+    return float((vector @ basis).square().sum() / vector.square().sum())
+
+
 @dataclass(frozen=True)
 class Overlap:
     """How two subspaces lie to each other."""
@@ -73,10 +79,11 @@ class Comparison:
     largest: Matrix  # degrees, of the whole subspaces
     shared: Matrix  # mean cos^2, 0..1
     chance: float
+    readout: tuple[float, ...] | None  # how much of the line between two answers lies in each, 0..1
 
     @classmethod
-    def of(cls, name: str, bases: Mapping[str, tuple[Tensor, int]]) -> Comparison:
-        """From a basis [d, K], its first column the strongest direction, and its N, by label; all of one rank."""
+    def of(cls, name: str, bases: Mapping[str, tuple[Tensor, int]], line: Tensor | None = None) -> Comparison:
+        """From an orthonormal basis [d, K], its first column the strongest direction, and its N, by label; all of one rank."""
         if len({basis.shape for basis, _ in bases.values()}) != 1:
             shapes = ", ".join(f"{label} {list(basis.shape)}" for label, (basis, _) in bases.items())
             raise SettingError(f"{name}: subspaces of one width and rank are compared, not {shapes or 'none'}: cut them to one")
@@ -93,4 +100,5 @@ class Comparison:
             tuple(tuple(pair.largest for pair in row) for row in found),
             tuple(tuple(pair.shared for pair in row) for row in found),
             found[0][0].chance,
+            None if line is None else tuple(share_inside(line, basis) for basis, _ in bases.values()),
         )

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
+from mgap.states.angles import share_inside
 from mgap.states.subspace import Subspace
 
 _BRACKETED = re.compile(r"<\S+>|\[\S+\]")  # <unused7>, <|im_end|>, [UNK]
@@ -129,8 +130,7 @@ def read_answers(head: Head, basis: Tensor, mean: Tensor, spelled: dict[int, str
     yes, no = (max(sorted(tokens), key=lambda token: float(logits[token])) for tokens in (up, down))
     if yes == no:
         raise SettingError(f"both answers are the token {spelled[yes]!r}: name two words, such as Yes and No")
-    line = answer_line(head, (yes, no)).to(basis)
-    share = float((line @ basis).square().sum() / line.square().sum())
+    share = share_inside(answer_line(head, (yes, no)), basis)
     return Readout(spelled[yes], spelled[no], (yes, no), share, basis.shape[1] / basis.shape[0])
 
 
