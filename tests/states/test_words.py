@@ -1,5 +1,6 @@
 """What directions do to words: by hand on a head of unit vectors, and on real heads of both families."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from mgap.pocket.tiny import build_tiny
 from mgap.states.across import Side, compare_sides
 from mgap.states.angles import Overlap, orthonormal
 from mgap.states.words import (
+    Moved,
     answer_line,
     average_step,
     extremes,
@@ -122,12 +124,30 @@ def test_the_average_step_is_what_mgap_does_at_full_strength(units):
     moved = (cut - states) @ torch.eye(5, dtype=torch.float64)  # the head's rows are unit vectors
     centred = (moved - moved.mean(1, keepdim=True)).mean(0)
     assert {word.token: word.change for word in step.up} == pytest.approx(dict(enumerate(centred.tolist())), abs=1e-6)
-    odds = moved[:, 0] - moved[:, 1]
-    assert (step.readout, step.readout_spread) == (pytest.approx(float(odds.mean())), pytest.approx(float(odds.std())))
+    change, odds = moved[:, 0] - moved[:, 1], states[:, 0] - states[:, 1]
+    assert (step.answers.mean, step.answers.spread) == (pytest.approx(float(change.mean())), pytest.approx(float(change.std())))
+    slope, intercept = np.polyfit(odds, change, 1)
+    assert (step.answers.slope, step.answers.intercept) == (pytest.approx(slope), pytest.approx(intercept))
+    assert step.answers.fit == pytest.approx(float(torch.corrcoef(torch.stack([odds, change]))[0, 1] ** 2))
     assert step.held == pytest.approx(float(((states @ basis).norm(dim=1) / states.norm(dim=1)).mean()))
-    assert average_step("one", table, basis, states[:1], SPELLED, words=1, line=None).readout is None
+    assert average_step("one", table, basis, states[:1], SPELLED, words=1, line=line).answers is None
     with pytest.raises(SettingError, match=r"give \[n, 5\]"):
         average_step("flat", table, basis, states[0], SPELLED, words=1, line=None)
+
+
+def test_a_step_that_shrinks_and_shifts_is_read_as_such():
+    odds = torch.tensor([-3.0, 0.0, 1.0, 6.0], dtype=torch.float64)
+    found = Moved.of(odds, 0.5 - 0.25 * odds)
+    assert (found.slope, found.intercept, found.fit) == (pytest.approx(-0.25), pytest.approx(0.5), pytest.approx(1))
+    assert Moved.of(odds, torch.ones(4, dtype=torch.float64)) is None
+
+
+def test_a_bias_of_the_head_is_part_of_the_odds():
+    biased = head_of(torch.eye(5), bias=torch.tensor([2.0, -1.0, 0.0, 0.0, 0.0]))
+    line = answer_line(biased, (0, 1))
+    state = torch.tensor([[1.0, 4.0, 0.0, 0.0, 0.0]])
+    logits = biased.product(state)[0].detach()
+    assert float(line.odds(state.double())) == pytest.approx(float(logits[0] - logits[1]))
 
 
 def test_only_tokens_that_spell_something_are_words(model):
@@ -216,6 +236,9 @@ def test_random_directions_through_heads_share_more_than_chance():
         sides.append(Side(name, head_of(weight), basis, {f"w{token}": token for token in range(400)}))
     found = compare_sides(*sides)
     assert found.heads > 50 * found.chance
+    assert found.heads_smallest < 45
+    with pytest.raises(SettingError, match="draws"):
+        compare_sides(*sides, draws=1)
     assert Overlap.of(*(word_table(side.head, side.basis, range(400)).T for side in sides)).shared == pytest.approx(
         found.shared
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mgap.reports.page import Cell, Group, Row, Table, visible
 from mgap.states.analysis import ModelComparison, SubspaceAnalysis
 from mgap.states.angles import Comparison
-from mgap.states.words import Word
+from mgap.states.words import Moved, Word
 
 _VARIED = {
     "prompts": ("sets of prompts", "set"),
@@ -83,18 +83,20 @@ def steps_table(found: SubspaceAnalysis) -> Table:
     """MGAP's step on average."""
     rows, answers = [], found.readout
     for step in found.steps:
-        moved: tuple[Cell, ...] = ()
-        if step.readout is not None and step.readout_spread is not None:
-            moved = (Cell(f"{step.readout:+.2f}", f"standard deviation {step.readout_spread:.2f}"),)
+        moved = () if answers is None else _moved(step.answers)
         cells = (Cell(str(step.count)), Cell(f"{step.held:.2f}"), *moved, _words(step.up), _words(step.down))
         rows.append(Row(step.states, cells))
-    column = () if answers is None else (f"{_word(answers.up)} against {_word(answers.down)}",)
-    notes = (
-        () if answers is None else ("A change that is the same for every state only moves the threshold between the answers.",)
-    )
+    columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    if answers is not None:
+        columns = (f"log-odds of {_word(answers.up)} against {_word(answers.down)}", "slope", "intercept", "% by the line")
+        notes = (
+            "The change of the log-odds is intercept + slope * odds, as far as a line goes. Shrinking all odds alike decides "
+            "nothing; the intercept moves the threshold between the answers, as a constant does.",
+        )
     return Table(
         f"{found.model}: what taking the whole subspace away (beta = 1) does to logits, averaged over states; {_SPACE}",
-        ("states", "number", "share |V'h| / |h|", *column, "raises", "lowers"),
+        ("states", "number", "share |V'h| / |h|", *columns, "raises", "lowers"),
         [Group("", tuple(rows))],
         notes=notes,
     )
@@ -153,10 +155,18 @@ def models_table(found: ModelComparison) -> Table:
         notes=(
             f"Principal angles: {angles}; {100 * found.shared:.0f}% shared.",
             f"Random directions of either model through its own head share {100 * found.heads:.0f}% (standard deviation "
-            f"{100 * found.heads_spread:.0f}), random ones of the words {100 * found.chance:.1f}%.",
+            f"{100 * found.heads_spread:.0f}; smallest angle {found.heads_smallest:.0f}\u00b0), random ones of the words "
+            f"{100 * found.chance:.1f}%.",
             *found.notes,
         ),
     )
+
+
+def _moved(moved: Moved | None) -> tuple[Cell, ...]:
+    if moved is None:
+        return (Cell("-"),) * 4
+    mean = Cell(f"{moved.mean:+.2f}", f"standard deviation {moved.spread:.2f}")
+    return mean, Cell(f"{moved.slope:+.2f}"), Cell(f"{moved.intercept:+.2f}"), Cell(f"{100 * moved.fit:.0f}")
 
 
 def _words(words: Sequence[Word], scale: float = 1.0) -> Cell:

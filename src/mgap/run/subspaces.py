@@ -143,7 +143,7 @@ def analyse_subspace(
         up, down = (token_ids(word, tokenizer) for word in readout)
         answers = read_answers(head, basis, main.mean, spelled, up, down)
         line = answer_line(head, answers.tokens)
-    among, blind = Among(main.rank, line), dict[str, Tensor]()
+    among, blind = Among(main.rank, None if line is None else line.w), dict[str, Tensor]()
     if head.cap is not None or not head.linear:
         among.notes.append("the model caps its logits or rounds what its head reads: words are those of a linear head")
     if own is None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
 import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone, HasBackbone
 from mgap.backbones.head import Head
-from mgap.errors import BackboneMismatch
+from mgap.errors import BackboneMismatch, SettingError
 from mgap.states.analysis import ModelComparison
 from mgap.states.angles import Overlap, orthonormal
 from mgap.states.subspace import Subspace
@@ -56,11 +57,13 @@ def compare_sides(
         )
     spans = [_span(side, side.basis, common) for side in (one, other)]
     found = Overlap.of(*spans)
+    if draws < 2:
+        raise SettingError(f"draws={draws} must be at least 2: they have a spread")
     generator, random = torch.Generator().manual_seed(seed), []
     for draw in range(draws):
         bases = [torch.randn(side.basis.shape, generator=generator, dtype=torch.float64) for side in (one, other)]
         pair = [_span(side, orthonormal(basis), common) for side, basis in zip((one, other), bases, strict=True)]
-        random.append(Overlap.of(*pair).shared)
+        random.append(Overlap.of(*pair))
         if progress is not None:
             progress(draw + 1)
     units = [span / span.norm(dim=0) for span in spans]  # [tokens, K]
@@ -73,8 +76,9 @@ def compare_sides(
         largest=found.largest,
         shared=found.shared,
         chance=max(ranks) / (len(common) - 1),
-        heads=float(torch.tensor(random).mean()),
-        heads_spread=float(torch.tensor(random).std()),
+        heads=fmean(pair.shared for pair in random),
+        heads_spread=stdev(pair.shared for pair in random),
+        heads_smallest=fmean(pair.degrees[0] for pair in random),
         cosines=tuple(map(tuple, (units[0].T @ units[1]).tolist())),
         notes=tuple(f"{name} rounds what its head reads: its words are those of unit vectors" for name in inexact),
     )

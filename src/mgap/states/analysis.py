@@ -12,7 +12,7 @@ from mgap.errors import CorruptFile, DegenerateSubspace
 from mgap.states.angles import Comparison, Overlap
 from mgap.states.spectrum import auto_rank, beyond_rounding
 from mgap.states.subspace import Subspace
-from mgap.states.words import Direction, Readout, Step, Word
+from mgap.states.words import Direction, Moved, Readout, Step, Word
 
 FORMAT = 1
 
@@ -66,7 +66,7 @@ class SubspaceAnalysis:
     directions      [{number, spread, mean, readout, up, down}]  up, down: [{token, text, change}], per unit of length;
                     change * spread is that for a standard deviation of the blind states;  readout: cosine or null
     readout         {up, down, tokens, share, chance} or null
-    steps           [{states, count, held, up, down, readout, readout_spread}], of beta = 1
+    steps           [{states, count, held, up, down, answers}], beta 1;  answers: {mean, spread, slope, intercept, fit} or null
     comparisons     [{name, labels, counts, rank, first, largest, shared, chance, readout}]  prompts, counts or null_images;
                     first (degrees between the first directions), largest (degrees) and shared (mean cos^2, 0..1)
                     are square matrices in the order of labels;  readout: share of the answers' line in each, or null
@@ -103,7 +103,7 @@ class SubspaceAnalysis:
                 spectrum=Variation(**_frozen(data["spectrum"])),
                 directions=tuple(Direction(**_with_words(entry)) for entry in data["directions"]),
                 readout=None if readout is None else Readout(**_frozen(readout)),
-                steps=tuple(Step(**_with_words(entry)) for entry in data["steps"]),
+                steps=tuple(_step(entry) for entry in data["steps"]),
                 comparisons=tuple(Comparison(**_frozen(entry)) for entry in data["comparisons"]),
                 halves=tuple(Halves(**_frozen(entry)) for entry in data["halves"]),
                 notes=tuple(data["notes"]),
@@ -125,6 +125,7 @@ class ModelComparison:
     chance: float  # `shared` of random subspaces of that space: max(K) / (tokens - 1)
     heads: float  # mean `shared` of random directions of the two models through their own heads: what the heads have in common
     heads_spread: float  # its standard deviation over the draws
+    heads_smallest: float  # degrees: the mean smallest angle of these draws
     cosines: tuple[tuple[float, ...], ...]  # [K1][K2] between directions, each oriented to its model's mean blind state
     notes: tuple[str, ...] = ()
 
@@ -141,6 +142,11 @@ class ModelComparison:
 
 def _with_words(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**entry, **{key: tuple(Word(**word) for word in entry[key]) for key in ("up", "down")}}
+
+
+def _step(entry: Mapping[str, Any]) -> Step:
+    answers = entry["answers"]
+    return Step(**{**_with_words(entry), "answers": None if answers is None else Moved(**answers)})
 
 
 def _frozen(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,6 +57,42 @@ class Readout:
     chance: float  # K / d: what it is on average for a random subspace
 
 
+class AnswerLine(NamedTuple):
+    """The log-odds of one answer's token against another's are w'h + bias."""
+
+    w: Tensor  # [d] float64, W[up] - W[down]
+    bias: float
+
+    def odds(self, states: Tensor) -> Tensor:
+        """[n] of states [n, d]."""
+        return states @ self.w.to(states) + self.bias
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a step does to the log-odds of two answers: over states, change = intercept + slope * odds, as well as a line can.
+
+    After a step of strength beta the odds are (1 + beta slope) odds + beta intercept. Where the line fits, the step shrinks
+    all odds alike, which decides nothing, and moves the threshold between the answers, which a constant does as well.
+    """
+
+    mean: float
+    spread: float  # standard deviation over states
+    slope: float
+    intercept: float
+    fit: float  # share of the changes' variance that the line explains, 0..1
+
+    @classmethod
+    def of(cls, odds: Tensor, change: Tensor) -> Moved | None:
+        """From odds and changes [n]; None where they do not vary."""
+        if len(odds) < 2 or float(odds.std()) == 0 or float(change.std()) == 0:
+            return None
+        slope = float(((odds - odds.mean()) * (change - change.mean())).mean() / odds.var(correction=0))
+        intercept = float(change.mean() - slope * odds.mean())
+        left = (change - intercept - slope * odds).var(correction=0)
+        return cls(float(change.mean()), float(change.std()), slope, intercept, 1 - float(left / change.var(correction=0)))
+
+
 @dataclass(frozen=True)
 class Step:
     """What taking the whole subspace away (beta = 1) does on average to the logits of some states: -(W V)(V'h)."""
@@ -66,8 +102,7 @@ class Step:
     held: float  # mean |V'h| / |h|: how much of a state lies in the subspace
     up: tuple[Word, ...]
     down: tuple[Word, ...]
-    readout: float | None  # mean change of the log-odds of up against down
-    readout_spread: float | None  # its standard deviation: a step that is the same for all states moves a threshold only
+    answers: Moved | None  # what it does to two answers
 
 
 def spellings(tokenizer: Any, size: int) -> dict[int, str]:
@@ -110,12 +145,12 @@ def extremes(changes: Tensor, spelled: dict[int, str], count: int) -> tuple[tupl
 
 
 def read_directions(
-    table: Tensor, basis: Tensor, prior: Subspace, spelled: dict[int, str], *, words: int, line: Tensor | None
+    table: Tensor, basis: Tensor, prior: Subspace, spelled: dict[int, str], *, words: int, line: AnswerLine | None
 ) -> tuple[Direction, ...]:
-    """All directions of the prior's oriented basis [d, K], from their table [K, tokens]; `line` [d] is W[yes] - W[no]."""
+    """All directions of the prior's oriented basis [d, K], from their table [K, tokens]; `line` is between two answers."""
     coefficients = (prior.mean.to(basis) @ basis).tolist()
     spreads = (prior.singular_values / max(prior.count - 1, 1) ** 0.5).tolist()
-    cosines = [None] * basis.shape[1] if line is None else (line.to(basis) @ basis / line.norm()).tolist()
+    cosines = [None] * basis.shape[1] if line is None else (line.w.to(basis) @ basis / line.w.norm()).tolist()
     found = []
     for number, row in enumerate(table):
         up, down = extremes(row, spelled, words)
@@ -130,18 +165,19 @@ def read_answers(head: Head, basis: Tensor, mean: Tensor, spelled: dict[int, str
     yes, no = (max(sorted(tokens), key=lambda token: float(logits[token])) for tokens in (up, down))
     if yes == no:
         raise SettingError(f"both answers are the token {spelled[yes]!r}: name two words, such as Yes and No")
-    share = share_inside(answer_line(head, (yes, no)), basis)
+    share = share_inside(answer_line(head, (yes, no)).w, basis)
     return Readout(spelled[yes], spelled[no], (yes, no), share, basis.shape[1] / basis.shape[0])
 
 
-def answer_line(head: Head, tokens: tuple[int, int]) -> Tensor:
-    """w = W[up] - W[down] [d] float64: the log-odds of one token against the other are w'h."""
+def answer_line(head: Head, tokens: tuple[int, int]) -> AnswerLine:
+    """The line between two tokens, up and down."""
     rows = head.scale * head.rows(tokens).double().cpu()  # [2, d]
-    return rows[0] - rows[1]
+    bias = 0.0 if head.bias is None else head.scale * float(head.bias[tokens[0]] - head.bias[tokens[1]])
+    return AnswerLine(rows[0] - rows[1], bias)
 
 
 def average_step(
-    label: str, table: Tensor, basis: Tensor, states: Tensor, spelled: dict[int, str], *, words: int, line: Tensor | None
+    label: str, table: Tensor, basis: Tensor, states: Tensor, spelled: dict[int, str], *, words: int, line: AnswerLine | None
 ) -> Step:
     """The step's mean over states [n, d]; the table is that of the same basis."""
     if states.ndim != 2 or len(states) == 0 or states.shape[1] != basis.shape[0]:
@@ -150,8 +186,5 @@ def average_step(
     inside = states @ basis  # [n, K]
     up, down = extremes(-inside.mean(0) @ table, spelled, words)
     held = float((inside.norm(dim=1) / states.norm(dim=1).clamp_min(1e-12)).mean())
-    if line is None:
-        return Step(label, len(states), held, up, down, None, None)
-    moved = -inside @ (line.to(basis) @ basis)  # [n]
-    spread = float(moved.std()) if len(moved) > 1 else 0.0
-    return Step(label, len(states), held, up, down, float(moved.mean()), spread)
+    moved = None if line is None else Moved.of(line.odds(states), -inside @ (line.w.to(basis) @ basis))
+    return Step(label, len(states), held, up, down, moved)
