@@ -116,7 +116,7 @@ def test_rows_of_a_packed_head_are_found_with_unit_vectors():
 
 def test_the_average_step_is_what_mgap_does_at_full_strength(units):
     generator = torch.Generator().manual_seed(4)
-    states = torch.randn(20, 5, generator=generator, dtype=torch.float64) + 1
+    states = torch.randn(9000, 5, generator=generator, dtype=torch.float64) + 1  # more than are taken at once
     basis = orthonormal(torch.randn(5, 2, generator=generator))
     table, line = word_table(units, basis, list(SPELLED)), answer_line(units, (0, 1))
     step = average_step("some", table, basis, states, SPELLED, words=5, line=line)

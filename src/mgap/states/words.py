@@ -22,6 +22,7 @@ from mgap.errors import SettingError
 from mgap.states.angles import share_inside
 from mgap.states.subspace import Subspace
 
+_AT_ONCE = 1 << 13  # states in float64
 _BRACKETED = re.compile(r"<\S+>|\[\S+\]")  # <unused7>, <|im_end|>, [UNK]
 
 
@@ -182,9 +183,14 @@ def average_step(
     """The step's mean over states [n, d]; the table is that of the same basis."""
     if states.ndim != 2 or len(states) == 0 or states.shape[1] != basis.shape[0]:
         raise SettingError(f"states {label!r} are {list(states.shape)}: give [n, {basis.shape[0]}], the model's head inputs")
-    states = states.to(basis)
-    inside = states @ basis  # [n, K]
-    up, down = extremes(-inside.mean(0) @ table, spelled, words)
-    held = float((inside.norm(dim=1) / states.norm(dim=1).clamp_min(1e-12)).mean())
-    moved = None if line is None else Moved.of(line.odds(states), -inside @ (line.w.to(basis) @ basis))
+    inside, norms, odds = [], [], []
+    for part in states.split(_AT_ONCE):
+        rows = part.to(basis)
+        inside.append(rows @ basis)  # [part, K]
+        norms.append(rows.norm(dim=1))
+        odds.append(rows.new_zeros(len(rows)) if line is None else line.odds(rows))
+    coeff, norm = torch.cat(inside), torch.cat(norms)  # [n, K], [n]
+    up, down = extremes(-coeff.mean(0) @ table, spelled, words)
+    held = float((coeff.norm(dim=1) / norm.clamp_min(1e-12)).mean())
+    moved = None if line is None else Moved.of(torch.cat(odds), -coeff @ (line.w.to(basis) @ basis))
     return Step(label, len(states), held, up, down, moved)
