@@ -18,6 +18,7 @@ from mgap.backbones.nulls import NULL_IMAGES
 from mgap.decoding.attach import attached
 from mgap.decoding.model import Model
 from mgap.errors import DegenerateSubspace, PromptError, SettingError
+from mgap.methods.base import check_choice
 from mgap.methods.bias import token_ids
 from mgap.run.arms import PROMPT_SETS, Prior, prompt_set
 from mgap.run.progress import Progress
@@ -126,6 +127,12 @@ def analyse_subspace(
     for name, values in (("counts", counts), ("ranks", ranks), ("words", (words,)), ("batch_size", (batch_size,))):
         if any(value < 1 for value in values):
             raise SettingError(f"{name}={values!r}: whole numbers of at least 1 are meant")
+    for kind in null_images:
+        check_choice("null_images", kind, NULL_IMAGES)
+    for name in prompts:
+        prompt_set(name, 1, pocket=pocket)  # a file that is not there is refused now, not when the model has run for minutes
+    tokenizer = model.backbone.tokenizer
+    spellers = None if readout is None else [token_ids(word, tokenizer) for word in readout]
     collected, own = Collected(model, pocket, size, batch_size, progress), None
     if prior.folder is None:
         own = collected.states(prior.prompts, prior.null_image, max(prior.count, *counts, 1))
@@ -135,13 +142,12 @@ def analyse_subspace(
     else:
         main = Subspace.load(prior.folder)
         main.require(model.backbone)
-    head, tokenizer = model.backbone.probe_head(), model.backbone.tokenizer
+    head = model.backbone.probe_head()
     spelled, basis = spellings(tokenizer, head.vocab_size), orient(main.basis, main.mean)
     table = word_table(head, basis, list(spelled))
     answers, line = None, None
-    if readout is not None:
-        up, down = (token_ids(word, tokenizer) for word in readout)
-        answers = read_answers(head, basis, main.mean, spelled, up, down)
+    if spellers is not None:
+        answers = read_answers(head, basis, main.mean, spelled, *spellers)
         line = answer_line(head, answers.tokens)
     among, blind = Among(main.rank, None if line is None else line.w), dict[str, Tensor]()
     if head.cap is not None or not head.linear:
@@ -149,6 +155,7 @@ def analyse_subspace(
     if own is None:
         among.notes.append("the prior is a saved one: its states are not known, so neither N, null images, halves nor its step")
         null = str(main.origin.get("null_image", prior.null_image))
+        collected.size = size or main.origin.get("size")
         among.compare("prompts", {name: collected.states(name, null, main.count) for name in prompts}, {"saved": main})
     else:
         _vary(among, prior, own, collected, prompts, counts, null_images)
