@@ -56,9 +56,9 @@ def diagnose(
 
     measured = {"k": k, "delta": delta, "metric": metric, "bank": bank, "strengths": alpha or None}
     given: dict[str, Any] = {
-        "model": model, "images": images, "data": data, "dataset": dataset, "questions": questions,
-        "splits": split or ["adversarial"], "scenes": scenes, "limit": limit, "batch_size": batch_size, "device": device, "dtype": dtype, "revision": revision,
-        "trust_remote_code": trust_remote_code or None,
+        "model": model, "images": images, "data": data, "dataset": dataset, "questions": questions, "limit": limit,
+        "splits": split or ["adversarial"], "scenes": scenes, "batch_size": batch_size, "device": device, "dtype": dtype,
+        "revision": revision, "trust_remote_code": trust_remote_code or None,
         "departure": {key: value for key, value in measured.items() if value is not None} or None,
         "methods": list(dict.fromkeys(["vanilla", *(method or METHODS)])),
     }  # fmt: skip
