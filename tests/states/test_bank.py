@@ -40,7 +40,7 @@ def test_a_saved_bank_comes_back_whole(exact, picture, tmp_path):
     again.require(exact.backbone)
     index = json.loads((tmp_path / "bank" / "bank.json").read_text())
     assert index["count"] == 3
-    assert {"template_sha256", "prompts_sha256", "dtype", "mgap"} <= set(index["origin"])
+    assert {"template_sha256", "asked_sha256", "dtype", "mgap"} <= set(index["origin"])
 
 
 def test_another_model_is_refused(checkpoints, picture):
@@ -49,7 +49,7 @@ def test_another_model_is_refused(checkpoints, picture):
     with pytest.raises(BackboneMismatch, match="the bank was made with"):
         bank.require(other.backbone)
     with pytest.raises(BackboneMismatch, match="width 3"):
-        Bank(torch.zeros(2, 3)).require(one.backbone)
+        Bank.of(torch.zeros(2, 3)).require(one.backbone)
 
 
 @pytest.mark.parametrize(("images", "prompts"), [(1, 2), (2, 1)])
@@ -64,10 +64,10 @@ def test_what_is_no_bank_is_refused(exact, tmp_path):
     with pytest.raises(SettingError, match="batch_size"):
         Bank.collect(exact, [], [], batch_size=0)
     with pytest.raises(SettingError, match="matrix"):
-        Bank(torch.zeros(3))
+        Bank.of(torch.zeros(3))
     with pytest.raises(NonFiniteStates):
-        Bank(torch.full((2, 3), torch.nan))
-    Bank(torch.ones(2, 3)).save(tmp_path)
+        Bank.of(torch.full((2, 3), torch.nan))
+    Bank.of(torch.ones(2, 3)).save(tmp_path)
     index = json.loads((tmp_path / "bank.json").read_text())
     (tmp_path / "bank.json").write_text(json.dumps({**index, "model": {"name": "x"}}))
     with pytest.raises(CorruptFile, match="collect it again"):

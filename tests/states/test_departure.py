@@ -102,7 +102,7 @@ def test_distances_of_close_states_far_from_the_origin_are_exact():
 
 
 def test_a_manifold_is_a_bank_with_what_is_asked_of_it():
-    bank, states = Bank(drawn(50, 4).float()), drawn(7, 4, seed=3)
+    bank, states = Bank.of(drawn(50, 4).float()), drawn(7, 4, seed=3)
     manifold = Manifold.of(bank, k=4, delta=0.1, metric="cosine")
     assert manifold.to_json() == {
         "tau": threshold(bank.states, 4, 0.1, "cosine"),

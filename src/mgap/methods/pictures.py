@@ -14,9 +14,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.greedy import greedy_config
 from mgap.backbones.rows import ALONG, join_rows, split_rows
 from mgap.backbones.sharing import digest
 from mgap.backbones.showing import Call, Showing, join_pictures
@@ -114,14 +114,9 @@ def show(backbone: Backbone, pictures: Sequence[Picture], texts: Sequence[str]) 
 
 
 def generate(backbone: Backbone, inputs: Call, features: Any, length: int) -> Tensor:
-    """What `show` gives to new tokens [rows, at most length] of the plain model, greedily, whatever the checkpoint suggests."""
-    own = backbone.model.generation_config
-    config = GenerationConfig(
-        max_new_tokens=length, num_beams=1, do_sample=False, temperature=1.0, top_p=1.0, top_k=50,
-        repetition_penalty=1.0, bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=backbone.pad_id,
-    )  # fmt: skip
+    """What `show` gives to new tokens [rows, at most length] of the plain model, greedily."""
     with torch.no_grad(), Showing(backbone).generating(inputs, features) as call:
-        made: Any = backbone.model.generate(**call, generation_config=config)
+        made: Any = backbone.model.generate(**call, generation_config=greedy_config(backbone, length))
     tokens: Tensor = made[:, inputs["input_ids"].shape[1] :]
     return tokens
 

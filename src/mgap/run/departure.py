@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import lru_cache
 from os import PathLike
@@ -61,7 +60,10 @@ def prepare(
     batch_size: int = 8,
     progress: Callable[[int], None] | None = None,
 ) -> Manifold:
-    """The bank of these rows, collected into the folder, or read from there if it is of the same rows; and its threshold."""
+    """The bank of these rows, collected into the folder, or read from there if it is of the same rows; and its threshold.
+
+    A bank whose collection was interrupted is gone on with.
+    """
     if active := attached(model.backbone.model):
         raise SettingError(f"{active[0].method.name} is attached to this model: a bank is of plain decoding; detach it")
     asked = hashlib.sha256("".join(json.dumps([s.id, s.image, s.prompt]) + "\n" for s in rows).encode()).hexdigest()
@@ -73,9 +75,8 @@ def prepare(
     else:
         opened = lru_cache(maxsize=1)(picture)  # questions about one picture stand together
         images, prompts = (opened(s.image) for s in rows), [s.prompt for s in rows]
-        bank = Bank.collect(model, images, prompts, batch_size=batch_size, progress=progress)
-        bank = replace(bank, origin={**bank.origin, "rows_sha256": asked})
-        bank.save(folder)
+        origin = {"rows_sha256": asked}
+        bank = Bank.collect(model, images, prompts, batch_size=batch_size, folder=folder, origin=origin, progress=progress)
     return Manifold.of(bank, k=k, delta=delta, metric=metric, device=model.backbone.device)
 
 

@@ -1,14 +1,13 @@
 """The bank (paper, section 3.2): head-input states of normal decoding, which everything else is measured against.
 
-A state is taken where the first word of an answer is chosen. Nothing acts on the model meanwhile: no method, no sampling.
+A state is taken where a word of an answer is chosen: the first one, or each. Nothing acts on the model meanwhile: no method, no
+sampling. States keep the dtype that the model gave them in. A bank in a folder may be larger than memory: go through `parts`.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,31 +17,103 @@ from torch import Tensor
 
 import mgap
 from mgap.backbones.base import Backbone, HasBackbone, Identity
-from mgap.backbones.sharing import shared_pictures
 from mgap.data.images import ImageSource
-from mgap.errors import BackboneMismatch, CorruptFile, NonFiniteStates, PromptError, SettingError
-from mgap.states import storage
-from mgap.states.collect import last_states
-
-Row = tuple[ImageSource | None, str]
+from mgap.errors import BackboneMismatch, PromptError, SettingError
+from mgap.states.answers import Questions, answer_states
+from mgap.states.parts import INDEX, Chunk, Folder, Shelf, check_chunk, map_parts, read_index
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bank:
     """States of one model and where they came from. A value: nothing changes it."""
 
-    states: Tensor  # [n, d] float32 on the CPU
+    parts: tuple[Tensor, ...]  # each [n_i, d] on the CPU; from a folder: mapped, read when looked at
+    rows: Tensor  # [n] int32: which sample a state is of, counted from 0
+    steps: Tensor  # [n] int32: where in its answer, 0 for the first token
+    tokens: Tensor  # [n] int32: which token was chosen there; -1 where nobody knows
     identity: Identity | None = None  # the model; None when it was made from bare states
-    origin: dict[str, Any] = field(default_factory=dict)  # template, prompts' hash, dtype, version
-
-    def __post_init__(self) -> None:
-        if self.states.ndim != 2 or 0 in self.states.shape:
-            raise SettingError(f"a bank is a matrix of states [n, d], not {list(self.states.shape)}: give some rows")
-        if not self.states.isfinite().all():
-            raise NonFiniteStates("the model gave NaN or infinite states: load it with dtype float32")
+    origin: dict[str, Any] = field(default_factory=dict)  # template, hash of what was asked, dtype, version
 
     def __len__(self) -> int:
-        return len(self.states)
+        return len(self.rows)
+
+    @property
+    def width(self) -> int:
+        return self.parts[0].shape[1]
+
+    @property
+    def states(self) -> Tensor:
+        """All of them [n, d], in float32 and in memory: for banks that fit there."""
+        return torch.cat([part.float() for part in self.parts])
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Part by part, with what is known of its states."""
+        sizes = [len(part) for part in self.parts]
+        columns = (self.rows.split(sizes), self.steps.split(sizes), self.tokens.split(sizes))
+        for states, rows, steps, tokens in zip(self.parts, *columns, strict=True):
+            yield Chunk(states, rows, steps, tokens)
+
+    @classmethod
+    def of(
+        cls,
+        states: Tensor,
+        *,
+        rows: Tensor | None = None,
+        steps: Tensor | None = None,
+        tokens: Tensor | None = None,
+        identity: Identity | None = None,
+        origin: Mapping[str, Any] | None = None,
+    ) -> Bank:
+        """From states in hand [n, d]: each of a row of its own, at the first step, unless it is said otherwise."""
+        places = range(len(states)) if states.ndim else range(0)
+        given = (
+            torch.tensor(places, dtype=torch.int32) if rows is None else rows.int(),
+            torch.zeros(len(places), dtype=torch.int32) if steps is None else steps.int(),
+            torch.full((len(places),), -1, dtype=torch.int32) if tokens is None else tokens.int(),
+        )
+        chunk = Chunk(states.detach().cpu(), *(column.cpu() for column in given))
+        check_chunk(chunk)
+        return cls._of_parts([chunk], identity, dict(origin or {}))
+
+    @classmethod
+    def _of_parts(cls, parts: Sequence[Chunk], identity: Identity | None, origin: dict[str, Any]) -> Bank:
+        states, rows, steps, tokens, _ = zip(*parts, strict=True)
+        return cls(states, torch.cat(rows), torch.cat(steps), torch.cat(tokens), identity, origin)
+
+    @classmethod
+    def gather(
+        cls,
+        chunks: Iterable[Chunk],
+        *,
+        identity: Identity | None = None,
+        origin: Mapping[str, Any] | None = None,
+        folder: str | PathLike[str] | None = None,
+        per_part: int | None = None,
+    ) -> Bank:
+        """From chunks as they come, rows in ascending order, each row whole in one chunk; in memory, or streamed to a folder.
+
+        In a folder, rows that an interrupted call has written there are passed over, and parts are of 128 MiB, or of `per_part`
+        states. Refuses a folder of another identity or origin.
+        """
+        return cls._fill(_shelf(folder, identity, origin or {}, per_part), chunks)
+
+    @classmethod
+    def _fill(cls, shelf: Shelf, chunks: Iterable[Chunk]) -> Bank:
+        done = there = shelf.rows
+        try:
+            for chunk in chunks:
+                fresh = chunk.cut(chunk.rows >= there) if there else chunk
+                if not len(fresh.rows):
+                    continue
+                if (first := int(fresh.rows.min())) < done:
+                    raise SettingError(
+                        f"row {first} comes when row {done - 1} was there: give rows in order, each in one chunk"
+                    )
+                shelf.add(fresh)
+                done = int(fresh.rows.max()) + 1
+        finally:
+            shelf.flush()  # what was collected before an interruption is not asked again
+        return cls._of_parts(shelf.finish(), shelf.identity, shelf.origin)
 
     @classmethod
     def collect(
@@ -52,65 +123,93 @@ class Bank:
         prompts: Iterable[str],
         *,
         batch_size: int = 8,
+        max_new_tokens: int = 1,
+        folder: str | PathLike[str] | None = None,
+        per_part: int | None = None,
+        origin: Mapping[str, Any] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Bank:
-        """Ask each prompt about its picture and keep the state of the first answer token; no token is made.
+        """Ask each prompt about its picture and keep the state of every token of the plain greedy answer; by default, of the first.
 
-        Both may be generators: they are read once. A picture that rows of a batch share is encoded once. `progress` is called
-        with the number of rows done so far.
+        Pictures and prompts may be generators: they are read once. With a folder, states go to disk part by part, and a call that
+        was interrupted goes on where it stopped when it is made again: the rows it has are read once more to see that they are the
+        same, and not asked again. `origin` is kept with the bank and must then be the same too. `progress` is called with the
+        number of rows done so far.
         """
-        if batch_size < 1:
-            raise SettingError(f"batch_size={batch_size} must be at least 1")
-        backbone, digest, chunks, done = Backbone.of(model), hashlib.sha256(), list[Tensor](), 0
-        rows = _rows(images, prompts)
-        while batch := list(islice(rows, batch_size)):
-            digest.update("".join(f"{prompt}\n" for _, prompt in batch).encode())
-            with shared_pictures(backbone):
-                chunks.append(last_states(backbone, backbone.encode(*map(list, zip(*batch, strict=True)))))
-            done += len(batch)
-            if progress is not None:
-                progress(done)
-        if not chunks:
-            raise PromptError("a bank needs rows: give pictures and a prompt for each")
-        origin = {
+        for name, value in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
+            if value < 1:
+                raise SettingError(f"{name}={value} must be at least 1")
+        backbone, questions = Backbone.of(model), Questions(images, prompts)
+        facts = {
             "template_sha256": backbone.template_hash(),
-            "prompts_sha256": digest.hexdigest(),
             "dtype": str(next(backbone.model.parameters()).dtype).removeprefix("torch."),
+            "max_new_tokens": max_new_tokens,
             "mgap": mgap.__version__,
         }
-        return cls(torch.cat(chunks), backbone.identity, origin)
+        shelf = _shelf(folder, backbone.identity, {**(origin or {}), **facts}, per_part)
+        _pass_over(questions, shelf, folder)
+
+        def answered() -> Iterator[Chunk]:
+            for chunk in answer_states(backbone, questions, batch_size=batch_size, max_new_tokens=max_new_tokens):
+                yield chunk
+                if progress is not None:
+                    progress(questions.count)
+
+        return cls._fill(shelf, answered())
+
+    def sample(self, count: int, seed: int = 0) -> Bank:
+        """So many of the states, drawn without replacement and in their order: a bank in memory, for what needs no more."""
+        if not 1 <= count <= len(self):
+            raise SettingError(f"count={count} must be from 1 to {len(self)}, the states in the bank")
+        chosen = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))[:count].sort().values
+        starts = torch.tensor([0, *(len(part) for part in self.parts)]).cumsum(0).tolist()
+        inside = [chosen[(chosen >= start) & (chosen < stop)] - start for start, stop in zip(starts, starts[1:], strict=False)]
+        states = torch.cat([part[places] for part, places in zip(self.parts, inside, strict=True)])
+        columns = (column[chosen] for column in (self.rows, self.steps, self.tokens))
+        origin = {**self.origin, "sample": {"count": count, "of": len(self), "seed": seed}}
+        return Bank((states,), *columns, self.identity, origin)
 
     def require(self, backbone: Backbone) -> None:
         """Refuse a model that these states are not of."""
         if self.identity is not None:
             self.identity.require(backbone.identity, "the bank")
-        elif backbone.identity.hidden_size != self.states.shape[1]:
+        elif backbone.identity.hidden_size != self.width:
             width = backbone.identity.hidden_size
-            raise BackboneMismatch(f"the bank has width {self.states.shape[1]}, the model {width}: collect one for it")
+            raise BackboneMismatch(f"the bank has width {self.width}, the model {width}: collect one for it")
 
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write `bank.json` and its tensors; a reader sees the old one or the new one, never half."""
-        about = {
-            "count": len(self),
-            "model": None if self.identity is None else self.identity.to_json(),
-            "origin": self.origin,
-        }
-        storage.save("bank", folder, {"states": self.states}, about)
+    def save(self, folder: str | PathLike[str], *, per_part: int | None = None) -> None:
+        """Write `bank.json` and its parts; a reader sees the old one or the new one, never half."""
+        shelf = Folder(Path(folder), self.identity, self.origin, per_part, goes_on=False)
+        for chunk in self.chunks():
+            shelf.add(chunk)
+        shelf.finish()
 
     @classmethod
-    def load(cls, folder: str | PathLike[str]) -> Bank:
-        """Read a saved bank."""
-        tensors, about = storage.load("bank", Path(folder))
-        try:
-            identity = None if about["model"] is None else Identity.from_json(about["model"])
-            return cls(tensors["states"].float(), identity, dict(about["origin"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptFile(f"{folder}: not a saved bank ({error!r}); collect it again") from error
+    def load(cls, folder: str | PathLike[str], *, check: bool | None = None) -> Bank:
+        """Open a saved bank. Sizes and shapes are always checked; checksums with `check`, or by default up to 256 MiB."""
+        index = read_index(Path(folder) / INDEX)
+        identity = None if index["model"] is None else Identity.from_json(index["model"])
+        return cls._of_parts(map_parts(Path(folder), index, check=check), identity, dict(index["origin"]))
 
 
-def _rows(images: Iterable[ImageSource | None], prompts: Iterable[str]) -> Iterator[Row]:
-    missing = object()
-    for image, prompt in zip_longest(images, prompts, fillvalue=missing):
-        if image is missing or prompt is missing:
-            raise PromptError(f"more {'prompts than images' if image is missing else 'images than prompts'}: give one a prompt")
-        yield image, prompt  # type: ignore[misc]  # neither is missing
+def _shelf(
+    folder: str | PathLike[str] | None, identity: Identity | None, origin: Mapping[str, Any], per_part: int | None
+) -> Shelf:
+    if folder is None:
+        return Shelf(identity, origin, per_part)
+    return Folder(Path(folder), identity, origin, per_part, goes_on=True)
+
+
+def _pass_over(questions: Questions, shelf: Shelf, folder: str | PathLike[str] | None) -> None:
+    """Read the questions whose states are there already; refuses others."""
+    while questions.count < shelf.rows and questions.take(1):
+        pass
+    if questions.count < shelf.rows:
+        raise PromptError(
+            f"{folder}: holds states of {shelf.rows} rows, more than the {questions.count} given; name another folder"
+        )
+    if shelf.rows and questions.sha256 != shelf.asked:
+        raise PromptError(
+            f"{folder}: its first {shelf.rows} rows are of other pictures or prompts than those given now; "
+            "name another folder, or remove it"
+        )

@@ -27,7 +27,7 @@ FORMAT = 1
 _HUB_ERRORS = (HfHubHTTPError, HFValidationError, OSError, ValueError)
 
 
-def _is_tensor_file(kind: str, name: str) -> bool:
+def is_tensor_file(kind: str, name: str) -> bool:
     return re.fullmatch(rf"{kind}-[0-9a-f]{{12}}\.safetensors", name) is not None
 
 
@@ -40,33 +40,43 @@ def save(kind: str, folder: str | PathLike[str], tensors: dict[str, Tensor], abo
     index = {"format": FORMAT, "tensors": name, "sha256": digest, **about}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / name, data)
-        _replace(folder / f"{kind}.json", (json.dumps(index, indent=1) + "\n").encode())
+        replace_file(folder / name, data)
+        replace_file(folder / f"{kind}.json", (json.dumps(index, indent=1) + "\n").encode())
         for old in folder.iterdir():
-            if _is_tensor_file(kind, old.name) and old.name != name:
+            if is_tensor_file(kind, old.name) and old.name != name:
                 old.unlink()
     except OSError as error:
         raise MgapError(f"{folder}: the {kind} cannot be written there ({error.strerror or error})") from error
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     with replacing(path) as file:
         file.write(data)
+
+
+def read_index(path: Path, kind: str, newest: int = FORMAT) -> dict[str, Any]:
+    """The description of a saved object, in a format that is read here."""
+    if not path.is_file():
+        raise CorruptFile(f"{path.parent}: no {path.name} in it, so no saved {kind}; name the folder it was saved to")
+    try:
+        index: dict[str, Any] = json.loads(path.read_bytes())
+        written = int(index["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFile(f"{path}: damaged ({error!r}); make the {kind} again") from error
+    if written > newest:
+        raise CorruptFile(f"{path}: format {written} is newer than this mgap reads: upgrade mgap")
+    return index
 
 
 def load(kind: str, folder: str | PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save` wrote, checking it byte for byte."""
     index_path = Path(folder) / f"{kind}.json"
-    if not index_path.is_file():
-        raise CorruptFile(f"{folder}: no {kind}.json in it, so no saved {kind}; name the folder it was saved to")
+    index = read_index(index_path, kind)
     try:
-        index = json.loads(index_path.read_bytes())
-        name, digest, written = str(index["tensors"]), index["sha256"], int(index["format"])
-    except (ValueError, KeyError, TypeError) as error:
+        name, digest = str(index["tensors"]), index["sha256"]
+    except KeyError as error:
         raise CorruptFile(f"{index_path}: damaged ({error!r}); make the {kind} again") from error
-    if written > FORMAT:
-        raise CorruptFile(f"{index_path}: format {written} is newer than this mgap reads: upgrade mgap")
-    if not _is_tensor_file(kind, name):
+    if not is_tensor_file(kind, name):
         raise CorruptFile(f"{index_path}: {name!r} is not the name of a tensor file; make the {kind} again")
     path = Path(folder) / name
     try:
