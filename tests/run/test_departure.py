@@ -89,6 +89,23 @@ def test_the_bank_is_collected_once_and_kept_with_the_run(pocket, manifold, bank
         prepare(pocket, asked(DEVELOPMENT, 9), picture, bank_folder)
 
 
+def test_a_bank_that_was_interrupted_is_gone_on_with(pocket, manifold, tmp_path):
+    rows, seen = asked(DEVELOPMENT, 10), []
+
+    def failing(name):
+        if name == rows[45].image:
+            raise OSError("the disk with the pictures is gone")
+        return picture(name)
+
+    with pytest.raises(OSError, match="is gone"):
+        prepare(pocket, rows, failing, tmp_path, batch_size=30)
+    with pytest.raises(SettingError, match="rows_sha256"):
+        prepare(pocket, rows[:50], picture, tmp_path, batch_size=30)
+    whole = prepare(pocket, rows, picture, tmp_path, batch_size=30, progress=seen.append)
+    assert seen == [60]
+    assert torch.equal(whole.states, manifold.states)
+
+
 def test_a_bank_is_not_collected_under_a_method(pocket, tmp_path):
     with pocket.using(mgap.Blind()), pytest.raises(SettingError, match="plain decoding"):
         prepare(pocket, asked(DEVELOPMENT, 2), picture, tmp_path)

@@ -8,7 +8,7 @@ from mgap.backbones.base import Backbone
 
 
 def greedy_config(backbone: Backbone, length: int) -> GenerationConfig:
-    """At most `length` new tokens, the likeliest each time, whatever the checkpoint suggests; its special tokens stay in force."""
+    """At most `length` new tokens, the likeliest each time, whatever the checkpoint suggests; its special tokens stay."""
     own = backbone.model.generation_config
     return GenerationConfig(
         max_new_tokens=length, num_beams=1, do_sample=False, temperature=1.0, top_p=1.0, top_k=50,

@@ -79,7 +79,7 @@ def answer_states(backbone: Backbone, questions: Questions, *, batch_size: int, 
         said = _said(tokens, config.eos_token_id)  # [B, T]
         rows, steps = said.nonzero(as_tuple=True)
         yield Chunk(
-            states=torch.stack([state.cpu() for state in caught], 1)[said],  # [n, d]
+            states=torch.stack(caught, 1).cpu()[said],  # [n, d]
             rows=(rows + questions.count - len(batch)).int(),
             steps=steps.int(),
             tokens=tokens[said].int(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,13 @@ class Bank:
         origin: Mapping[str, Any] | None = None,
     ) -> Bank:
         """From states in hand [n, d]: each of a row of its own, at the first step, unless it is said otherwise."""
-        places = range(len(states)) if states.ndim else range(0)
-        given = (
-            torch.tensor(places, dtype=torch.int32) if rows is None else rows.int(),
-            torch.zeros(len(places), dtype=torch.int32) if steps is None else steps.int(),
-            torch.full((len(places),), -1, dtype=torch.int32) if tokens is None else tokens.int(),
+        count = len(states) if states.ndim else 0
+        chunk = Chunk(
+            states=states.detach().cpu(),
+            rows=torch.arange(count, dtype=torch.int32) if rows is None else rows.int().cpu(),
+            steps=torch.zeros(count, dtype=torch.int32) if steps is None else steps.int().cpu(),
+            tokens=torch.full((count,), -1, dtype=torch.int32) if tokens is None else tokens.int().cpu(),
         )
-        chunk = Chunk(states.detach().cpu(), *(column.cpu() for column in given))
         check_chunk(chunk)
         return cls._of_parts([chunk], identity, dict(origin or {}))
 
@@ -129,12 +130,12 @@ class Bank:
         origin: Mapping[str, Any] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Bank:
-        """Ask each prompt about its picture and keep the state of every token of the plain greedy answer; by default, of the first.
+        """Ask each prompt about its picture and keep the state of every token of the plain greedy answer; here, of the first.
 
-        Pictures and prompts may be generators: they are read once. With a folder, states go to disk part by part, and a call that
-        was interrupted goes on where it stopped when it is made again: the rows it has are read once more to see that they are the
-        same, and not asked again. `origin` is kept with the bank and must then be the same too. `progress` is called with the
-        number of rows done so far.
+        Pictures and prompts may be generators: they are read once. With a folder, states go to disk part by part, and a call
+        that was interrupted goes on when it is made again: rows whose states are there are read to see that they are the same,
+        and not asked again; rows that come after those of a whole bank are added to it. `origin` is kept with the bank and must
+        be the same too. `progress` is called with the number of rows done so far.
         """
         for name, value in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
             if value < 1:
@@ -163,11 +164,10 @@ class Bank:
             raise SettingError(f"count={count} must be from 1 to {len(self)}, the states in the bank")
         chosen = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))[:count].sort().values
         starts = torch.tensor([0, *(len(part) for part in self.parts)]).cumsum(0).tolist()
-        inside = [chosen[(chosen >= start) & (chosen < stop)] - start for start, stop in zip(starts, starts[1:], strict=False)]
+        inside = [chosen[(chosen >= start) & (chosen < stop)] - start for start, stop in pairwise(starts)]
         states = torch.cat([part[places] for part, places in zip(self.parts, inside, strict=True)])
-        columns = (column[chosen] for column in (self.rows, self.steps, self.tokens))
         origin = {**self.origin, "sample": {"count": count, "of": len(self), "seed": seed}}
-        return Bank((states,), *columns, self.identity, origin)
+        return Bank((states,), self.rows[chosen], self.steps[chosen], self.tokens[chosen], self.identity, origin)
 
     def require(self, backbone: Backbone) -> None:
         """Refuse a model that these states are not of."""

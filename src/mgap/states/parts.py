@@ -40,12 +40,12 @@ class Chunk(NamedTuple):
     asked: str = ""  # a checksum of everything that was asked, up to the last of these rows
 
     def cut(self, where: Any) -> Chunk:
-        return Chunk(*(tensor[where] for tensor in self[:4]), self.asked)
+        return Chunk(self.states[where], self.rows[where], self.steps[where], self.tokens[where], self.asked)
 
 
 def join(chunks: list[Chunk]) -> Chunk:
-    columns = [torch.cat(column) for column in list(zip(*chunks, strict=True))[:4]]
-    return Chunk(*columns, chunks[-1].asked)
+    states, rows, steps, tokens, asked = zip(*chunks, strict=True)
+    return Chunk(torch.cat(states), torch.cat(rows), torch.cat(steps), torch.cat(tokens), asked[-1])
 
 
 def check_chunk(chunk: Chunk) -> None:
@@ -245,12 +245,11 @@ def _map_part(folder: Path, file: Mapping[str, Any], like: tuple[int, str], *, c
             part = Chunk(*(tensors.get_tensor(name) for name in _TENSORS))
     except (OSError, SafetensorError) as error:
         raise CorruptFile(f"{path}: cannot be read ({error}); remove the bank, and collect it again") from error
-    count = file["states"]
     shapes = [tuple(tensor.shape) for tensor in part[:4]]
-    if shapes != [(count, like[0]), *[(count,)] * 3] or _name(part.states.dtype) != like[1]:
-        raise CorruptFile(
-            f"{path}: holds {shapes[0]} states of {_name(part.states.dtype)}, not what the index says; remove the bank, and collect it again"
-        )
+    wanted = [(file["states"], like[0]), *[(file["states"],)] * 3]
+    if shapes != wanted or _name(part.states.dtype) != like[1]:
+        found = f"{shapes[0]} of {_name(part.states.dtype)}, not {wanted[0]} of {like[1]}"
+        raise CorruptFile(f"{path}: its states are {found}; remove the bank, and collect it again")
     return part
 
 
