@@ -115,8 +115,12 @@ def test_what_is_no_bank_is_refused(exact):
             Bank.of(states)
     with pytest.raises(SettingError, match="steps"):
         Bank.of(torch.zeros(2, 3), steps=torch.zeros(3))
-    for value in (torch.nan, torch.inf, -torch.inf):
-        states = torch.zeros(2, 3)
-        states[1, 1] = value
-        with pytest.raises(NonFiniteStates):
-            Bank.of(states)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_states_that_are_no_numbers_are_refused_in_every_dtype(value, dtype):
+    states = torch.zeros(200, 30, dtype=dtype)
+    states[77, 13] = value
+    with pytest.raises(NonFiniteStates, match="float32"):
+        Bank.of(states)

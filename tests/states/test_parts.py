@@ -185,6 +185,7 @@ def test_after_a_kill_the_parts_that_were_whole_are_kept(tmp_path):
     for chunk in list(chunks_of(states, 2))[:7]:
         shelf.add(chunk)  # and then nothing: two rows are held and in no part
     (tmp_path / "bank-0123456789ab.safetensors").write_bytes(b"a part that no index names yet")
+    (tmp_path / ".bank-0123456789ab.safetensors-x.part").write_bytes(b"half a part")
     kept = {path.name: path.stat().st_mtime_ns for path in files(tmp_path)}
     assert json.loads((tmp_path / "bank-begun.json").read_text())["rows"] == 12
     bank = Bank.gather(chunks_of(states, 5), folder=tmp_path, per_part=4)  # other chunks: rows that are there are passed over
@@ -193,6 +194,7 @@ def test_after_a_kill_the_parts_that_were_whole_are_kept(tmp_path):
     now = {path.name: path.stat().st_mtime_ns for path in files(tmp_path)}
     assert [name for name in kept if name not in now] == ["bank-0123456789ab.safetensors"]
     assert all(now[name] == kept[name] for name in kept if name in now)
+    assert {path.name for path in tmp_path.iterdir()} == {"bank.json", *now}
 
 
 def test_a_whole_bank_is_not_collected_again_and_grows_by_the_rows_after_it(exact, picture, tmp_path):

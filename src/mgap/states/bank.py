@@ -93,7 +93,7 @@ class Bank:
     ) -> Bank:
         """From chunks as they come, rows in ascending order, each row whole in one chunk; in memory, or streamed to a folder.
 
-        In a folder, rows that an interrupted call has written there are passed over, and parts are of 128 MiB, or of `per_part`
+        In a folder, rows that an interrupted call has written there are passed over, and parts are of 64 MiB, or of `per_part`
         states. Refuses a folder of another identity or origin.
         """
         return cls._fill(_shelf(folder, identity, origin or {}, per_part), chunks)

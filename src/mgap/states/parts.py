@@ -1,4 +1,4 @@
-"""Many states in files of at most 128 MiB: `bank.json` names them, with a checksum each, and is written last.
+"""Many states in files of at most 64 MiB: `bank.json` names them, with a checksum each, and is written last.
 
 Parts are written as they fill; until the last one is there, `bank-begun.json` says which rows are safe, so that work goes on
 after a crash. Reading maps the files into memory: nothing is read before someone looks at it. One process writes at a time.
@@ -24,7 +24,7 @@ from mgap.states import storage
 
 FORMAT = 2  # 1 was one file of float32 states, without rows, steps and tokens
 INDEX, BEGUN = "bank.json", "bank-begun.json"
-PART_BYTES = 128 * 2**20
+PART_BYTES = 64 * 2**20  # writing one takes about four times that in memory
 CHECKED_BYTES = 256 * 2**20  # up to here checksums are computed whenever a bank is opened
 ASKED = "asked_sha256"
 _TENSORS = ("states", "rows", "steps", "tokens")
@@ -186,8 +186,9 @@ class Folder(Shelf):
         index, names = self._describe(INDEX), {file["file"] for file in self._files}
         with _writing(self._folder):
             (self._folder / BEGUN).unlink(missing_ok=True)
-            for old in self._folder.iterdir():
-                if storage.is_tensor_file("bank", old.name) and old.name not in names:
+            parts = (path for path in self._folder.iterdir() if storage.is_tensor_file("bank", path.name))
+            for old in (*parts, *self._folder.glob(".bank*.part")):  # the latter is what a kill leaves
+                if old.name not in names:
                     old.unlink()
         return map_parts(self._folder, index, check=False)
 
