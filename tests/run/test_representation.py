@@ -178,8 +178,10 @@ def test_what_cannot_be_measured_is_refused_before_the_model_runs(pocket, asked,
         measure(benchmark=chair_samples(2))
     with pytest.raises(SettingError, match="pictures are in the bank and among those judged"):
         measure(bank_samples=(asked.samples * 2)[:36])
+    with pytest.raises(SettingError, match="which tokens were chosen"):
+        measure(bank=Bank.of(bank.states))
     with pytest.raises(BackboneMismatch):
-        measure(bank=Bank(torch.zeros(36, 3)))
+        measure(bank=Bank.of(torch.zeros(36, 3), tokens=torch.zeros(36)))
     with pytest.raises(BackboneMismatch):
         measure(prior=replace(prior, identity=None, basis=torch.eye(3)))
 

@@ -8,7 +8,7 @@ from mgap.decoding.generate import generate
 from mgap.errors import PromptError, SettingError
 from mgap.states import reference
 from mgap.states.collect import catch_states, last_states
-from mgap.states.reference import aligned_states, closest_text, common, first_tokens, forced_states, right_states
+from mgap.states.reference import aligned_states, closest_text, common, forced_states, right_states
 from mgap.types import Decoding
 
 PROMPTS = ["Describe this image.", "Is there a dog in the image? Say more about it."]
@@ -63,13 +63,6 @@ def test_of_several_true_texts_the_one_that_parts_latest_is_taken():
     assert (common([1, 2, 3], [1, 2, 4]), common([], [1]), common([1, 2], [1, 2])) == (2, 0, 2)
     with pytest.raises(PromptError, match="no true text"):
         closest_text([1], [[]])
-
-
-def test_the_first_token_of_a_state_is_the_one_that_decoding_takes(model, inputs, monkeypatch):
-    monkeypatch.setattr(reference, "_AT_ONCE", 1)  # one row at a time
-    made = generate(model.backbone, inputs, Decoding(max_new_tokens=1))
-    found = first_tokens(model.backbone.probe_head(), last_states(model.backbone, inputs))
-    assert found == made.tokens[:, 0].tolist()
 
 
 def test_an_aligned_reference_is_the_mean_of_the_nearest_right_states_with_its_truth(monkeypatch):

@@ -29,7 +29,7 @@ from mgap.scoring.parse import yes_or_no
 from mgap.scoring.representation import Line, Representation, figures
 from mgap.states.bank import Bank
 from mgap.states.oracle import Oracle
-from mgap.states.reference import aligned_states, closest_text, common, first_tokens, forced_states, right_states
+from mgap.states.reference import aligned_states, closest_text, common, forced_states, right_states
 from mgap.states.shift import Terms, split_shift
 from mgap.states.subspace import Subspace
 from mgap.types import Sample
@@ -115,8 +115,10 @@ def _check(
         check_strength("strengths", strength)
     for method in methods.values():
         method.require_state()
-    if len(bank) != len(bank_samples):
+    if not len(bank) == len(bank_samples) == len(bank.rows.unique()):
         raise SettingError(f"a bank of {len(bank)} states with {len(bank_samples)} samples: give the sample of every state")
+    if (bank.tokens < 0).any():
+        raise SettingError("this bank does not know which tokens were chosen from its states: collect it with Bank.collect")
     for sample in (*benchmark.samples, *bank_samples):
         if sample.truth not in LABELS:
             raise SettingError(
@@ -126,6 +128,13 @@ def _check(
         raise SettingError(f"{len(both)} pictures are in the bank and among those judged, such as {min(both)}: set some aside")
     bank.require(model.backbone)
     prior.require(model.backbone)
+
+
+def known_answers(model: Model, bank: Bank, bank_samples: Sequence[Sample]) -> dict[str, Tensor]:
+    """By true answer, the states of a bank of questions [m, d] that plain decoding answered rightly, on the head's device."""
+    truths = [bank_samples[row].truth for row in bank.rows.tolist()]
+    is_right = [word == truth for word, truth in zip(_words(model, bank.tokens.tolist()), truths, strict=True)]
+    return right_states(bank.states.to(model.backbone.device), truths, is_right)
 
 
 @dataclass(frozen=True)
@@ -147,11 +156,7 @@ class _Plain:
         batches: Iterator[slice],
         progress: Progress | None,
     ) -> _Plain:
-        head = model.backbone.probe_head()
-        bank_truths = [sample.truth for sample in bank_samples]
-        said = _words(model, first_tokens(head, bank.states))
-        bank_right = [word == truth for word, truth in zip(said, bank_truths, strict=True)]
-        known = right_states(bank.states.to(head.device), bank_truths, bank_right)
+        known = known_answers(model, bank, bank_samples)
         words, found = list[str | None](), dict[str, list[Tensor]]()
         with first_states(model, None) as read:
             for rows in batches:

@@ -28,7 +28,6 @@ import torch
 from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.head import Head
 from mgap.backbones.rows import Ids
 from mgap.errors import PromptError, SettingError
 
@@ -75,16 +74,6 @@ def closest_text(plain: Ids, texts: Sequence[Ids]) -> Ids:
 def common(one: Ids, other: Ids) -> int:
     """How many tokens two texts begin with alike."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-
-
-def first_tokens(head: Head, states: Tensor) -> list[int]:
-    """The likeliest token after each state [n, d], as the plain model has it."""
-    tokens: list[int] = []
-    with torch.no_grad():
-        for part in states.split(max(1, _AT_ONCE // head.vocab_size)):
-            logits = head.product(part.to(head.device)).to(head.wide)
-            tokens += head.post(logits).argmax(-1).tolist()
-    return tokens
 
 
 def right_states(bank: Tensor, truths: Sequence[str], is_right: Sequence[bool]) -> dict[str, Tensor]:
