@@ -19,12 +19,33 @@ def published_of(scores: Scores) -> Published | None:
     return Published.of_json(data) if data else None
 
 
+def backbone_of(scores: Scores, name: str | None = None) -> Backbone | None:
+    """The printed backbone of this name, else of the model's family; None where the run's experiment has none."""
+    published = published_of(scores)
+    return published and published.beside(scores.run.plan.get("model", {}).get("family"), name)
+
+
+def printed_values(scores: Scores, name: str | None = None) -> dict[tuple[str, str, str], float]:
+    """Printed percentages by method, group and figure, for those that the run has too."""
+    published, backbone, found = published_of(scores), backbone_of(scores, name), dict[tuple[str, str, str], float]()
+    if published is None or backbone is None:
+        return found
+    for label in [label for label in scores.results if label in backbone.rows]:
+        groups, printed = scores.results[label].groups, backbone.rows[label].figures
+        for group, part in groups.items():
+            values = printed.get(group, printed.get(ALL, ()) if len(groups) == 1 else ())
+            for figure, value in zip(published.columns, values, strict=False):  # no values: none are printed
+                if value is not None and figure in part.rates:
+                    found[label, group, figure] = value if published.of is None else 100 * value / published.of
+    return found
+
+
 def beside_tables(runs: Sequence[Scores], name: str | None = None) -> list[Table]:
     """One for every printed table that the runs are experiments of; `name`: of the backbone, default: the family's."""
     found: dict[str, tuple[Published, list[tuple[str, Scores, Backbone]]]] = {}
     for run, scores in zip(run_names(runs), runs, strict=True):
         published = published_of(scores)
-        backbone = published and published.beside(scores.run.plan.get("model", {}).get("family"), name)
+        backbone = backbone_of(scores, name)
         if published and backbone:
             found.setdefault(published.table, (published, []))[1].append((run, scores, backbone))
     return [_table(published, of) for published, of in found.values()]

@@ -29,7 +29,7 @@ def draw(runs: Sequence[Scores]) -> list[Plots]:
         if scores.run.plan.get("departure"):
             found += _departures(scores, heading)
         else:
-            for figures, groups in _same_figures(scores).items():
+            for figures, groups in same_figures(scores).items():
                 for several in _few(groups):
                     found.append(_plots(scores, heading, _chosen(scores, figures), several))
     return [plots for plots in found if plots.plots]
@@ -57,27 +57,39 @@ def _rows(scores: Scores, name: str, groups: Sequence[str]) -> dict[str, dict[st
 
 
 def _lines(scores: Scores, name: str, groups: Sequence[str]) -> dict[str, dict[float, Rate]]:
-    """Methods that stand on the axis; two on one spot would hide each other, so the first stays."""
+    at = points_on_axis(scores)
+    return {group: {x: scores.results[at[x]].groups[group].rates[name] for x in at} for group in groups}
+
+
+def points_on_axis(scores: Scores) -> dict[float, str]:
+    """Methods by their place on the axis; two on one spot would hide each other, so the first stays."""
     at: dict[float, str] = {}
     for label, result in scores.results.items():
         if result.arm.x is not None and result.groups:
             at.setdefault(result.arm.x, label)
-    return {group: {x: scores.results[at[x]].groups[group].rates[name] for x in sorted(at)} for group in groups}
+    return dict(sorted(at.items()))
 
 
-def _departures(scores: Scores, heading: str) -> Iterator[Plots]:
-    """The share of departed states along the strength, a line for each method."""
+def departure_lines(scores: Scores) -> dict[str, dict[float, Rate]]:
+    """The share of departed states by strength, of each method that was measured at several."""
     lines = {}
     for label, result in scores.results.items():
         rates = {float(n): rate for part in result.groups.values() for n, rate in part.rates.items() if rate.of}
         if len(rates) > 1:
             lines[label] = rates
+    return lines
+
+
+def _departures(scores: Scores, heading: str) -> Iterator[Plots]:
+    """The share of departed states along the strength, a line for each method."""
+    lines = departure_lines(scores)
     for several in _few(list(lines)):
         chosen = {label: lines[label] for label in several}
         yield Plots(heading, several, [plot_lines("Departed states", chosen, "strength", f"{heading} {several[0]}")])
 
 
-def _same_figures(scores: Scores) -> Mapping[tuple[str, ...], list[str]]:
+def same_figures(scores: Scores) -> Mapping[tuple[str, ...], list[str]]:
+    """Groups by the figures that they have."""
     found: dict[tuple[str, ...], list[str]] = {}
     for group, part in scores.results[scores.baseline].groups.items():
         found.setdefault(tuple(part.rates), []).append(group)

@@ -1,0 +1,116 @@
+"""Short labels beside points, each where it covers least: other labels, points, and the ways between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+from matplotlib.transforms import Bbox
+
+_ANGLES = tuple(math.radians(degrees) for degrees in (90, 45, 0, -45, -90, -135, 180, 135))
+_REACHES = (7.0, 11.0, 16.0, 22.0, 30.0)  # points, from a label's middle to its point
+
+Places = np.ndarray[Any, np.dtype[np.float64]]  # [n, 2], or one [2], in pixels
+
+
+def label_points(
+    figure: Figure,
+    axes: Axes,
+    points: Sequence[tuple[float, float]],
+    texts: Sequence[str],
+    *,
+    colour: str,
+    avoid: Sequence[tuple[float, float]] = (),
+    taken: Sequence[Bbox] = (),
+    size: float = 7,
+) -> list[Bbox]:
+    """Write each text near its point, with a thin line to it where it is not beside it; returns the room taken, in pixels.
+
+    Call when everything else is drawn and the limits are set. `avoid`: further places to keep free; `taken`: room of earlier
+    labels.
+    """
+    canvas = FigureCanvasAgg(figure)
+    figure.draw_without_rendering()  # settles where the axes are
+    scale = figure.dpi / 72
+    marks = axes.transData.transform(np.array([*points, *avoid], dtype=float).reshape(-1, 2))  # [n, 2] pixels
+    ways = np.concatenate([_between(marks[i], marks[i + 1]) for i in range(len(points) - 1)] or [np.empty((0, 2))])
+    room, boxes = axes.get_window_extent(), list(taken)
+    for (x, y), text, at in _merged(points, texts, marks, 2.5 * scale):
+        note = axes.annotate(
+            text, (x, y), (0, 0), textcoords="offset points", ha="center", va="center", color=colour, size=size
+        )
+        note.set_in_layout(False)
+        extent = note.get_window_extent(canvas.get_renderer())
+        width, height = extent.width + 1.5 * scale, extent.height
+        best = min(
+            ((reach, angle) for reach in _REACHES for angle in _ANGLES),
+            key=lambda place: _cost(_box(at, place, width, height, scale), place[0], marks, ways, boxes, room),
+        )
+        boxes.append(_box(at, best, width, height, scale))
+        note.set_position((_offset(best, width / scale), best[0] * math.sin(best[1])))
+        if best[0] > _REACHES[0]:
+            _lead(axes, note, colour)
+    return boxes
+
+
+def _merged(
+    points: Sequence[tuple[float, float]], texts: Sequence[str], marks: Places, apart: float
+) -> list[tuple[tuple[float, float], str, Places]]:
+    """Points that lie on each other share a label."""
+    found: list[tuple[tuple[float, float], list[str], Places]] = []
+    for point, text, at in zip(points, texts, marks, strict=False):
+        for _, said, other in found:
+            if np.hypot(*(at - other)) < apart:
+                said.append(text)
+                break
+        else:
+            found.append((point, [text], at))
+    return [(point, ", ".join(said), at) for point, said, at in found]
+
+
+def _offset(place: tuple[float, float], width: float) -> float:
+    """Sideways, in points: wide labels stand further off."""
+    reach, angle = place
+    return math.cos(angle) * (reach + max(0.0, width / 2 - 4))
+
+
+def _box(at: Places, place: tuple[float, float], width: float, height: float, scale: float) -> Bbox:
+    x, y = at[0] + _offset(place, width / scale) * scale, at[1] + place[0] * math.sin(place[1]) * scale
+    return Bbox.from_bounds(x - width / 2, y - height / 2, width, height)
+
+
+def _between(start: Places, end: Places) -> Places:
+    """Places along a line, a few pixels apart."""
+    steps = max(2, int(np.hypot(*(end - start)) / 4))
+    found: Places = start + np.linspace(0, 1, steps)[:, None] * (end - start)
+    return found
+
+
+def _cost(box: Bbox, reach: float, marks: Places, ways: Places, boxes: Sequence[Bbox], room: Bbox) -> float:
+    outside = box.x0 < room.x0 or box.x1 > room.x1 or box.y0 < room.y0 or box.y1 > room.y1
+    over = sum(_overlap(box, other) for other in boxes) / (box.width * box.height)
+    return 100 * outside + 40 * over + 8 * _inside(box, marks) + min(6, _inside(box, ways)) + 0.12 * reach
+
+
+def _overlap(one: Bbox, other: Bbox) -> float:
+    shared = Bbox.intersection(one, other)
+    return 0.0 if shared is None else float(shared.width * shared.height)
+
+
+def _inside(box: Bbox, places: Places) -> int:
+    within = (places > [box.x0 - 2, box.y0 - 2]) & (places < [box.x1 + 2, box.y1 + 2])
+    return int(within.all(-1).sum())
+
+
+def _lead(axes: Axes, note: Annotation, colour: str) -> None:
+    line = axes.annotate(
+        "", note.xy, note.get_position(), textcoords="offset points",
+        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 4, "shrinkB": 2},
+    )  # fmt: skip
+    line.set_in_layout(False)

@@ -1,0 +1,94 @@
+"""A printed figure of precision against recall as a strength grows: a path a split, over curves of equal F1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox
+
+from mgap.reports.callouts import label_points
+from mgap.reports.curves import symbol
+from mgap.reports.figures import points_on_axis
+from mgap.reports.prints import COLUMN, FAINT, GREY, Print, Value, legend, looks, sheet, style
+from mgap.reports.scores import Scores
+
+STRENGTHS = ("alpha", "lambda")  # axes along which a method acts more and more
+NEEDED = ("precision", "recall", "f1")
+COLUMNS = ("run", "method", "axis", "x", "group", "recall", "recall_low", "recall_high", "precision", "low", "high", "f1")
+
+Path = list[tuple[float, float]]  # recall and precision, percent
+
+
+def print_tradeoff(name: str, run: str, scores: Scores, groups: Sequence[str]) -> Print:
+    """Needs a run along an axis, of groups that have precision and recall."""
+    axis, at, look = str(scores.run.plan["experiment"]["axis"]), points_on_axis(scores), looks(groups)
+    rows, paths = list[tuple[Value, ...]](), dict[str, Path]()
+    for group in groups:
+        rates = [scores.results[label].groups[group].rates for label in at.values()]
+        paths[group] = [(100 * rate["recall"].value, 100 * rate["precision"].value) for rate in rates]
+        for (x, label), rate in zip(at.items(), rates, strict=True):
+            recall, precision = rate["recall"], rate["precision"]
+            spans = (recall.value, recall.low, recall.high, precision.value, precision.low, precision.high, rate["f1"].value)
+            rows.append((run, label, axis, x, group, *(100 * value for value in spans)))
+    with style():
+        figure = sheet(COLUMN, 3.2)
+        axes = figure.subplots()
+        for group, path in paths.items():
+            mine = [row[5:11] for row in rows if row[4] == group]
+            for recall, left, right, precision, low, high in mine:
+                axes.plot([left, right], [precision, precision], color=look[group].colour, alpha=0.25, linewidth=0.6)
+                axes.plot([recall, recall], [low, high], color=look[group].colour, alpha=0.25, linewidth=0.6)
+            axes.plot(*zip(*path, strict=True), color=look[group].colour, marker=look[group].mark, linewidth=1)
+        axes.margins(0.08)
+        _equal_f1(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.set_xlabel("recall (%)")
+        axes.set_ylabel("precision (%)")
+        keys = [
+            Line2D([], [], color=look[group].colour, marker=look[group].mark, label=group) for group in groups
+        ]  # paths are whole lines: a break in them would read as a gap
+        legend(figure, [*keys, Line2D([], [], color=GREY, linewidth=0.5, label="equal F1")])
+        _number(figure, axes, paths, [f"{x:g}" for x in at], {group: look[group].colour for group in groups})
+    caption = (
+        f"Precision against recall as {symbol(axis)} grows from {min(at):g} to {max(at):g}, which the numbers say "
+        f"({scores.model}; {scores.scored} samples). Crosses: 95% intervals from a bootstrap over pictures. Grey: equal F1."
+    )
+    return Print(name, caption, figure, COLUMNS, tuple(rows))
+
+
+def _number(figure: Figure, axes: Axes, paths: Mapping[str, Path], texts: Sequence[str], colours: Mapping[str, str]) -> None:
+    taken: list[Bbox] = []
+    for group, path in paths.items():
+        others = [point for name, points in paths.items() if name != group for point in points]
+        taken = label_points(figure, axes, path, texts, colour=colours[group], avoid=others, taken=taken)
+
+
+def _equal_f1(axes: Axes) -> None:
+    """Light curves over the panel as it stands, each with its F1 at the right or upper edge."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    right, top = min(right, 100.5), min(top, 100.5)
+    corner = [_f1(left, bottom), _f1(right, top)]
+    step = next(step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20) if (corner[1] - corner[0]) / step <= 8)
+    recall = np.linspace(max(left, 0.1), right, 400)
+    for level in np.arange(np.ceil(corner[0] / step), np.floor(corner[1] / step) + 1) * step:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            precision = level * recall / (2 * recall - level)
+        shown = (2 * recall > level) & (precision >= bottom) & (precision <= top)
+        if shown.sum() < 20:
+            continue
+        axes.plot(recall[shown], precision[shown], color=FAINT, linewidth=0.6, zorder=0)
+        axes.annotate(
+            f"{level:g}", (recall[shown][-1], precision[shown][-1]), (2, 0), textcoords="offset points",
+            color=GREY, size=6.5, va="center", annotation_clip=False,
+        )  # fmt: skip
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
+
+
+def _f1(recall: float, precision: float) -> float:
+    return 2 * recall * precision / (recall + precision)
