@@ -10,11 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
 _ANGLES = tuple(math.radians(degrees) for degrees in (90, 45, 0, -45, -90, -135, 180, 135))
 _REACHES = (7.0, 11.0, 16.0, 22.0, 30.0)  # points, from a label's middle to its point
+_GROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.4}
+_LEAD = {"arrowstyle": "-", "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
 
 Places = np.ndarray[Any, np.dtype[np.float64]]  # [n, 2], or one [2], in pixels
 
@@ -42,21 +43,27 @@ def label_points(
     ways = np.concatenate([_between(marks[i], marks[i + 1]) for i in range(len(points) - 1)] or [np.empty((0, 2))])
     room, boxes = axes.get_window_extent(), list(taken)
     for (x, y), text, at in _merged(points, texts, marks, 2.5 * scale):
-        note = axes.annotate(
-            text, (x, y), (0, 0), textcoords="offset points", ha="center", va="center", color=colour, size=size
-        )
-        note.set_in_layout(False)
-        extent = note.get_window_extent(canvas.get_renderer())
-        width, height = extent.width + 1.5 * scale, extent.height
+        width, height = _measure(axes, text, size, canvas)
         best = min(
             ((reach, angle) for reach in _REACHES for angle in _ANGLES),
             key=lambda place: _cost(_box(at, place, width, height, scale), place[0], marks, ways, boxes, room),
         )
         boxes.append(_box(at, best, width, height, scale))
-        note.set_position((_offset(best, width / scale), best[0] * math.sin(best[1])))
-        if best[0] > _REACHES[0]:
-            _lead(axes, note, colour)
+        note = axes.annotate(
+            text, (x, y), (_offset(best, width / scale), best[0] * math.sin(best[1])), textcoords="offset points",
+            ha="center", va="center", color=colour, size=size, zorder=6, bbox=_GROUND,
+            arrowprops={**_LEAD, "color": colour} if best[0] > _REACHES[0] else None,
+        )  # fmt: skip
+        note.set_in_layout(False)
     return boxes
+
+
+def _measure(axes: Axes, text: str, size: float, canvas: FigureCanvasAgg) -> tuple[float, float]:
+    """Width and height in pixels."""
+    written = axes.text(0, 0, text, size=size)
+    extent = written.get_window_extent(canvas.get_renderer())
+    written.remove()
+    return extent.width + 2, extent.height
 
 
 def _merged(
@@ -95,7 +102,7 @@ def _between(start: Places, end: Places) -> Places:
 def _cost(box: Bbox, reach: float, marks: Places, ways: Places, boxes: Sequence[Bbox], room: Bbox) -> float:
     outside = box.x0 < room.x0 or box.x1 > room.x1 or box.y0 < room.y0 or box.y1 > room.y1
     over = sum(_overlap(box, other) for other in boxes) / (box.width * box.height)
-    return 100 * outside + 40 * over + 8 * _inside(box, marks) + min(6, _inside(box, ways)) + 0.12 * reach
+    return 100 * outside + 40 * over + 8 * _inside(box, marks, 4) + min(6, _inside(box, ways, 1)) + 0.12 * reach
 
 
 def _overlap(one: Bbox, other: Bbox) -> float:
@@ -103,14 +110,6 @@ def _overlap(one: Bbox, other: Bbox) -> float:
     return 0.0 if shared is None else float(shared.width * shared.height)
 
 
-def _inside(box: Bbox, places: Places) -> int:
-    within = (places > [box.x0 - 2, box.y0 - 2]) & (places < [box.x1 + 2, box.y1 + 2])
+def _inside(box: Bbox, places: Places, margin: float) -> int:
+    within = (places > [box.x0 - margin, box.y0 - margin]) & (places < [box.x1 + margin, box.y1 + margin])
     return int(within.all(-1).sum())
-
-
-def _lead(axes: Axes, note: Annotation, colour: str) -> None:
-    line = axes.annotate(
-        "", note.xy, note.get_position(), textcoords="offset points",
-        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 4, "shrinkB": 2},
-    )  # fmt: skip
-    line.set_in_layout(False)

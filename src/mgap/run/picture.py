@@ -1,0 +1,138 @@
+"""Fill the picture of the manifold (paper, figure 3) from a model: one sample, or the mean of several, under several methods.
+
+    sample = first_wrong(model, samples, picture)
+    found = picture_manifold(model, manifold, [bank.states], [sample], picture, {"VCD": vcd, "MGAP": ours}, rule=FIRST_WRONG)
+    print_manifold(found).save("figures")
+
+Of several samples, marks and paths are means of their states, and d_k is the mean of theirs, not that of the mean state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from mgap.data.images import open_image
+from mgap.decoding.effective import first_states
+from mgap.decoding.model import Model
+from mgap.errors import SettingError
+from mgap.methods.base import Method, check_strength
+from mgap.reports.manifold import BLIND, JOINT, TRUTH, ManifoldPicture, Stop
+from mgap.run.departure import STRENGTHS, Picture
+from mgap.run.progress import Progress
+from mgap.scoring.parse import yes_or_no
+from mgap.states.collect import blind_states
+from mgap.states.departure import Manifold
+from mgap.states.spectrum import Spectrum, principal_directions
+from mgap.types import Sample
+
+FIRST_WRONG = "the first {group} question that plain decoding answers wrongly"
+DRAWN = 2000  # states of the bank that are shown, at most
+
+
+def first_wrong(
+    model: Model, samples: Sequence[Sample], picture: Picture, *, group: str = "adversarial", batch_size: int = 8
+) -> Sample:
+    """The first yes/no question of a group whose plain first token is the wrong answer; refuses where there is none."""
+    asked = [sample for sample in samples if sample.group == group]
+    for start in range(0, len(asked), batch_size):
+        batch = asked[start : start + batch_size]
+        images = [open_image(picture(sample.image)) for sample in batch]
+        with first_states(model, None) as read:
+            tokens = read(model.backbone.encode(images, [sample.prompt for sample in batch])).plain_tokens()
+        words = model.backbone.tokenizer.batch_decode([[token] for token in tokens], skip_special_tokens=True)
+        for sample, word in zip(batch, words, strict=True):
+            said = yes_or_no(str(word))
+            if said is not None and said != sample.truth:
+                return sample
+    raise SettingError(f"none of {len(asked)} {group} questions is answered wrongly: choose a sample, or another group")
+
+
+def picture_manifold(
+    model: Model,
+    manifold: Manifold,
+    bank: Sequence[Tensor],
+    samples: Sequence[Sample],
+    picture: Picture,
+    methods: Mapping[str, Method],
+    *,
+    rule: str,
+    strengths: Sequence[float] = STRENGTHS,
+    reference: Tensor | None = None,
+    null_image: str = "black336",
+    drawn: int = DRAWN,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> ManifoldPicture:
+    """`bank` has the states that `manifold` is of, in parts [n, d]; at most `drawn` of them are shown, drawn with `seed`.
+
+    `rule` says how the samples were chosen; {group} in it stands for theirs. `reference` is the state [d] that the truth would
+    have, or one for each sample [n, d]; None: there is no such mark.
+    """
+    if not samples or not methods or not strengths:
+        raise SettingError("a picture of the manifold needs a sample, a method and a strength: give at least one of each")
+    told = progress or (lambda *_: None)
+    told("principal directions of the bank", 0, 1)
+    axes = principal_directions((part.float() for part in bank), 2)
+    told("principal directions of the bank", 1, 1)
+    backbone, prompts = model.backbone, [sample.prompt for sample in samples]
+    images = [open_image(picture(sample.image)) for sample in samples]
+    blind = torch.cat(list(blind_states(backbone, prompts, null_image=null_image, size=images[0].size)))  # [n, d]
+    with first_states(model, None) as read:
+        marks = {BLIND: _middle(axes, blind), JOINT: _middle(axes, read(backbone.encode(images, prompts)).h)}
+    if reference is not None:
+        marks[TRUTH] = _middle(axes, reference.reshape(-1, reference.shape[-1]))
+    paths = {}
+    for number, (label, method) in enumerate(methods.items(), start=1):
+        with first_states(model, method) as read:
+            seen = read(backbone.encode(images, prompts))
+        states = {check_strength("strengths", strength): seen.at(strength) for strength in strengths}
+        paths[label] = tuple(
+            Stop(strength, *_middle(axes, h), float(manifold.distances(h).mean())) for strength, h in states.items()
+        )
+        told("paths of methods", number, len(methods))
+    shown, count = _drawn(bank, drawn, seed)
+    variance = axes.singular_values[:2].square() / axes.total_variance
+    return ManifoldPicture(
+        bank=tuple(map(tuple, _project(axes, shown).tolist())),
+        marks=marks,
+        paths=paths,
+        tau=manifold.tau,
+        k=manifold.k,
+        shares=(float(variance[0]), float(variance[1])),
+        states=count,
+        said=_said(samples, rule),
+    )
+
+
+def _project(axes: Spectrum, states: Tensor) -> Tensor:
+    """[n, 2] float64 along the principal directions, each turned so that its largest entry is positive."""
+    largest = axes.basis.gather(0, axes.basis.abs().argmax(0, keepdim=True))  # [1, 2]
+    return (states.detach().to("cpu", torch.float64) - axes.mean) @ (axes.basis * largest.sign())
+
+
+def _middle(axes: Spectrum, states: Tensor) -> tuple[float, float]:
+    x, y = _project(axes, states).mean(0).tolist()
+    return x, y
+
+
+def _drawn(bank: Sequence[Tensor], most: int, seed: int) -> tuple[Tensor, int]:
+    """So many states of the bank, in its order, and how many it has."""
+    count = sum(map(len, bank))
+    chosen = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:most].sort().values
+    found, start = [], 0
+    for part in bank:
+        mine = chosen[(chosen >= start) & (chosen < start + len(part))] - start
+        found.append(part[mine.to(part.device)].cpu())
+        start += len(part)
+    return torch.cat(found), count
+
+
+def _said(samples: Sequence[Sample], rule: str) -> str:
+    group = " and ".join(dict.fromkeys(sample.group for sample in samples))
+    if len(samples) > 1:
+        return f"the mean of {len(samples)} samples, {rule.format(group=group)}"
+    sample = samples[0]
+    return f'{rule.format(group=group)} ({sample.id}: "{sample.prompt}" In truth: {sample.truth})'
