@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mgap.cli.options import Against, Language, MatchLength, Parser, Scoring, score_run
+from mgap.cli.options import Against, Language, MatchLength, Parser, Scoring, score_run, working
 from mgap.errors import SettingError
+
+if TYPE_CHECKING:
+    from mgap.reports.prints import Print
+    from mgap.reports.scores import Scores
+
+FIGURES = "figures"  # the folder in the report's
 
 
 def report(
@@ -20,6 +26,9 @@ def report(
     beside: Annotated[
         str | None, typer.Option(help="Printed backbone to show beside, such as LLaVA-1.5-7B; default: the model's family.")
     ] = None,
+    figures: Annotated[
+        bool, typer.Option("--figures", help="Also write figures for print into OUT/figures, as PDF, SVG, PNG and CSV.")
+    ] = False,
     against: Against = None,
     match_length: MatchLength = False,
     parser: Parser = None,
@@ -28,19 +37,35 @@ def report(
 ) -> None:
     """Write report.html, report.md, report.tex and report.json from a run's answers, without a model.
 
-    Example: mgap report runs/pope-main
+    Example: mgap report runs/pope-main --figures
     """
     from mgap.reports.folder import check_folder, write_files
     from mgap.reports.report import FILES, report_files
 
     target = _target(folders, out)
     check_folder(target, FILES)
+    if figures:
+        check_folder(target / FIGURES, ())
     runs = [score_run(folder, against, match_length, parser, language, settings) for folder in folders]
     for scores in runs:
         for text in scores.warnings:
             print(f"mgap: warning: {scores.run.folder}: {text}", file=sys.stderr)
+    prints = _draw(runs, beside) if figures else None
     for path in write_files(target, report_files(runs, beside=beside)):
         print(path)
+    if prints is not None:
+        from mgap.reports.gallery import save_prints
+
+        for path in save_prints(prints, target / FIGURES):
+            print(path)
+
+
+def _draw(runs: list[Scores], beside: str | None) -> list[Print]:
+    """Before anything is written: a run that gives no figure is refused."""
+    from mgap.reports.gallery import draw_prints
+
+    with working("drawing figures"):
+        return draw_prints(runs, beside)
 
 
 def _target(folders: list[str], out: str | None) -> Path:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
@@ -12,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from mgap.reports.beside import backbone_of, printed_values
+from mgap.reports.beside import OTHER, backbone_of, printed_values
 from mgap.reports.prints import BLACK, COLUMN, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
 from mgap.reports.results import column
 from mgap.reports.scores import Scores
@@ -37,7 +39,7 @@ def print_bars(
         shape = (len(figures), 1) if is_wide else (1, len(figures))
         for axes, wanted in zip(figure.subplots(*shape, squeeze=False).flat, figures, strict=True):
             rates = {(m, g): scores.results[m].groups[g].rates[wanted] for m in methods for g in groups}
-            printed = {key: known[(*key, wanted)] for key in rates if (*key, wanted) in known}
+            printed = {(m, g): known[m, g, wanted] for m, g in rates if (m, g, wanted) in known}
             foot = _foot([*(100 * rate.low for rate in rates.values()), *printed.values()])
             for at, group in enumerate(groups):
                 for number, method in enumerate(methods):
@@ -50,30 +52,31 @@ def print_bars(
             title = column(wanted, scores.figures[wanted])
             axes.set_title(title if not foot else f"{title} (axis from {foot:g})")
             axes.set_ylabel("percent")
-        keys = [Patch(label=method, **_fill(look[method])) for method in methods]
-        published = [Line2D([], [], **_HOLLOW, label="published")] if any(row[7] is not None for row in rows) else []  # type: ignore[arg-type]
-        legend(figure, [*keys, *published])
+        keys: list[Artist] = [Patch(label=method, **_fill(look[method])) for method in methods]
+        if is_beside := any(row[7] is not None for row in rows):
+            keys.append(Line2D([], [], **_HOLLOW, label="published"))
+        legend(figure, keys)
     caption = f"{scores.title} ({scores.model}; {scores.scored} samples). Lines: 95% intervals from a bootstrap over pictures."
     if any(row[8] for row in rows):
         caption += " Axes that do not start at 0 are cut, as the marks at their foot say: compare ends of bars, not lengths."
-    if published and (backbone := backbone_of(scores, beside)) is not None:
-        caption += f" Hollow diamonds: published, {backbone.name}."
+    if is_beside and (backbone := backbone_of(scores, beside)) is not None:
+        caption += f" Hollow diamonds: published, {backbone.name}; {OTHER}."
     return Print(name, caption, figure, COLUMNS, tuple(rows))
 
 
-_HOLLOW = {
+_HOLLOW: dict[str, Any] = {
     "color": BLACK, "marker": "D", "markersize": 3.5, "markerfacecolor": "white", "markeredgewidth": 0.7, "linestyle": "none"
 }  # fmt: skip
 
 
 def _bar(axes: Axes, middle: float, width: float, rate: Rate, published: float | None, look: Look) -> None:
-    axes.bar(middle, 100 * rate.value, 0.88 * width, linewidth=0.6, **_fill(look))  # type: ignore[arg-type]
+    axes.bar(middle, 100 * rate.value, 0.88 * width, linewidth=0.6, **_fill(look))
     axes.plot([middle, middle], [100 * rate.low, 100 * rate.high], color=BLACK, linewidth=0.9, solid_capstyle="butt")
     if published is not None:
-        axes.plot([middle], [published], **_HOLLOW)  # type: ignore[arg-type]
+        axes.plot([middle], [published], **_HOLLOW)
 
 
-def _fill(look: Look) -> dict[str, object]:
+def _fill(look: Look) -> dict[str, Any]:
     """A light tint with edge and hatch in full colour, so that intervals and hatches show on it."""
     tint = tuple(0.72 + 0.28 * part for part in to_rgb(look.colour))
     return {"facecolor": tint, "edgecolor": look.colour, "hatch": look.hatch}
@@ -95,7 +98,7 @@ def _finish(axes: Axes, foot: float, groups: Sequence[str], highest: Sequence[fl
     grid(axes)
     if foot:  # two strokes across the foot of the axis, and a white one through all bars
         ground, point = axes.transAxes, 1 / 72
-        inches = axes.figure.dpi_scale_trans  # type: ignore[union-attr]
+        inches = axes.figure.dpi_scale_trans
         up = [ScaledTranslation(0, height * point, inches) for height in (4.0, 5.5, 7.0)]
         axes.plot([0, 1], [0, 0], transform=ground + up[1], color="white", linewidth=1.6, zorder=3)
         for lift in (up[0], up[2]):

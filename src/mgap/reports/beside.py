@@ -12,6 +12,7 @@ from mgap.reports.scores import Scores
 TOTAL, SECONDS, RATIO = "total", "seconds", "ratio"  # columns that are made of times, not of a scorer's figures
 _TITLES = {TOTAL: "Total time", SECONDS: "Seconds a sample \u2193", RATIO: "Times the baseline \u2193"}
 MARK = "\u2020"
+OTHER = "other models and other pictures give other figures: compare directions, not values"
 
 
 def published_of(scores: Scores) -> Published | None:
@@ -22,7 +23,7 @@ def published_of(scores: Scores) -> Published | None:
 def backbone_of(scores: Scores, name: str | None = None) -> Backbone | None:
     """The printed backbone of this name, else of the model's family; None where the run's experiment has none."""
     published = published_of(scores)
-    return published and published.beside(scores.run.plan.get("model", {}).get("family"), name)
+    return None if published is None else published.beside(scores.run.plan.get("model", {}).get("family"), name)
 
 
 def printed_values(scores: Scores, name: str | None = None) -> dict[tuple[str, str, str], float]:
@@ -75,7 +76,7 @@ def _table(published: Published, runs: Sequence[tuple[str, Scores, Backbone]]) -
     )
     caption = f"{published.table} of the paper: {names}. {published.note}".strip()
     if any(run != backbone.name for run, _, backbone in runs):
-        caption += " Other models and other pictures give other figures: compare directions, not values."
+        caption += f" {OTHER.capitalize()}."
     return Table(caption, ("", *titles), groups, spans, tuple(notes))
 
 

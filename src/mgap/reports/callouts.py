@@ -33,11 +33,10 @@ def label_points(
 ) -> list[Bbox]:
     """Write each text near its point, with a thin line to it where it is not beside it; returns the room taken, in pixels.
 
-    Call when everything else is drawn and the limits are set. `avoid`: further places to keep free; `taken`: room of earlier
-    labels.
+    Call when all else is drawn and has its place (`prints.settle`). `avoid`: further places to keep free; `taken`: room
+    of earlier labels.
     """
     canvas = FigureCanvasAgg(figure)
-    figure.draw_without_rendering()  # settles where the axes are
     scale = figure.dpi / 72
     marks = axes.transData.transform(np.array([*points, *avoid], dtype=float).reshape(-1, 2))  # [n, 2] pixels
     ways = np.concatenate([_between(marks[i], marks[i + 1]) for i in range(len(points) - 1)] or [np.empty((0, 2))])
@@ -61,7 +60,7 @@ def label_points(
 def _measure(axes: Axes, text: str, size: float, canvas: FigureCanvasAgg) -> tuple[float, float]:
     """Width and height in pixels."""
     written = axes.text(0, 0, text, size=size)
-    extent = written.get_window_extent(canvas.get_renderer())
+    extent = written.get_window_extent(canvas.get_renderer())  # type: ignore[no-untyped-call]
     written.remove()
     return extent.width + 2, extent.height
 
@@ -101,8 +100,8 @@ def _between(start: Places, end: Places) -> Places:
 
 def _cost(box: Bbox, reach: float, marks: Places, ways: Places, boxes: Sequence[Bbox], room: Bbox) -> float:
     outside = box.x0 < room.x0 or box.x1 > room.x1 or box.y0 < room.y0 or box.y1 > room.y1
-    over = sum(_overlap(box, other) for other in boxes) / (box.width * box.height)
-    return 100 * outside + 40 * over + 8 * _inside(box, marks, 4) + min(6, _inside(box, ways, 1)) + 0.12 * reach
+    over = sum(_overlap(box, other) for other in boxes) / float(box.width * box.height)
+    return 100 * bool(outside) + 40 * over + 8 * _inside(box, marks, 4) + min(6, _inside(box, ways, 1)) + 0.12 * reach
 
 
 def _overlap(one: Bbox, other: Bbox) -> float:

@@ -9,9 +9,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from mgap.errors import SettingError
-from mgap.reports.beside import backbone_of, printed_values
+from mgap.reports.beside import OTHER, backbone_of, printed_values
 from mgap.reports.figures import departure_lines, points_on_axis
 from mgap.reports.prints import COLOURS, COLUMN, FAINT, GREY, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
 from mgap.reports.results import column
@@ -129,6 +130,7 @@ def _draw_curve(axes: Axes, one: Curve, look: Look) -> None:
 def _label(axes: Axes, name: str, places: Sequence[float]) -> None:
     axes.set_xticks(sorted(set(places)))
     axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.set_xlabel(name)
     grid(axes)
 
@@ -174,4 +176,5 @@ def _published_said(rows: Sequence[Sequence[Value]], runs: Sequence[tuple[str, S
     if all(row[-1] is None for row in rows):
         return ""
     backbones = [backbone_of(scores, beside) for _, scores in runs]
-    return f" Hollow marks: published, {', '.join(dict.fromkeys(one.name for one in backbones if one is not None))}."
+    names = ", ".join(dict.fromkeys(one.name for one in backbones if one is not None))
+    return f" Hollow marks: published, {names}; {OTHER}."

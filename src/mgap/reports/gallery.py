@@ -20,7 +20,7 @@ from mgap.reports.tradeoff import NEEDED, STRENGTHS, print_tradeoff
 
 PRINTED = (("CHAIRs", "CHAIRi", "recall"), ("chair", "hal", "cover"), ("accuracy", "precision", "f1"))
 SIDE_BY_SIDE = 4  # runs in one figure
-FOLDER, CAPTIONS = "figures", "captions.md"
+CAPTIONS = "captions.md"
 
 Named = tuple[str, Scores]
 

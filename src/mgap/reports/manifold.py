@@ -21,7 +21,22 @@ from matplotlib.ticker import MaxNLocator
 
 from mgap.errors import SettingError
 from mgap.reports.callouts import label_points
-from mgap.reports.prints import BLACK, BLUE, COLUMN, GREEN, GREY, ORANGE, TEXT, VERMILLION, Print, Value, legend, sheet, style
+from mgap.reports.prints import (
+    BLACK,
+    BLUE,
+    COLUMN,
+    GREEN,
+    GREY,
+    ORANGE,
+    TEXT,
+    VERMILLION,
+    Print,
+    Value,
+    legend,
+    settle,
+    sheet,
+    style,
+)
 
 BLIND, JOINT, TRUTH = "blind prior", "joint posterior", "ground truth"
 COLUMNS = ("kind", "method", "alpha", "x", "y", "d_k", "tau")
@@ -103,6 +118,7 @@ def print_manifold(picture: ManifoldPicture, name: str = "manifold") -> Print:
                     axes.set_ylabel(f"PC 2 ({100 * picture.shares[1]:.1f}%)")
             numbered[method] = column_of[-1]
         legend(figure, list(_keys(picture)))
+        settle(figure)
         for method, path in picture.paths.items():
             points, texts = [(stop.x, stop.y) for stop in path], [f"{stop.alpha:g}" for stop in path]
             label_points(figure, numbered[method], points, texts, colour=VERMILLION, avoid=list(picture.marks.values()))

@@ -100,9 +100,17 @@ def legend(figure: Figure, handles: Sequence[Artist]) -> None:
         rows += 1
         columns = math.ceil(len(handles) / rows)
         drawn = figure.legend(handles=list(handles), loc="outside lower center", ncols=columns)
-        if columns == 1 or drawn.get_window_extent(canvas.get_renderer()).width <= figure.bbox.width:
+        width = drawn.get_window_extent(canvas.get_renderer()).width  # type: ignore[no-untyped-call]
+        if columns == 1 or width <= figure.bbox.width:
             return
         drawn.remove()
+
+
+def settle(figure: Figure) -> None:
+    """Find a place for everything, once: what is added later moves nothing."""
+    with style():
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
 
 
 def grid(axes: Axes) -> None:
@@ -120,6 +128,7 @@ def save(
     caption: str = "",
 ) -> list[Path]:
     """Write NAME.pdf, NAME.svg, NAME.png and NAME.csv, each whole or not at all; all are drawn before the first is written."""
+    settle(figure)
     drawn = {form: _draw(figure, form, name, caption) for form in FORMATS[:-1]}
     drawn["csv"] = _csv(columns, rows)
     paths = []

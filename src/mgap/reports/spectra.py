@@ -20,6 +20,7 @@ from mgap.reports.prints import COLUMN, GREY, TEXT, Print, Value, grid, legend, 
 
 DIRECTIONS = 50  # that are drawn, at most
 COMPARED = {"largest": "largest principal angle (degrees)", "shared": "mean cos\N{SUPERSCRIPT TWO} of the principal angles"}
+_TITLES = {"counts": "number of prompts N"}
 _HIGHEST = {"largest": 90.0, "shared": 1.0}
 _DIGITS = {"largest": 0, "shared": 2}
 
@@ -69,7 +70,7 @@ def print_spectrum(
         keys = [Line2D([], [], **_line(look[model])) for model in shares] if len(shares) > 1 else []
         for key, model in zip(keys, shares, strict=False):
             key.set_label(model)
-        marked = [(f"K = {rank}", "--", rank), (f"above noise: {auto_rank}", ":", auto_rank)]
+        marked: list[tuple[str, Any, int | None]] = [(f"K = {rank}", "--", rank), (f"above noise: {auto_rank}", ":", auto_rank)]
         keys += [Line2D([], [], color=GREY, linewidth=0.8, linestyle=s, label=text) for text, s, at in marked if at is not None]
         if keys:
             legend(figure, keys)
@@ -85,7 +86,7 @@ def print_angles(comparisons: Sequence[Mapping[str, Any]], *, of: str = "largest
         raise SettingError("no subspaces to compare: give at least one comparison of two")
     rows, widest = list[tuple[Value, ...]](), max(len(one["labels"]) for one in comparisons)
     with style():
-        figure = sheet(TEXT if len(comparisons) > 1 else COLUMN, 2.9 if len(comparisons) < 3 else 2.7)
+        figure = sheet(TEXT if len(comparisons) > 1 else COLUMN, 2.9 if len(comparisons) < 3 else 2.4)
         panels = figure.subplots(1, len(comparisons), squeeze=False)[0]
         for axes, one in zip(panels, comparisons, strict=True):
             labels, matrix = [str(label) for label in one["labels"]], np.asarray(one[of], dtype=float)
@@ -94,7 +95,7 @@ def print_angles(comparisons: Sequence[Mapping[str, Any]], *, of: str = "largest
                     f"{one['name']}: {len(labels)} labels and a matrix of {matrix.shape}: one row and column each"
                 )
             drawn = _heat(axes, labels, matrix, of, 7 if widest < 6 else 6.5)
-            axes.set_title(str(one["name"]).replace("_", " "))
+            axes.set_title(_TITLES.get(one["name"], str(one["name"]).replace("_", " ")))
             pairs = ((i, j) for i in range(len(labels)) for j in range(i + 1))
             rows += [(str(one["name"]), int(one["rank"]), labels[i], labels[j], float(matrix[i, j])) for i, j in pairs]
         figure.colorbar(drawn, ax=list(panels), shrink=0.75, pad=0.02).set_label(COMPARED[of])

@@ -14,12 +14,24 @@ from matplotlib.transforms import Bbox
 from mgap.reports.callouts import label_points
 from mgap.reports.curves import symbol
 from mgap.reports.figures import points_on_axis
-from mgap.reports.prints import COLUMN, FAINT, GREY, Print, Value, legend, looks, sheet, style
+from mgap.reports.prints import COLUMN, FAINT, GREY, Print, Value, legend, looks, settle, sheet, style
 from mgap.reports.scores import Scores
 
 STRENGTHS = ("alpha", "lambda")  # axes along which a method acts more and more
-NEEDED = ("precision", "recall", "f1")
-COLUMNS = ("run", "method", "axis", "x", "group", "recall", "recall_low", "recall_high", "precision", "low", "high", "f1")
+NEEDED = ("accuracy", "precision", "recall")  # of yes and no
+COLUMNS = (
+    "run",
+    "method",
+    "axis",
+    "x",
+    "group",
+    "recall",
+    "recall_low",
+    "recall_high",
+    "precision",
+    "precision_low",
+    "precision_high",
+)
 
 Path = list[tuple[float, float]]  # recall and precision, percent
 
@@ -28,22 +40,19 @@ def print_tradeoff(name: str, run: str, scores: Scores, groups: Sequence[str]) -
     """Needs a run along an axis, of groups that have precision and recall."""
     axis, at, look = str(scores.run.plan["experiment"]["axis"]), points_on_axis(scores), looks(groups)
     rows, paths = list[tuple[Value, ...]](), dict[str, Path]()
-    for group in groups:
-        rates = [scores.results[label].groups[group].rates for label in at.values()]
-        paths[group] = [(100 * rate["recall"].value, 100 * rate["precision"].value) for rate in rates]
-        for (x, label), rate in zip(at.items(), rates, strict=True):
-            recall, precision = rate["recall"], rate["precision"]
-            spans = (recall.value, recall.low, recall.high, precision.value, precision.low, precision.high, rate["f1"].value)
-            rows.append((run, label, axis, x, group, *(100 * value for value in spans)))
     with style():
         figure = sheet(COLUMN, 3.2)
         axes = figure.subplots()
-        for group, path in paths.items():
-            mine = [row[5:11] for row in rows if row[4] == group]
-            for recall, left, right, precision, low, high in mine:
+        for group in groups:
+            rates = [scores.results[label].groups[group].rates for label in at.values()]
+            paths[group] = [(100 * rate["recall"].value, 100 * rate["precision"].value) for rate in rates]
+            for (x, label), rate, (recall, precision) in zip(at.items(), rates, paths[group], strict=True):
+                left, right = 100 * rate["recall"].low, 100 * rate["recall"].high
+                low, high = 100 * rate["precision"].low, 100 * rate["precision"].high
+                rows.append((run, label, axis, x, group, recall, left, right, precision, low, high))
                 axes.plot([left, right], [precision, precision], color=look[group].colour, alpha=0.25, linewidth=0.6)
                 axes.plot([recall, recall], [low, high], color=look[group].colour, alpha=0.25, linewidth=0.6)
-            axes.plot(*zip(*path, strict=True), color=look[group].colour, marker=look[group].mark, linewidth=1)
+            axes.plot(*zip(*paths[group], strict=True), color=look[group].colour, marker=look[group].mark, linewidth=1)
         axes.margins(0.08)
         _equal_f1(axes)
         axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -52,7 +61,12 @@ def print_tradeoff(name: str, run: str, scores: Scores, groups: Sequence[str]) -
         keys = [
             Line2D([], [], color=look[group].colour, marker=look[group].mark, label=group) for group in groups
         ]  # paths are whole lines: a break in them would read as a gap
-        legend(figure, [*keys, Line2D([], [], color=GREY, linewidth=0.5, label="equal F1")])
+        keys += [
+            Line2D([], [], color=GREY, linewidth=0.5, label="equal F1"),
+            Line2D([], [], linestyle="none", label=f"numbers: {symbol(axis)}"),
+        ]
+        legend(figure, keys)
+        settle(figure)
         _number(figure, axes, paths, [f"{x:g}" for x in at], {group: look[group].colour for group in groups})
     caption = (
         f"Precision against recall as {symbol(axis)} grows from {min(at):g} to {max(at):g}, which the numbers say "
