@@ -45,7 +45,7 @@ def label_points(
         width, height = _measure(axes, text, size, canvas)
         best = min(
             ((reach, angle) for reach in _REACHES for angle in _ANGLES),
-            key=lambda place: _cost(_box(at, place, width, height, scale), place[0], marks, ways, boxes, room),
+            key=lambda place: _cost(_box(at, place, width, height, scale), place[0], marks, ways, boxes, room, scale),
         )
         boxes.append(_box(at, best, width, height, scale))
         note = axes.annotate(
@@ -62,7 +62,7 @@ def _measure(axes: Axes, text: str, size: float, canvas: FigureCanvasAgg) -> tup
     written = axes.text(0, 0, text, size=size)
     extent = written.get_window_extent(canvas.get_renderer())  # type: ignore[no-untyped-call]
     written.remove()
-    return extent.width + 2, extent.height
+    return extent.width + 6, extent.height
 
 
 def _merged(
@@ -93,15 +93,17 @@ def _box(at: Places, place: tuple[float, float], width: float, height: float, sc
 
 def _between(start: Places, end: Places) -> Places:
     """Places along a line, a few pixels apart."""
-    steps = max(2, int(np.hypot(*(end - start)) / 4))
+    steps = max(2, int(np.hypot(*(end - start)) / 12))
     found: Places = start + np.linspace(0, 1, steps)[:, None] * (end - start)
     return found
 
 
-def _cost(box: Bbox, reach: float, marks: Places, ways: Places, boxes: Sequence[Bbox], room: Bbox) -> float:
+def _cost(box: Bbox, reach: float, marks: Places, ways: Places, boxes: Sequence[Bbox], room: Bbox, scale: float) -> float:
     outside = box.x0 < room.x0 or box.x1 > room.x1 or box.y0 < room.y0 or box.y1 > room.y1
     over = sum(_overlap(box, other) for other in boxes) / float(box.width * box.height)
-    return 100 * bool(outside) + 40 * over + 8 * _inside(box, marks, 4) + min(6, _inside(box, ways, 1)) + 0.12 * reach
+    return (
+        100 * bool(outside) + 40 * over + 8 * _inside(box, marks, 3 * scale) + min(6, _inside(box, ways, scale)) + 0.12 * reach
+    )
 
 
 def _overlap(one: Bbox, other: Bbox) -> float:

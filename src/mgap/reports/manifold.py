@@ -133,7 +133,9 @@ def print_manifold(picture: ManifoldPicture, name: str = "manifold") -> Print:
 
 
 def _cloud(axes: Axes, picture: ManifoldPicture, path: tuple[Stop, ...], box: Box, is_small: bool = False) -> None:
-    axes.plot(*zip(*picture.bank, strict=True), ".", color="#b3b3b3", markersize=2, markeredgewidth=0, zorder=1)
+    (left, right), (bottom, top) = box
+    inside = [(x, y) for x, y in picture.bank if left <= x <= right and bottom <= y <= top]
+    axes.plot([x for x, _ in inside], [y for _, y in inside], ".", color="#b3b3b3", markersize=2, markeredgewidth=0, zorder=1)
     axes.plot(
         [stop.x for stop in path], [stop.y for stop in path],
         color=BLACK, linewidth=0.6 if is_small else 0.9, marker="." if not is_small else "", markersize=4, zorder=3,
@@ -142,8 +144,8 @@ def _cloud(axes: Axes, picture: ManifoldPicture, path: tuple[Stop, ...], box: Bo
         colour, mark = _MARKS[name]
         size = 3.5 if is_small else 6.5
         axes.plot([x], [y], mark, color=colour, markersize=size, markeredgecolor="white", markeredgewidth=size / 10, zorder=2.5)
-    axes.set_xlim(*box[0])
-    axes.set_ylim(*box[1])
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
 

@@ -22,6 +22,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
 from mgap.data.files import replacing
 from mgap.errors import SettingError
@@ -89,7 +90,7 @@ def style() -> Iterator[None]:
 
 def sheet(width: float, height: float) -> Figure:
     """An empty figure of so many inches; nothing in it will overlap. Call inside `style`."""
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained", dpi=DPI)
 
 
 def legend(figure: Figure, handles: Sequence[Artist]) -> None:
@@ -108,8 +109,11 @@ def legend(figure: Figure, handles: Sequence[Artist]) -> None:
 
 def settle(figure: Figure) -> None:
     """Find a place for everything, once: what is added later moves nothing."""
+    if figure.get_layout_engine() is None or isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):
+        return
     with style():
-        figure.draw_without_rendering()
+        for _ in range(2):  # panels of a fixed shape take the second to come to rest
+            figure.draw_without_rendering()
         figure.set_layout_engine("none")
 
 

@@ -83,12 +83,12 @@ def _number(figure: Figure, axes: Axes, paths: Mapping[str, Path], texts: Sequen
 
 
 def _equal_f1(axes: Axes) -> None:
-    """Light curves over the panel as it stands, each with its F1 at the right or upper edge."""
+    """Light curves over the panel as it stands, each with its F1 where it ends."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     right, top = min(right, 100.5), min(top, 100.5)
-    corner = [_f1(left, bottom), _f1(right, top)]
+    corner = [_f1(left, bottom), _f1(min(right, 100), min(top, 100))]
     step = next(step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20) if (corner[1] - corner[0]) / step <= 8)
-    recall = np.linspace(max(left, 0.1), right, 400)
+    recall = np.linspace(max(left, 0.1), min(right, 100), 400)
     for level in np.arange(np.ceil(corner[0] / step), np.floor(corner[1] / step) + 1) * step:
         with np.errstate(divide="ignore", invalid="ignore"):
             precision = level * recall / (2 * recall - level)
@@ -96,9 +96,11 @@ def _equal_f1(axes: Axes) -> None:
         if shown.sum() < 20:
             continue
         axes.plot(recall[shown], precision[shown], color=FAINT, linewidth=0.6, zorder=0)
+        is_cut = not shown[-1]  # by the lower edge, where the label stands above the curve instead of behind it
         axes.annotate(
-            f"{level:g}", (recall[shown][-1], precision[shown][-1]), (2, 0), textcoords="offset points",
-            color=GREY, size=6.5, va="center", annotation_clip=False,
+            f"{level:g}", (recall[shown][-1], precision[shown][-1]), (0, 3) if is_cut else (2, 0),
+            textcoords="offset points", color=GREY, size=6.5, ha="center" if is_cut else "left",
+            va="bottom" if is_cut else "center", annotation_clip=False,
         )  # fmt: skip
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
