@@ -100,6 +100,7 @@ def print_departures(name: str, run: str, scores: Scores, beside: str | None = N
             rows += _curve_rows(run, "strength", "departed", one)
         _label(axes, "strength", [x for rates in lines.values() for x in rates])
         axes.set_ylim(-3, 103)
+        axes.set_yticks(range(0, 101, 20))
         axes.set_ylabel("departed states (%)")
         legend(figure, [*(_key(label, look[label]) for label in lines), *_keys(rows)])
     said = scores.run.plan["departure"]
