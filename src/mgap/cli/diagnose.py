@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
 
 from mgap.cli.options import Device, Dtype, ModelName, Revision, TrustRemoteCode
-from mgap.cli.running import answer, by_method, report_end
+from mgap.cli.running import answer, by_method, is_whole, report_scores
 
 METHODS = ("vanilla", "blind", "vcd", "icd", "mgap")  # by default: none of them reads a picture twice
 
@@ -64,5 +65,13 @@ def diagnose(
     }  # fmt: skip
     keys = {"benchmark": "departure", **{key: value for key, value in given.items() if value is not None}}
     config = Config.of(keys, "the command line").with_settings(by_method(set_ or [], prior))
-    _, _, run, summary = answer(config, out, None, False)
-    report_end(run, summary)
+    job, loaded, run, summary = answer(config, out, None, False)
+    if not is_whole(run, summary):
+        return
+
+    from mgap.run.diagnosis import Diagnosis
+    from mgap.run.progress import bars
+
+    with bars() as told:
+        Diagnosis(job, loaded, told).carry_out(noted=lambda text: print(f"note: {text}", file=sys.stderr))
+    report_scores(run, figures=True)

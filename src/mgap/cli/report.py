@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from mgap.reports.prints import Print
     from mgap.reports.scores import Scores
 
-FIGURES = "figures"  # the folder in the report's
-
 
 def report(
     folders: Annotated[list[str], typer.Argument(metavar="FOLDER...", help="Folders that `mgap run` wrote.")],
@@ -40,6 +38,7 @@ def report(
     Example: mgap report runs/pope-main --figures
     """
     from mgap.reports.folder import check_folder, write_files
+    from mgap.reports.gallery import FIGURES, save_prints
     from mgap.reports.report import FILES, report_files
 
     target = _target(folders, out)
@@ -54,8 +53,6 @@ def report(
     for path in write_files(target, report_files(runs, beside=beside)):
         print(path)
     if prints is not None:
-        from mgap.reports.gallery import save_prints
-
         for path in save_prints(prints, target / FIGURES):
             print(path)
 

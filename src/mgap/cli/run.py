@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgap.cli.options import parse_settings
-from mgap.cli.running import answer, by_method, report_end
+from mgap.cli.running import answer, by_method, is_whole, report_scores
 
 if TYPE_CHECKING:
     from mgap.run.config import Config
@@ -71,7 +71,8 @@ def run(
     }  # fmt: skip
     config = _config(what, {key: value for key, value in given.items() if value is not None}, by_method(set_ or [], prior))
     _, _, found, summary = answer(config, out, shard, retry_failed)
-    report_end(found, summary)
+    if is_whole(found, summary):
+        report_scores(found)
 
 
 def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]]) -> Config:

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mgap.cli.options import load_model, parse_settings, print_scores
+from mgap.cli.options import load_model, parse_settings, print_scores, working
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
@@ -72,17 +72,19 @@ def is_whole(run: Run, summary: Summary) -> bool:
     return not left
 
 
-def report_end(run: Run, summary: Summary) -> None:
-    """The scores and a report if everything is answered, by whichever process."""
-    if not is_whole(run, summary):
-        return
-
+def report_scores(run: Run, *, figures: bool = False) -> None:
+    """Print the scores, and write them and a report into the run's folder; with figures for print, if asked."""
     from mgap.reports.folder import write_files
+    from mgap.reports.gallery import FIGURES, draw_prints, save_prints
     from mgap.reports.report import report_files
     from mgap.reports.scores import SCORES, score
 
     scores = score(run)
     print_scores(scores)
     files = {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n", **report_files([scores])}
-    for path in write_files(run.folder, files):
+    paths = write_files(run.folder, files)
+    if figures:
+        with working("drawing figures"):
+            paths += save_prints(draw_prints([scores]), run.folder / FIGURES)
+    for path in paths:
         print(path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from mgap.errors import SettingError
 from mgap.reports.bars import print_bars
 from mgap.reports.curves import print_departures, print_sensitivity
+from mgap.reports.diagnosis import analysis_prints
 from mgap.reports.figures import departure_lines, points_on_axis, same_figures
 from mgap.reports.folder import write_files
 from mgap.reports.prints import COLOURS, FORMATS, Print
@@ -20,6 +21,7 @@ from mgap.reports.tradeoff import NEEDED, STRENGTHS, print_tradeoff
 
 PRINTED = (("CHAIRs", "CHAIRi", "recall"), ("chair", "hal", "cover"), ("accuracy", "precision", "f1"))
 SIDE_BY_SIDE = 4  # runs in one figure
+FIGURES = "figures"  # the folder in the report's
 CAPTIONS = "captions.md"
 
 Named = tuple[str, Scores]
@@ -37,7 +39,7 @@ def draw_prints(runs: Sequence[Scores], beside: str | None = None) -> list[Print
     found = [*_sensitivities(along, beside)]
     for name, scores in named:
         if scores.run.plan.get("departure"):
-            found.append(print_departures("departures", name, scores, beside))
+            found += [print_departures("departures", name, scores, beside), *analysis_prints(scores.run.folder)]
         elif _is_along(scores):
             found += _tradeoffs(name, scores)
         else:

@@ -8,9 +8,9 @@ tau. A method has a panel of its own, on the same axes as the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from mgap.errors import SettingError
+from mgap.errors import CorruptFile, SettingError
 from mgap.reports.callouts import label_points
 from mgap.reports.prints import (
     BLACK,
@@ -75,6 +75,19 @@ class ManifoldPicture:
             raise SettingError("a picture of the manifold needs states of the bank and a path with points: give some of both")
         if unknown := [name for name in self.marks if name not in _MARKS]:
             raise SettingError(f"no mark is called {unknown[0]!r}: choose from {', '.join(_MARKS)}")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ManifoldPicture:
+        try:
+            marks = {name: (float(x), float(y)) for name, (x, y) in data["marks"].items()}
+            paths = {method: tuple(Stop(*map(float, stop)) for stop in path) for method, path in data["paths"].items()}
+            bank = tuple((float(x), float(y)) for x, y in data["bank"])
+            return cls(**{**data, "bank": bank, "marks": marks, "paths": paths, "shares": tuple(data["shares"])})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CorruptFile(f"not a picture of the manifold ({error!r}); run mgap diagnose again") from error
 
     def rows(self) -> Iterator[tuple[Value, ...]]:
         """As the CSV has it."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mgap.reports.beside import beside_tables
+from mgap.reports.diagnosis import HEADINGS, analysis_tables
 from mgap.reports.examples import Changes, changes
 from mgap.reports.figures import Plots, draw
 from mgap.reports.page import Table, render_page
@@ -60,11 +61,21 @@ def sections(runs: Sequence[Scores], beside: str | None = None) -> list[Section]
         Section("results", "Results", score_tables(runs)),
         Section("published", "Beside the published figures", beside_tables(runs, beside)),
         Section("paired", "What each method changes", paired_tables(runs)),
+        *(Section(name, heading, _analysed(runs, name)) for name, heading in HEADINGS.items()),
         Section("matched", "At equal length", matched_tables(runs)),
         Section("time", "Time", [effort] if effort else []),
         Section("answers", "Answers", [coverage_table(runs)]),
     ]
     return [section for section in all_of_them if section.tables]
+
+
+def _analysed(runs: Sequence[Scores], name: str) -> list[Table]:
+    """One of the analyses of runs that were diagnosed."""
+    found = []
+    for run, scores in _named(runs):
+        tables = analysis_tables(scores.run.folder, name)
+        found += [replace(t, caption=f"{run}. {t.caption}") for t in tables] if len(runs) > 1 else tables
+    return found
 
 
 def title_of(runs: Sequence[Scores]) -> str:

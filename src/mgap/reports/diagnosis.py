@@ -1,0 +1,55 @@
+"""What `mgap diagnose` measured beside distances, read from the run's folder: tables for its report, figures for print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mgap.errors import CorruptFile
+from mgap.reports.manifold import ManifoldPicture, print_manifold
+from mgap.reports.page import Table
+from mgap.reports.prints import Print
+from mgap.reports.representation import representation_tables
+from mgap.reports.spectra import print_subspaces
+from mgap.reports.subspaces import subspace_tables
+from mgap.scoring.representation import Representation
+from mgap.states.analysis import SubspaceAnalysis
+
+FOLDER = "analysis"
+HEADINGS = {
+    "representation": "Where the states are moved to",
+    "subspace": "The prior's subspace",
+}
+_TABLES: dict[str, Callable[[Any], list[Table]]] = {
+    "representation": lambda data: representation_tables(Representation.from_json(data)),
+    "subspace": lambda data: subspace_tables(SubspaceAnalysis.from_json(data)),
+}
+
+
+def file_of(folder: Path, name: str) -> Path:
+    """Where a run keeps one of its analyses: representation, subspace or picture."""
+    return folder / FOLDER / f"{name}.json"
+
+
+def analysis_tables(folder: Path, name: str) -> list[Table]:
+    """Of a run's folder; none where it was not measured."""
+    data = _read(file_of(folder, name))
+    return [] if data is None else _TABLES[name](data)
+
+
+def analysis_prints(folder: Path) -> list[Print]:
+    """The manifold with the methods' paths, the spectrum, and angles between subspaces; those that were measured."""
+    picture, subspace = (_read(file_of(folder, name)) for name in ("picture", "subspace"))
+    found = [] if picture is None else [print_manifold(ManifoldPicture.from_json(picture))]
+    return found if subspace is None else [*found, *print_subspaces(subspace)]
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CorruptFile(f"{path}: no JSON ({error}); remove it, and run mgap diagnose again") from None

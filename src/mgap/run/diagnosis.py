@@ -1,0 +1,161 @@
+"""What `mgap diagnose` measures beside a run's distances, into the run's folder: each analysis once, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from mgap.data.benchmark import Benchmark
+from mgap.data.images import open_image
+from mgap.data.yesno import LABELS
+from mgap.decoding.effective import first_states
+from mgap.decoding.model import Model
+from mgap.errors import SettingError
+from mgap.methods.base import Method, Seam
+from mgap.reports.diagnosis import file_of
+from mgap.reports.folder import write_files
+from mgap.run.arms import Prior, Priors, build_method
+from mgap.run.departure import STRENGTHS
+from mgap.run.job import Job
+from mgap.run.picture import FIRST_WRONG, first_wrong, picture_manifold
+from mgap.run.progress import Progress
+from mgap.run.representation import Captions, known_answers, measure_representation
+from mgap.run.subspaces import analyse_subspace
+from mgap.states.bank import Bank
+from mgap.states.departure import Manifold
+from mgap.states.reference import aligned_states
+from mgap.states.subspace import Subspace
+from mgap.types import Sample
+
+PICTURES = 100  # whose questions, or captions, the representation is measured on, at most
+NEIGHBOURS = 10  # right states that a reference is the mean of
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A run of departures that is done, and the model it is of."""
+
+    job: Job
+    model: Model
+    told: Progress | None = None
+
+    def carry_out(self, noted: Callable[[str], None]) -> None:
+        """Every analysis that is not in the run's folder yet; `noted` hears of those that these questions do not allow."""
+        wanted: dict[str, Callable[[], dict[str, Any]]] = {"subspace": self.subspace, "picture": self.picture}
+        if all(sample.truth in LABELS for sample in (*self.job.benchmark.samples, *self.job.bank)):
+            wanted["representation"] = self.representation
+        else:
+            noted("representation: left out, because not all questions are answered by yes or no")
+        for name, measure in wanted.items():
+            path = file_of(self.job.out, name)
+            if not path.is_file():
+                write_files(path.parent, {path.name: json.dumps(measure(), ensure_ascii=False) + "\n"})
+
+    def subspace(self) -> dict[str, Any]:
+        return analyse_subspace(
+            self.model,
+            self._prior_plan,
+            pocket=self._is_pocket,
+            size=open_image(self._judged.picture(self._judged.samples[0].image)).size,
+            states={"with pictures": self._bank.states},
+            progress=self.told,
+        ).to_json()
+
+    def representation(self) -> dict[str, Any]:
+        return measure_representation(
+            self.model,
+            self._judged,
+            self._bank,
+            self.job.bank,
+            self._methods,
+            self._prior,
+            self._strengths,
+            captions=self._captions(),
+            k=NEIGHBOURS,
+            batch_size=self.job.config.batch_size,
+            progress=self.told,
+        ).to_json()
+
+    def picture(self) -> dict[str, Any]:
+        """The first question that plain decoding answers wrongly, or the first one at all, as every method moves it."""
+        samples, show = self._judged.samples, self._judged.picture
+        try:
+            sample, rule = first_wrong(self.model, samples, show, group=samples[0].group), FIRST_WRONG
+        except SettingError:
+            sample, rule = samples[0], "the first {group} question; none was seen to be answered wrongly"
+        how = {key: self.job.config.departure[key] for key in ("k", "delta", "metric") if key in self.job.config.departure}
+        return picture_manifold(
+            self.model,
+            Manifold.of(self._bank, device=self.model.backbone.device, **how),
+            self._bank.parts,
+            [sample],
+            show,
+            self._methods,
+            rule=rule,
+            strengths=self._strengths,
+            reference=self._reference(sample),
+            null_image=self._prior_plan.null_image,
+            progress=self.told,
+        ).to_json()
+
+    def _reference(self, sample: Sample) -> Tensor | None:
+        """Where the state would lie if the model knew; None where the bank has too few states that rightly say so."""
+        known = known_answers(self.model, self._bank, self.job.bank)
+        if sample.truth not in known or len(known[sample.truth]) < NEIGHBOURS:
+            return None
+        image = open_image(self._judged.picture(sample.image))
+        with first_states(self.model, None) as read:
+            h = read(self.model.backbone.encode([image], [sample.prompt])).h
+        return aligned_states(h, [sample.truth], known, NEIGHBOURS)
+
+    def _captions(self) -> Captions | None:
+        """True captions are known of drawn scenes only, and followed for methods at the head only."""
+        if not self._is_pocket or not any(method.seam is Seam.HEAD for method in self._methods.values()):
+            return None
+        from mgap.pocket.samples import chair_samples, true_captions
+
+        asked = chair_samples(min(PICTURES, self.job.config.scenes), held_out=self.job.config.held_out)
+        return Captions(asked, true_captions(asked.samples))
+
+    @property
+    def _is_pocket(self) -> bool:
+        return self.job.config.data_set == "pocket"
+
+    @property
+    def _strengths(self) -> list[float]:
+        return [float(value) for value in self.job.config.departure.get("strengths", STRENGTHS)]
+
+    @cached_property
+    def _bank(self) -> Bank:
+        return Bank.load(self.job.out / "bank")
+
+    @cached_property
+    def _judged(self) -> Benchmark:
+        """The first pictures of those that are judged."""
+        samples = self.job.benchmark.samples
+        shown = set(list(dict.fromkeys(sample.image for sample in samples))[:PICTURES])
+        return replace(self.job.benchmark, samples=tuple(sample for sample in samples if sample.image in shown))
+
+    @cached_property
+    def _prior_plan(self) -> Prior:
+        """That of the first method which has one, else what a run fits by default."""
+        return next((arm.prior for arm in self.job.config.methods if arm.prior is not None), Prior())
+
+    @cached_property
+    def _priors(self) -> Priors:
+        return Priors(self.job.out / "priors", pocket=self._is_pocket)
+
+    @cached_property
+    def _prior(self) -> Subspace:
+        return self._priors.get(self._prior_plan, self.model, self.told)
+
+    @cached_property
+    def _methods(self) -> dict[str, Method]:
+        """All but plain decoding, by label."""
+        built = {arm.label: build_method(arm, self.model, self._priors, self.told) for arm in self.job.config.methods}
+        return {label: method for label, method in built.items() if method is not None}
