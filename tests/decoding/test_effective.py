@@ -10,7 +10,7 @@ from PIL import Image
 
 import mgap
 from mgap.decoding.attach import attached
-from mgap.decoding.effective import first_states
+from mgap.decoding.effective import first_states, watch
 from mgap.errors import SettingError
 from mgap.registry import METHODS
 from tests.methods.builders import build
@@ -19,18 +19,55 @@ from tests.reference import mgap as written_out
 from tests.reference.departure import last_state
 
 QUESTIONS = ["Is there a dog in the image?", "What?", "How many people are there in this picture?"]
+
+
+def asd(alpha, prior, **settings):
+    drawn = torch.randn(2, 4, 3, prior.hidden_size, generator=torch.Generator().manual_seed(0))  # the tiny models' 3 blocks
+    return mgap.ASD(steering=mgap.Steering.from_states(*drawn), alpha=alpha, lam_pos=1.0, lam_neg=1.0, **settings)
+
+
 # at a strength, with nothing dropped from the vocabulary
 AT = {
-    "vcd": lambda s: mgap.VCD(alpha=s, beta=0.0),
-    "icd": lambda s: mgap.ICD(alpha=s, beta=0.0),
-    "icd subtract": lambda s: mgap.ICD(alpha=s, beta=0.0, form="subtract"),
-    "haltrapper": lambda s: mgap.HalTrapper(alpha=s, beta=0.0, n=3, length=6),
-    "haltrapper augmentive": lambda s: mgap.HalTrapper(alpha=s, beta=0.0, n=3, length=6, form="augmentive"),
-    "blind": lambda s: mgap.Blind(rho=s),
-    "blind subtract": lambda s: mgap.Blind(rho=s, form="subtract"),
-    "m3id": lambda s: mgap.M3ID(lam=math.log1p(s), beta=0.0),
+    "vcd": lambda s, _: mgap.VCD(alpha=s, beta=0.0),
+    "icd": lambda s, _: mgap.ICD(alpha=s, beta=0.0),
+    "icd subtract": lambda s, _: mgap.ICD(alpha=s, beta=0.0, form="subtract"),
+    "icd with vcd": lambda s, _: mgap.ICD(alpha=s, beta=0.0, with_vcd=True, noise_step=999),
+    "haltrapper": lambda s, _: mgap.HalTrapper(alpha=s, beta=0.0, candidates=["dog", "table"]),
+    "haltrapper augmentive": lambda s, _: mgap.HalTrapper(alpha=s, beta=0.0, candidates=["dog"], form="augmentive"),
+    "blind": lambda s, _: mgap.Blind(rho=s),
+    "blind subtract": lambda s, _: mgap.Blind(rho=s, form="subtract"),
+    "m3id": lambda s, _: mgap.M3ID(lam=math.log1p(s), beta=0.0),
+    "mod where both agree": lambda s, _: mgap.MoD(theta=10.0, a1=s, a2=7.0, beta=0.0),
+    "mod where they do not": lambda s, _: mgap.MoD(theta=0.0, a1=7.0, a2=s, beta=0.0),
+    "asd": asd,
+    "pai": lambda s, _: mgap.PAI(alpha=2.0, gamma=1 + s, start=0, beta=0.0),
+    "pai without its attention": lambda s, _: mgap.PAI(alpha=0.0, gamma=1 + s, beta=0.0),
+    "deco": lambda s, _: mgap.DeCo(alpha=s, layers=[1, 2]),  # all but its candidates are dropped
+    "deco of one layer": lambda s, _: mgap.DeCo(alpha=s, layers=0, top_p=1.0, top_k=300),
 }
-STATEFUL = {"mgap", "vcd", "icd", "code", "haltrapper", "blind", "m3id"}
+ONLY_ITS_OWN = {  # no setting moves these
+    "code": lambda _: mgap.CODE(length=4),
+    "haltrapper that searches": lambda _: mgap.HalTrapper(alpha=2.0, beta=0.0, n=3, length=4),
+    "dola": lambda _: mgap.DoLa(layers=[0, 1, 2], relative_top=0.0),
+    "dola paper": lambda _: mgap.DoLa(layers=[1, 2], preset="paper"),
+    "dola normed": lambda _: mgap.DoLa(layers=[1, 2], lens_norm=True),
+    "mod every step": lambda _: mgap.MoD(refresh="every_step", branch_mode="sequential", a2=30.0, theta=0.0, beta=0.0),
+    "mgap": lambda prior: build("mgap", prior),
+    "mgap reference-code": lambda prior: mgap.MGAP(prior, preset="reference-code"),
+    "m3id gated": lambda _: mgap.M3ID(lam=0.4, constraint="confidence_gate", tau=0.02),
+}
+STATELESS = {"bias": "constant", "opera": "search"}
+
+
+def cases(names):
+    """Each method in every mode that it has."""
+    modes = {"batched": names, "sequential": [name for name in names if not name.startswith(("deco", "dola", "mgap"))]}
+    return [pytest.param(name, mode, id=f"{name}-{mode}") for mode, some in modes.items() for name in some]
+
+
+def in_mode(method, mode):
+    is_fixed = not hasattr(method, "branch_mode") or method.branch_mode == "sequential"
+    return method if is_fixed else replace(method, branch_mode=mode)
 
 
 @pytest.fixture(scope="module")
@@ -43,37 +80,108 @@ def pictures(picture):
     return [picture, Image.fromarray(np.asarray(picture)[::-1].copy()), picture]
 
 
+def logits_of(model, inputs, tokens=1):
+    """What generate chooses each token from, [B, vocab] each."""
+    options = {"max_new_tokens": tokens, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+    with torch.no_grad():
+        return model.backbone.model.generate(**inputs, **options).logits
+
+
 def scores_of(model, inputs, method):
-    """What a generate under the method chooses the first token from, [B, vocab]."""
     with model.using(method):
-        options = {"max_new_tokens": 1, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
-        return model.backbone.model.generate(**inputs, **options).logits[0]
+        return logits_of(model, inputs)[0]
 
 
-@pytest.mark.parametrize("mode", ["batched", "sequential"])
-@pytest.mark.parametrize("name", AT)
-def test_the_head_makes_the_methods_own_scores_of_it(exact, pictures, name, mode):
+def assert_makes(head, states, scores):
+    """The plain head makes these scores of the states, up to a constant a row, on the tokens that the method keeps."""
+    kept = scores.isfinite()
+    assert (kept.sum(-1) > 1).all()
+    made = head.product(states).masked_fill(~kept, -torch.inf).log_softmax(-1)
+    torch.testing.assert_close(made, scores.log_softmax(-1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "mode"), cases(AT))
+def test_the_head_makes_the_methods_own_scores_of_it(exact, pictures, prior, name, mode):
     inputs, head = exact.backbone.encode(pictures, QUESTIONS), exact.backbone.probe_head()
-    with first_states(exact, replace(AT[name](1.0), branch_mode=mode)) as read:
+    with first_states(exact, in_mode(AT[name](0.5, prior), mode)) as read:
         seen = read(inputs)
     for strength in (0.0, 0.25, 3.0):
-        made = head.product(seen.at(strength)).log_softmax(-1)
-        expected = scores_of(exact, inputs, AT[name](strength)).log_softmax(-1)
-        torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
+        assert_makes(head, seen.at(strength), scores_of(exact, inputs, AT[name](strength, prior)))
+    assert_makes(head, seen.at(), scores_of(exact, inputs, AT[name](0.5, prior)))
+    assert (seen.at(3.0) - seen.at(0.0)).abs().max() > 0.01  # a state that no strength moves would show
 
 
-def test_the_weight_that_code_finds_gives_codes_own_scores(exact, picture):
-    inputs, method = exact.backbone.encode([picture], QUESTIONS[:1]), mgap.CODE(length=6)
-    with exact.using(method):
-        weight = exact.answer(picture, QUESTIONS[0], max_new_tokens=1, trace=True).trace[0].values["weight"]
+@pytest.mark.parametrize(("name", "mode"), cases([*AT, *ONLY_ITS_OWN]))
+def test_at_every_token_its_own_strength_makes_the_very_scores(exact, pictures, prior, name, mode):
+    inputs, method = exact.backbone.encode(pictures, QUESTIONS), at_its_own(name, mode, prior)
+    with watch(exact, method) as taken:
+        scores = logits_of(exact, inputs, tokens=3)
+        steps = taken()
+        assert taken() == []
+    assert len(steps) == len(scores) > 1
+    for step, chosen_from in zip(steps, scores, strict=True):
+        assert_makes(step.head, step.at(), chosen_from)
+
+
+def at_its_own(name, mode, prior):
+    return in_mode(AT[name](2.0, prior) if name in AT else ONLY_ITS_OWN[name](prior), mode)
+
+
+@pytest.mark.parametrize("name", [*AT, *ONLY_ITS_OWN])
+def test_a_row_does_not_depend_on_its_batch(exact, pictures, prior, name):
+    with first_states(exact, at_its_own(name, "batched", prior)) as read:
+        together = read(exact.backbone.encode(pictures, QUESTIONS))
+        alone = [read(exact.backbone.encode([p], [q])) for p, q in zip(pictures, QUESTIONS, strict=True)]
+    for row, single in enumerate(alone):
+        torch.testing.assert_close(together.h[row], single.h[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(together.at()[row], single.at()[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("lens_norm", [False, True])
+def test_dolas_state_is_the_last_one_less_the_layer_it_chose(exact, pictures, lens_norm):
+    inputs, backbone = exact.backbone.encode(pictures, QUESTIONS), exact.backbone
+    with first_states(exact, mgap.DoLa(layers=[0, 1, 2], lens_norm=lens_norm)) as read:
+        seen = read(inputs)
+    with torch.no_grad():
+        hidden = backbone.model(**inputs, output_hidden_states=True).hidden_states
+    for row, layer in enumerate(seen.seen.values["layer"].int().tolist()):
+        early = hidden[layer][row, -1]
+        early = backbone.final_norm(early).detach() if lens_norm else early
+        for weight in (0.0, 0.25, 1.0):
+            expected = hidden[-1][row, -1] - weight * early
+            torch.testing.assert_close(seen.at(weight)[row], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_one_batch_add_and_take_away_each_as_mod_decides(exact, pictures):
+    inputs = exact.backbone.encode(pictures, QUESTIONS)
+    with first_states(exact, mgap.MoD()) as read:
+        js = read(inputs).seen.values["js"].sort().values
+    assert js[0] < js[-1]
+    method = mgap.MoD(theta=float(js[0] + js[-1]) / 2, a1=3.0, a2=2.0)
     with first_states(exact, method) as read:
         seen = read(inputs)
-    made = seen.head.product(seen.at(weight)).log_softmax(-1)
-    expected = scores_of(exact, inputs, method)
-    kept = expected.isfinite()  # what CODE drops is no matter of the state
-    assert kept.sum() > 1
-    difference = (made - expected)[kept]
-    torch.testing.assert_close(difference, difference.mean().expand_as(difference), rtol=1e-4, atol=1e-4)
+    assert set(seen.seen.values["mode"].tolist()) == {-1.0, 1.0}
+    assert_makes(seen.head, seen.at(), scores_of(exact, inputs, replace(method, beta=0.0)))
+
+
+def test_rows_behind_m3ids_gate_are_decoded_from_plainly(exact, pictures):
+    inputs = exact.backbone.encode(pictures, QUESTIONS)
+    surest = logits_of(exact, inputs)[0].softmax(-1).max(-1).values.sort().values
+    method = mgap.M3ID(lam=1.0, constraint="confidence_gate", tau=float(surest[0] + surest[-1]) / 2)
+    with first_states(exact, method) as read:
+        seen = read(inputs)
+    moved = (seen.at() - seen.h).abs().amax(-1) > 0.01
+    assert moved.tolist() == seen.seen.values["open"].bool().tolist()
+    assert len(set(moved.tolist())) == 2
+
+
+@pytest.mark.parametrize("name", ["asd", "pai"])
+def test_at_strength_0_a_changed_forward_is_not_the_plain_one(exact, picture, prior, name):
+    inputs = exact.backbone.encode([picture], QUESTIONS[:1])
+    with first_states(exact, AT[name](1.0, prior)) as read:
+        seen = read(inputs)
+    assert torch.equal(seen.at(0.0), seen.h)
+    assert (seen.h[0] - torch.tensor(last_state(exact, inputs))).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("name", ["mgap", "reference-code"])
@@ -95,7 +203,7 @@ def test_mgaps_state_is_the_one_that_the_paper_cuts(exact, picture, prior, name)
 @pytest.mark.parametrize("mode", ["batched", "sequential"])
 @pytest.mark.parametrize("name", ["vcd", "blind", "m3id", "code"])
 def test_a_rows_branch_is_what_its_input_gives_by_itself(exact, pictures, name, mode):
-    method = replace(mgap.CODE(length=6) if name == "code" else AT[name](1.0), branch_mode=mode)
+    method = replace(mgap.CODE(length=6) if name == "code" else AT[name](1.0, None), branch_mode=mode)
     with first_states(exact, method) as read:
         seen = read(exact.backbone.encode(pictures, QUESTIONS))
     for row, (shown, question) in enumerate(zip(pictures, QUESTIONS, strict=True)):
@@ -121,25 +229,47 @@ def branch_of(model, method, main, shown, question):
     return {**main, "pixel_values": noised}
 
 
-def test_a_picture_without_candidates_is_decoded_from_plainly(exact, picture):
-    method = mgap.HalTrapper(n=0, length=2, vocabulary=["zebra crossing"])  # nothing that a tiny model could name
-    with first_states(exact, method) as read:
+@pytest.mark.parametrize("form", ["contrastive", "augmentive"])
+def test_a_picture_without_candidates_is_decoded_from_plainly(exact, picture, form):
+    nothing = ["zebra crossing"]  # that a tiny model could name
+    with first_states(exact, mgap.HalTrapper(n=0, length=2, vocabulary=nothing, form=form)) as read:
         seen = read(exact.backbone.encode([picture], QUESTIONS[:1]))
-    torch.testing.assert_close(seen.at(1.0), seen.h, rtol=1e-4, atol=1e-4)
+    assert torch.equal(seen.at(1.0), seen.h)
 
 
 @pytest.mark.parametrize("name", [*METHODS.names(), "icd with vcd"])
-def test_a_method_without_such_a_state_says_so_by_its_name(exact, prior, name):
-    method = build(name, prior)
-    if name in STATEFUL:
+def test_a_method_without_such_a_state_says_so_by_its_name_and_why(exact, prior, name):
+    method, before = build(name, prior), hooks_of(exact)
+    if name in STATELESS:
+        with pytest.raises(SettingError, match=rf"^{method.name} .*{STATELESS[name]}"), first_states(exact, method):
+            pass
+    else:
         assert method.moved_by
         with first_states(exact, method):
             assert [a.method for a in attached(exact.backbone.model)] == [method]
-    else:
-        with pytest.raises(SettingError, match=rf"^{method.name} "), first_states(exact, method):
-            pass
     assert not attached(exact.backbone.model)
-    assert not exact.backbone.head_module._forward_pre_hooks
+    assert hooks_of(exact) == before
+
+
+def hooks_of(model):
+    """How many hooks each part of the model has; transformers keeps some of its own."""
+    return [len(part._forward_pre_hooks) + len(part._forward_hooks) for part in model.backbone.model.modules()]
+
+
+def test_pai_without_a_branch_is_refused(exact):
+    with pytest.raises(SettingError, match="^pai at gamma=1"), first_states(exact, mgap.PAI(gamma=1.0)):
+        pass
+
+
+def test_a_call_that_fails_leaves_nothing_to_the_next(exact, picture):
+    inputs = exact.backbone.encode([picture], QUESTIONS[:1])
+    with first_states(exact, mgap.DeCo(layers=[1, 2])) as read:
+        first = read(inputs)
+        handle = exact.backbone.model.register_forward_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            read(inputs)
+        handle.remove()
+        torch.testing.assert_close(read(inputs).at(), first.at())
 
 
 def test_plain_decoding_has_strength_0_only_and_says_what_the_model_says(exact, pictures):

@@ -1,17 +1,17 @@
 """The state that a method decodes the first word of an answer from, at many strengths for one pass through the model.
 
-A method with a second branch runs it as it always does; what the head read of both is kept, and the method itself says which
-state they amount to (`Method.effective_states`). A method at the head says so of the plain state.
+A method runs as it always does; what the head read of the main rows, of its branches and of early layers is kept, with what it
+decided, and the method itself says which state they amount to (`Method.effective_states`). `watch` does so at every token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone, HasBackbone
 from mgap.backbones.head import Head
@@ -19,8 +19,11 @@ from mgap.backbones.sharing import shared_pictures
 from mgap.decoding.attach import attach, attached, refuse_modes
 from mgap.decoding.generate import generate
 from mgap.errors import ModelError, SettingError
-from mgap.methods.base import Method, Seam
-from mgap.states.collect import catch_states
+from mgap.methods.base import Method
+from mgap.methods.lanes import lanes_of
+from mgap.methods.layers import LayersMethod
+from mgap.methods.seen import Seen
+from mgap.states.lens import put_to
 from mgap.types import Decoding, Mode
 
 _ONE = Decoding(max_new_tokens=1)
@@ -28,23 +31,33 @@ _ONE = Decoding(max_new_tokens=1)
 
 @dataclass(frozen=True)
 class FirstStates:
-    """What the head read of a batch when the first token was chosen; row for row."""
+    """What was read of a batch when the first token was chosen, or another one; row for row."""
 
     method: Method | None  # None: plain decoding
     head: Head
-    h: Tensor  # [B, d] in `head.wide`
-    branch: Tensor | None  # [B, d] of the second branch, where there is one
+    seen: Seen
 
-    def at(self, strength: float) -> Tensor:
-        """The states [B, d] that are decoded from."""
+    @property
+    def h(self) -> Tensor:
+        """What the head read of the main rows, [B, d] in `head.wide`: the plain state, but for pai and asd, which change it."""
+        return self.seen.h
+
+    @property
+    def branches(self) -> tuple[Tensor, ...]:
+        """What it read of each branch, [B, d]."""
+        return self.seen.branches
+
+    def at(self, strength: float | None = None) -> Tensor:
+        """The states [B, d] that are decoded from at a strength; None: at the method's own."""
         if self.method is not None:
-            return self.method.effective_states(self.head, self.h, self.branch, strength)
-        if strength != 0:
+            chosen = self.method.own_strength(self.seen) if strength is None else strength
+            return self.method.effective_states(self.head, self.seen, chosen)
+        if strength:
             raise SettingError(f"plain decoding has no strength, so none of {strength}: ask for 0")
         return self.h
 
     def plain_tokens(self) -> list[int]:
-        """The likeliest first token of each row as the plain model has it."""
+        """The likeliest token of each main row by itself: the plain model's, where `h` is its state."""
         with torch.no_grad():
             tokens: list[int] = self.head.post(self.head.product(self.h).to(self.head.wide)).argmax(-1).tolist()
         return tokens
@@ -54,6 +67,24 @@ class FirstStates:
 def first_states(model: Backbone | HasBackbone, method: Method | None) -> Iterator[Callable[[dict[str, Tensor]], FirstStates]]:
     """Inside the block the method is on, and what is given reads encoded rows; refuses a method that has no such state."""
     backbone = Backbone.of(model)
+    with watch(backbone, method) as taken:
+
+        def read(inputs: dict[str, Tensor]) -> FirstStates:
+            taken()  # of a call that failed
+            with shared_pictures(backbone):
+                generate(backbone, inputs, _ONE)
+            return taken()[0]
+
+        yield read
+
+
+@contextmanager
+def watch(model: Backbone | HasBackbone, method: Method | None) -> Iterator[Callable[[], list[FirstStates]]]:
+    """Inside the block the method is on; what is given hands out every token's states since it was last called.
+
+    Greedy decoding, in batches too. Refuses a method that has no such state.
+    """
+    backbone = Backbone.of(model)
     if active := attached(backbone.model):
         raise SettingError(
             f"{active[0].method.name} is attached to this model: detach it, and name it as the method to look at"
@@ -61,29 +92,75 @@ def first_states(model: Backbone | HasBackbone, method: Method | None) -> Iterat
     if method is not None:
         method.require_state()
         refuse_modes(method, frozenset({Mode.GREEDY, Mode.BATCH}))
-    lanes = 2 if method is not None and method.seam is Seam.BRANCH else 1
     head = backbone.probe_head()
+    with ExitStack() as stack:
+        recorder = None
+        if method is not None:
+            attachment = stack.enter_context(attach(backbone, method))
+            recorder = stack.enter_context(attachment.record(top=1))
+        door = Door(backbone, head, method)
+        stack.callback(door.leave)
 
-    def read(inputs: dict[str, Tensor]) -> FirstStates:
-        with catch_states(backbone) as caught, shared_pictures(backbone):
-            generate(backbone, inputs, _ONE)
-        parts = _last(caught, lanes * len(inputs["input_ids"])).to(head.device, head.wide).chunk(lanes)
-        return FirstStates(method, head, parts[0], parts[1] if lanes == 2 else None)
+        def taken() -> list[FirstStates]:
+            steps, values = door.steps, [step.values for step in recorder.steps] if recorder is not None else []
+            door.steps = []
+            if recorder is not None:
+                recorder.steps.clear()
+            if values and len(values) != len(steps):
+                raise ModelError(f"the head read {len(steps)} tokens and the method {len(values)}: they cannot be told apart")
+            return [states_of(method, head, *step) for step in zip(steps, values or [{}] * len(steps), strict=True)]
 
-    with nullcontext() if method is None else attach(backbone, method):
-        yield read
+        yield taken
 
 
-def _last(caught: list[Tensor], rows: int) -> Tensor:
-    """The rows that the head read last, [rows, d]: what a method read before, such as a description, is not the first token.
+@dataclass(frozen=True)
+class Reading:
+    """What the head read for one token, as the model has it."""
 
-    A branch in the same forward stands behind the main rows, and one with a forward of its own runs after them.
+    main: Tensor  # [B, d]
+    others: list[Tensor]  # [B, d] of each branch: from the same forward, or added as their own come
+    early: dict[int, Tensor] = field(default_factory=dict)  # layer -> [B, d]
+
+
+class Door:
+    """Stands at the head's door: the main rows begin a token, and a branch's forward that comes after them belongs to it.
+
+    What a method asks the model before the first token, such as a description, belongs to none.
     """
-    parts: list[Tensor] = []
-    while caught and sum(map(len, parts)) < rows:
-        parts.insert(0, caught.pop())
-    if sum(map(len, parts)) != rows:
-        raise ModelError(
-            f"the head read {sum(map(len, parts))} rows for the first token, not {rows}: its states cannot be told apart"
-        )
-    return torch.cat([part.to(parts[0].device) for part in parts])
+
+    def __init__(self, backbone: Backbone, head: Head, method: Method | None) -> None:
+        self.lanes, self.head, self.steps = lanes_of(backbone.model), head, list[Reading]()
+        self.lens, self.norm = method.lens(backbone, head) if isinstance(method, LayersMethod) else (None, None)
+        self.handles = [head.module.register_forward_pre_hook(self.enter), *(self.lens.hook() if self.lens else [])]
+
+    def leave(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+    def enter(self, _head: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if self.lanes.is_paused:
+            return
+        rows = args[0][:, -1].detach()
+        if self.lanes.main == 0:
+            if self.steps:
+                self.steps[-1].others.append(rows)
+            return
+        main, *others = rows.split(self.lanes.main or len(rows))
+        self.steps.append(Reading(main, others, self._early(args[0])))
+
+    def _early(self, h: Tensor) -> dict[int, Tensor]:
+        if self.lens is None:
+            return {}
+        states = put_to(self.head, self.lens.take(h)[:, :, -1].detach(), self.norm)  # [layers, B, d]
+        return dict(zip(self.lens.layers, states, strict=True))
+
+
+def states_of(method: Method | None, head: Head, read: Reading, values: Mapping[str, Tensor]) -> FirstStates:
+    """One token's states, from what the head read and what the method traced, [B] each."""
+
+    def wide(state: Tensor) -> Tensor:
+        return state.to(head.device, head.wide)
+
+    early = {layer: wide(state) for layer, state in read.early.items()}
+    traced = {name: wide(value) for name, value in values.items()}
+    return FirstStates(method, head, Seen(wide(read.main), tuple(map(wide, read.others)), early, traced))

@@ -15,6 +15,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
+from mgap.methods.seen import Seen, Weight
 from mgap.types import Mode
 
 
@@ -82,8 +83,9 @@ class Method(ABC):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})  # named settings, where there are several
     shares_prefill: ClassVar[bool] = False  # acts in the same way where the beginning of a row is in the cache already
     moved_by: ClassVar[str] = (
-        ""  # what moves the state it decodes from: a setting, or a number of its own; "": there is no one state
+        ""  # what moves the state it decodes from: a setting, or a number that it traces; "": there is no one state
     )
+    no_state: ClassVar[str] = "does not say which one state of the head's input it decodes from"  # why, where there is none
 
     @classmethod
     def of(cls, **settings: Any) -> Method:
@@ -109,13 +111,19 @@ class Method(ABC):
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         """Hook into the model, or raise; leaves nothing behind when it raises."""
 
-    def effective_states(self, head: Head, h: Tensor, branch: Tensor | None, strength: float) -> Tensor:  # noqa: ARG002
+    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:  # noqa: ARG002
         """The head inputs [B, d] that would make the plain model predict what this method decodes from at a strength.
 
-        `h` [B, d] is what the head reads of the main rows, `branch` what it reads of a second branch's; float32 or wider. The
-        strength stands for what `moved_by` names. That a method drops unlikely tokens afterwards is another matter.
+        The strength stands for what `moved_by` names, in the step that was seen: a choice that the method made there, such as
+        of a layer, is the one used. That a method drops unlikely tokens afterwards is another matter.
         """
         raise SettingError(self._stateless)
+
+    def own_strength(self, seen: Seen) -> Weight:
+        """The strength that it decoded with in the step that was seen: a number, or one a row [B, 1]."""
+        if self.moved_by in seen.values:
+            return seen.values[self.moved_by].unsqueeze(-1)
+        return float(getattr(self, self.moved_by))
 
     def require_state(self) -> None:
         """Refuse settings under which no one head input, moved by one number, says what is decoded from."""
@@ -124,7 +132,7 @@ class Method(ABC):
 
     @property
     def _stateless(self) -> str:
-        return f"{self.name} does not decode from one state of the head's input that one strength moves: leave {self.name} out"
+        return f"{self.name} {self.no_state}: leave {self.name} out"
 
 
 def check_strength(name: str, value: float) -> float:

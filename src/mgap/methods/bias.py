@@ -77,6 +77,7 @@ class Bias(Method):
     forwards: ClassVar[float] = 1.0
     modes: ClassVar[frozenset[Mode]] = ALL_MODES
     shares_prefill: ClassVar[bool] = True
+    no_state: ClassVar[str] = "adds a constant to the logits of some words, which in general no input of the head makes"
 
     shift: float
     up: tuple[str, ...] = ("Yes", "yes")

@@ -18,6 +18,7 @@ from mgap.errors import PromptError
 from mgap.methods.base import check_choice, check_share, check_strength
 from mgap.methods.branch import BranchMethod, distance, plausible
 from mgap.methods.pairing import Inputs
+from mgap.methods.seen import Seen, Weight
 
 NULLS = ("black_same_size", "mean_colour", "no_image")
 FORMS = ("extrapolate", "subtract")
@@ -54,5 +55,5 @@ class Blind(BranchMethod):
         scores = main - self.rho * branch if self.form == "subtract" else main + self.rho * (main - branch)
         return plausible(scores, main, self.beta), {"distance": distance(main, branch)}
 
-    def mixture(self, strength: float) -> tuple[float, float]:
-        return (1.0, -strength) if self.form == "subtract" else super().mixture(strength)
+    def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
+        return (1.0, -strength) if self.form == "subtract" else super().mixture(strength, seen)

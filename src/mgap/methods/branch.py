@@ -22,7 +22,8 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import PromptError
 from mgap.methods.base import Method, Removable, Seam, Tap, check_choice
-from mgap.methods.pairing import Inputs, Kept, Pairing
+from mgap.methods.pairing import ALONE, Inputs, Kept, Pairing
+from mgap.methods.seen import Seen, Weight, mix_states
 from mgap.types import ALL_MODES, Mode
 
 Build = Callable[[Inputs], Inputs]  # the main inputs -> a branch's
@@ -76,17 +77,15 @@ class BranchMethod(Method):
         (branch,) = branches
         return self.combine(main, branch, step)
 
-    def mixture(self, strength: float) -> tuple[float, float]:
-        """How much of the main prediction and of the branch's is in the scores, at a strength; for methods that have one."""
+    def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:  # noqa: ARG002
+        """How much of the main prediction and of each branch's is in the scores, at a strength; for methods that have one."""
         return 1 + strength, -strength
 
-    def effective_states(self, head: Head, h: Tensor, branch: Tensor | None, strength: float) -> Tensor:
+    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
         """The head is linear: contrasting two predictions is decoding from h + strength (h - h_branch)."""
         self.require_state()
-        if branch is None:
-            return super().effective_states(head, h, branch, strength)
-        main, other = self.mixture(strength)
-        return main * h + other * branch
+        mixed = mix_states(self.name, head, self.mixture(strength, seen), (seen.h, *seen.branches))
+        return torch.where(seen.values[ALONE].bool().unsqueeze(-1), seen.h, mixed) if ALONE in seen.values else mixed
 
 
 def contrast(main: Tensor, branch: Tensor, alpha: float | Tensor, beta: float) -> Tensor:

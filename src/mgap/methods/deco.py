@@ -25,6 +25,7 @@ from mgap.backbones.head import Head
 from mgap.errors import SettingError
 from mgap.methods.base import check_share, check_strength
 from mgap.methods.layers import Combined, LayersMethod, layer_indices
+from mgap.methods.seen import Seen, Weight, mix_states
 
 
 def correct(final: Tensor, early: Tensor, alpha: float, top_p: float, top_k: int) -> Combined:
@@ -49,6 +50,7 @@ class DeCo(LayersMethod):
 
     name: ClassVar[str] = "deco"
     summary: ClassVar[str] = "add the middle layer that is surest of a likely token"
+    moved_by: ClassVar[str] = "alpha"
 
     alpha: float = 0.6
     layers: int | Sequence[int] | None = None
@@ -75,3 +77,8 @@ class DeCo(LayersMethod):
 
     def combine(self, final: Tensor, early: Tensor) -> Combined:
         return correct(final, early, self.alpha, self.top_p, self.top_k)
+
+    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
+        """h + strength m norm(hs[A]): neither A nor m depends on the strength."""
+        m = seen.values["max_prob"].unsqueeze(-1)
+        return mix_states(self.name, head, (1.0, strength * m), (seen.h, seen.anchor))

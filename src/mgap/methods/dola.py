@@ -26,6 +26,7 @@ from mgap.backbones.head import Head
 from mgap.errors import SettingError
 from mgap.methods.base import check_choice, check_share
 from mgap.methods.layers import Combined, LayersMethod, layer_indices
+from mgap.methods.seen import Seen, Weight, mix_states
 
 
 def mixture_divergence(q: Tensor, r: Tensor) -> Tensor:
@@ -72,6 +73,7 @@ class DoLa(LayersMethod):
 
     name: ClassVar[str] = "dola"
     summary: ClassVar[str] = "subtract the early layer that differs most from the last one"
+    moved_by: ClassVar[str] = "weight"  # of the early layer: 1 is DoLa, which has no other
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     layers: str | int | Sequence[int] = "low"
@@ -103,3 +105,10 @@ class DoLa(LayersMethod):
 
     def combine(self, final: Tensor, early: Tensor) -> Combined:
         return contrast_layers(final, early, self.relative_top, str(self.divergence))
+
+    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
+        """h - strength hs[A], past the norm where the lens has it: a softmax does not see what log softmax takes away."""
+        return mix_states(self.name, head, (1.0, -strength), (seen.h, seen.anchor))
+
+    def own_strength(self, seen: Seen) -> Weight:  # noqa: ARG002
+        return 1.0

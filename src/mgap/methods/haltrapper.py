@@ -30,6 +30,7 @@ from mgap.methods.branch import BranchMethod, Build, check_room, contrast, dista
 from mgap.methods.candidates import Findings, Rules, Search
 from mgap.methods.lanes import lanes_of
 from mgap.methods.pairing import ALONE, Inputs
+from mgap.methods.seen import Seen, Weight
 
 FORMS = ("contrastive", "augmentive")
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -143,8 +144,8 @@ class HalTrapper(BranchMethod):
             return plausible(main + self.alpha * branch, main, self.beta), values
         return contrast(main, branch, self.alpha, self.beta), values
 
-    def mixture(self, strength: float) -> tuple[float, float]:
-        return (1.0, strength) if self.form == "augmentive" else super().mixture(strength)
+    def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
+        return (1.0, strength) if self.form == "augmentive" else super().mixture(strength, seen)
 
     def _repeated(self, words: Sequence[str]) -> list[str]:
         return [word for word in words for _ in range(self.repeats)]

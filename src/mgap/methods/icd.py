@@ -25,6 +25,7 @@ from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Tap, check_choice, check_share, check_strength
 from mgap.methods.branch import BranchMethod, Build, check_room, contrast, distance, plausible
 from mgap.methods.pairing import Inputs, Kept
+from mgap.methods.seen import Seen, Weight
 from mgap.methods.vcd import VCD
 
 INSTRUCTIONS = {  # of the authors' scripts; every port uses the first
@@ -125,12 +126,11 @@ class ICD(BranchMethod):
         (scores, values), (more, seen) = self.combine(main, disturbed, step), self.vcd.combine(main, noised, step)
         return scores + more, {**values, "distance_vcd": seen["distance"]}
 
-    def mixture(self, strength: float) -> tuple[float, float]:
-        return (1.0, -strength) if self.form == "subtract" else super().mixture(strength)
-
-    def require_state(self) -> None:
+    def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
+        """With VCD l counts twice also at strength 0: the state is then 2 h, further out than the plain one."""
         if self.with_vcd:
-            raise SettingError("icd with_vcd adds two contrasts: no one strength moves its state; measure icd and vcd apart")
+            return 2 * (1 + strength), -strength, -strength
+        return (1.0, -strength) if self.form == "subtract" else super().mixture(strength, seen)
 
     def _edit(self, backbone: Backbone) -> Edit:
         if self.placement == "system":

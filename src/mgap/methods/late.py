@@ -110,9 +110,12 @@ class LatePairing(Pairing):
         images = cache.images.to(attention.device)
         shown = blank(cache.features, self.hide(attention, images)[images])
         (prompt,), (aside,) = cache.waiting, cache.aside
-        branch = self._run_aside(model, {**prompt, **self.showing.arguments(prompt["input_ids"], shown)}, aside)
+        read = {**prompt, **self.showing.arguments(prompt["input_ids"], shown)}
         if cache.said:
-            branch = self._run_aside(model, cache.answer(), aside)
+            with self.lanes.paused():  # nothing is decoded from the end of the prompt any more
+                self._run_aside(model, read, aside)
+            read = cache.answer()
+        branch = self._run_aside(model, read, aside)
         if self.is_anew:
             cache.aside = [DynamicCache(config=self.backbone.config)]
         elif not self.is_aside:

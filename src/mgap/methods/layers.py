@@ -87,9 +87,13 @@ class LayersMethod(Method):
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         head = backbone.probe_head()
         head.unpost(torch.zeros(()))  # refuses a soft cap now rather than at the first token
-        lens = Lens(backbone, self.early_layers(len(backbone.layers), head))
-        readout = Readout(lens, backbone.final_norm if self.is_normed else None, head, self.combine, tap)
+        lens, norm = self.lens(backbone, head)
+        readout = Readout(lens, norm, head, self.combine, tap)
         return Handles(*lens.hook(), head.module.register_forward_hook(readout))
+
+    def lens(self, backbone: Backbone, head: Head) -> tuple[Lens, nn.Module | None]:
+        """What keeps the layers it reads, and the norm that they pass, if they do."""
+        return Lens(backbone, self.early_layers(len(backbone.layers), head)), backbone.final_norm if self.is_normed else None
 
 
 def layer_indices(given: Any, others: str = "") -> tuple[int, ...]:

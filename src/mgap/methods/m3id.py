@@ -22,6 +22,7 @@ from mgap.errors import PromptError, SettingError
 from mgap.methods.base import check_choice, check_share, check_strength
 from mgap.methods.branch import BranchMethod, distance, plausible
 from mgap.methods.pairing import Inputs
+from mgap.methods.seen import Seen, Weight
 
 CONSTRAINTS = ("plausibility", "confidence_gate", "none")
 
@@ -32,10 +33,14 @@ def sharpen(main: Tensor, branch: Tensor, weight: float) -> Tensor:
     return c + weight * (c - u)
 
 
+def is_unsure(main: Tensor, tau: float) -> Tensor:
+    """Whether the likeliest token of logits [..., vocab] has less than tau; [...]."""
+    return main.log_softmax(-1).max(-1).values < math.log(tau)
+
+
 def gate_by_confidence(scores: Tensor, main: Tensor, tau: float) -> Tensor:
     """The scores where the likeliest token has less than tau; the plain log-probabilities elsewhere."""
-    c = main.log_softmax(-1)
-    return torch.where(c.max(-1, keepdim=True).values < math.log(tau), scores, c)
+    return torch.where(is_unsure(main, tau).unsqueeze(-1), scores, main.log_softmax(-1))
 
 
 @dataclass(frozen=True)
@@ -69,9 +74,13 @@ class M3ID(BranchMethod):
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         weight = min(math.expm1(self.lam * step), self.most)
-        scores = sharpen(main, branch, weight)
+        scores, values = sharpen(main, branch, weight), {"weight": torch.full_like(main[:, 0], weight)}
         if self.constraint == "plausibility":
             scores = plausible(scores, main, self.beta)
         elif self.constraint == "confidence_gate":
-            scores = gate_by_confidence(scores, main, self.tau)
-        return scores, {"weight": torch.full_like(main[:, 0], weight), "distance": distance(main, branch)}
+            scores, values["open"] = gate_by_confidence(scores, main, self.tau), is_unsure(main, self.tau).to(main.dtype)
+        return scores, {**values, "distance": distance(main, branch)}
+
+    def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
+        """Where the confidence gate is shut, plain decoding's."""
+        return super().mixture(strength * seen.values["open"].unsqueeze(-1) if "open" in seen.values else strength, seen)

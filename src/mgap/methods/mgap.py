@@ -25,6 +25,7 @@ from mgap.backbones.head import Head
 from mgap.errors import SettingError
 from mgap.methods.base import Method, Observation, Seam, Tap, check_strength
 from mgap.methods.lanes import lanes_of, on_main_rows
+from mgap.methods.seen import Seen, Weight
 from mgap.states.subspace import Subspace
 from mgap.types import ALL_MODES, Mode
 
@@ -207,3 +208,5 @@ class MGAP(Method):
         h = h.to(correction.basis)
         with torch.no_grad():
             return correction.read(h, head.product(h).to(h.dtype))[2].beta
+    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
+        return Correction(self.subspace.basis, head, replace(self.settings, alpha=float(strength)), Tap()).cut(seen.h)

@@ -27,6 +27,7 @@ from mgap.methods.base import Removable, Seam, Tap, check_choice, check_share, c
 from mgap.methods.branch import BranchMethod, distance, plausible
 from mgap.methods.late import LatePairing
 from mgap.methods.pairing import Inputs, Kept
+from mgap.methods.seen import Seen, Weight
 
 REFRESH = ("prefill", "every_step")
 FLOOR = 5e-8  # probabilities are clipped to [FLOOR, 1 - FLOOR], and not made to sum to 1 again
@@ -56,6 +57,7 @@ class MoD(BranchMethod):
     name: ClassVar[str] = "mod"
     summary: ClassVar[str] = "add or take away a branch that sees the most attended image tokens only"
     seam: ClassVar[Seam] = Seam.ATTENTION
+    moved_by: ClassVar[str] = "a1 or a2"  # whichever weighs the branch in a row's mode
 
     rho: float = 0.2
     theta: float = 0.05
@@ -97,3 +99,10 @@ class MoD(BranchMethod):
         scores = torch.where(agree.unsqueeze(-1), main + self.a1 * branch, (1 + self.a2) * main - self.a2 * branch)
         mode = agree.to(main.dtype) * 2 - 1  # 1 complementary, -1 contrastive
         return plausible(scores, main, self.beta), {"js": kept["js"], "mode": mode, "distance": distance(main, branch)}
+
+    def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
+        mode = seen.values["mode"].unsqueeze(-1)  # [B, 1]
+        return 1 + strength * (1 - mode) / 2, strength * mode
+
+    def own_strength(self, seen: Seen) -> Weight:
+        return torch.where(seen.values["mode"] > 0, self.a1, self.a2).unsqueeze(-1)

@@ -53,6 +53,9 @@ class OPERA(Method):
     besides: ClassVar[str] = "each over 5 beams, the second over 5 candidates a beam; more after a return"
     modes: ClassVar[frozenset[Mode]] = frozenset({Mode.GREEDY, Mode.BEAM, Mode.BATCH, Mode.SEQUENCES})
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(PRESETS)
+    no_state: ClassVar[str] = (
+        "is a search that weighs beams by their attention and takes tokens back, and decodes from no one state"
+    )
 
     alpha: float = 1.0
     sigma: float = 50.0

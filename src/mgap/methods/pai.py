@@ -32,6 +32,7 @@ from mgap.methods.attention import check_kernel, last_scores, refuse_odd_scores,
 from mgap.methods.base import Handles, Observation, Removable, Seam, Tap, check_share, check_strength
 from mgap.methods.branch import BranchMethod, distance, plausible
 from mgap.methods.pairing import Inputs, Pairing
+from mgap.methods.seen import Seen, Weight
 
 IMPLEMENTATION = "mgap_pai"  # as the text decoder's configuration names it while the method is on
 _ARGUMENT = "mgap_boost"  # carries the edit from the decoder's door to its attention
@@ -156,6 +157,7 @@ class PAI(BranchMethod):
     name: ClassVar[str] = "pai"
     summary: ClassVar[str] = "attend more to the picture, and contrast with a text-only branch"
     seam: ClassVar[Seam] = Seam.ATTENTION
+    moved_by: ClassVar[str] = "gamma - 1"  # at 0 the state is that of the changed attention, not the plain one
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(PRESETS)
 
     alpha: float | None = None
@@ -194,6 +196,15 @@ class PAI(BranchMethod):
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         return guide(main, branch, self.strengths[1], self.beta), {"distance": distance(main, branch)}
+
+    def require_state(self) -> None:
+        if self.strengths[1] == 1:
+            raise SettingError(
+                "pai at gamma=1 runs no branch, and its state does not move: give another gamma; strength 0 is gamma=1 there"
+            )
+
+    def own_strength(self, seen: Seen) -> Weight:  # noqa: ARG002
+        return self.strengths[1] - 1
 
     def _blocks(self, count: int) -> range:
         end = count if self.end is None else self.end

@@ -125,7 +125,9 @@ class Pairing:
         branches = [branch.to(main.device) for branch in branches]
         combined, values = self.method.weigh(main, branches, cache.steps, cache.kept)
         if ALONE in cache.kept:
-            combined = torch.where(cache.kept[ALONE].to(main.device).unsqueeze(-1), main, combined)
+            alone = cache.kept[ALONE].to(main.device)
+            combined = torch.where(alone.unsqueeze(-1), main, combined)
+            values = {**values, ALONE: alone.to(main.dtype)}
         if self.tap.listener is not None:
             traced = {name: value.unsqueeze(1) for name, value in values.items()}
             self.tap.listener(Observation(traced, main.unsqueeze(1), combined.unsqueeze(1)))

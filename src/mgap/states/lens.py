@@ -23,9 +23,13 @@ from mgap.errors import ModelError, SettingError
 
 def read_out(states: Tensor, head: Head, norm: nn.Module | None) -> Tensor:
     """Logits [..., vocab] in `head.wide` of states [..., d], as the model would make them of its last ones."""
+    return head.post(head.product(put_to(head, states, norm)).to(head.wide))
+
+
+def put_to(head: Head, states: Tensor, norm: nn.Module | None) -> Tensor:
+    """States [..., d] as the head reads them: in its type, and past the final norm where there is one to pass."""
     states = states.to(head.device, head.dtype)
-    normed = states if norm is None else norm.forward(states)
-    return head.post(head.product(normed).to(head.wide))
+    return states if norm is None else norm.forward(states)
 
 
 def check_layers(layers: Sequence[int], count: int) -> tuple[int, ...]:
