@@ -257,7 +257,7 @@ def hooks_of(model):
 
 
 def test_pai_without_a_branch_is_refused(exact):
-    with pytest.raises(SettingError, match="^pai at gamma=1"), first_states(exact, mgap.PAI(gamma=1.0)):
+    with pytest.raises(SettingError, match=r"^pai at gamma=1 "), first_states(exact, mgap.PAI(gamma=1.0)):
         pass
 
 

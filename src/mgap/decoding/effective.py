@@ -23,7 +23,7 @@ from mgap.methods.base import Method
 from mgap.methods.lanes import lanes_of
 from mgap.methods.layers import LayersMethod
 from mgap.methods.seen import Seen
-from mgap.states.lens import put_to
+from mgap.states.lens import Lens, put_to
 from mgap.types import Decoding, Mode
 
 _ONE = Decoding(max_new_tokens=1)
@@ -130,7 +130,10 @@ class Door:
 
     def __init__(self, backbone: Backbone, head: Head, method: Method | None) -> None:
         self.lanes, self.head, self.steps = lanes_of(backbone.model), head, list[Reading]()
-        self.lens, self.norm = method.lens(backbone, head) if isinstance(method, LayersMethod) else (None, None)
+        self.lens: Lens | None = None
+        self.norm: nn.Module | None = None
+        if isinstance(method, LayersMethod):
+            self.lens, self.norm = method.lens(backbone, head)
         self.handles = [head.module.register_forward_pre_hook(self.enter), *(self.lens.hook() if self.lens else [])]
 
     def leave(self) -> None:

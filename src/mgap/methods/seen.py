@@ -37,7 +37,9 @@ class Seen:
 def mix_states(name: str, head: Head, weights: Sequence[Weight], states: Sequence[Tensor]) -> Tensor:
     """sum_i w_i h_i [B, d]; refuses a head that would not make the method's scores of it."""
     if len(weights) != len(states):
-        raise ModelError(f"{name} weighs {len(weights)} predictions, and the head read {len(states)}: they cannot be told apart")
+        raise ModelError(
+            f"{name} weighs {len(weights)} predictions, and the head read {len(states)}: they cannot be told apart"
+        )
     if head.cap is not None or not head.linear:
         what = "is not linear" if head.cap is None else f"is capped at {head.cap:g}"
         raise UnsupportedHead(f"the model's head {what}, so {name} decodes from no one state of its input: leave {name} out")
