@@ -13,6 +13,7 @@ from pathlib import Path
 import mgap
 from mgap.pocket.benchmark import DEVELOPMENT, TEST, calibration_prompts, pope
 from mgap.pocket.scenes import make_scene, render
+from mgap.pocket.steering import fit_steering
 from mgap.registry import METHODS
 from mgap.reports.records import Arm
 from mgap.run.departure import STRENGTHS, DepartureWorker, prepare
@@ -41,6 +42,8 @@ def measure(model, arms, folder, *, scenes, strengths=STRENGTHS, null_image="bla
 
     def build(arm):
         given = {"prior": prior} if arm.method == "mgap" else {}
+        if arm.method == "asd":
+            given = {"steering": fit_steering(model)}  # from captions of development scenes
         return None if arm.method == "vanilla" else METHODS.get(arm.method).of(**given, **arm.settings)
 
     worker, asked, found = DepartureWorker(model, picture, manifold, build, strengths=strengths), ask(TEST, scenes), {}
