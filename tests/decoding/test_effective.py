@@ -261,15 +261,28 @@ def test_pai_without_a_branch_is_refused(exact):
         pass
 
 
-def test_a_call_that_fails_leaves_nothing_to_the_next(exact, picture):
-    inputs = exact.backbone.encode([picture], QUESTIONS[:1])
-    with first_states(exact, mgap.DeCo(layers=[1, 2])) as read:
-        first = read(inputs)
-        handle = exact.backbone.model.register_forward_hook(lambda *_: 1 / 0)
+@pytest.mark.parametrize("place", ["head_module", "model"])
+@pytest.mark.parametrize("name", ["deco", "code"])
+def test_a_call_that_fails_leaves_nothing_to_the_next(exact, picture, prior, name, place):
+    one, other = (exact.backbone.encode([shown], QUESTIONS[:1]) for shown in (picture, picture.rotate(90)))
+    with first_states(exact, build(name, prior)) as read:
+        first = read(one)
+        handle = getattr(exact.backbone, place).register_forward_hook(lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            read(inputs)
+            read(other)
         handle.remove()
-        torch.testing.assert_close(read(inputs).at(), first.at())
+        torch.testing.assert_close(read(one).at(), first.at())
+
+
+def test_what_is_described_between_two_generations_belongs_to_neither(exact, picture, prior):
+    one, other = (exact.backbone.encode([shown], QUESTIONS[:1]) for shown in (picture, picture.rotate(90)))
+    with watch(exact, build("code", prior)) as taken:
+        expected = [scores for inputs in (one, other) for scores in logits_of(exact, inputs, tokens=2)]
+        steps = taken()
+    assert len(steps) == len(expected) == 4
+    for step, scores in zip(steps, expected, strict=True):
+        assert len(step.branches) == 1
+        assert_makes(step.head, step.at(), scores)
 
 
 def test_plain_decoding_has_strength_0_only_and_says_what_the_model_says(exact, pictures):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,8 @@ from mgap.backbones.head import Head
 from mgap.backbones.sharing import shared_pictures
 from mgap.decoding.attach import attach, attached, refuse_modes
 from mgap.decoding.generate import generate
-from mgap.errors import ModelError, SettingError
+from mgap.decoding.trace import Recorder
+from mgap.errors import SettingError
 from mgap.methods.base import Method
 from mgap.methods.lanes import lanes_of
 from mgap.methods.layers import LayersMethod
@@ -70,10 +72,9 @@ def first_states(model: Backbone | HasBackbone, method: Method | None) -> Iterat
     with watch(backbone, method) as taken:
 
         def read(inputs: dict[str, Tensor]) -> FirstStates:
-            taken()  # of a call that failed
             with shared_pictures(backbone):
                 generate(backbone, inputs, _ONE)
-            return taken()[0]
+            return taken()[-1]
 
         yield read
 
@@ -94,23 +95,12 @@ def watch(model: Backbone | HasBackbone, method: Method | None) -> Iterator[Call
         refuse_modes(method, frozenset({Mode.GREEDY, Mode.BATCH}))
     head = backbone.probe_head()
     with ExitStack() as stack:
-        recorder = None
+        recorder = Recorder(top=1)  # of plain decoding nothing is traced
         if method is not None:
-            attachment = stack.enter_context(attach(backbone, method))
-            recorder = stack.enter_context(attachment.record(top=1))
-        door = Door(backbone, head, method)
+            recorder = stack.enter_context(stack.enter_context(attach(backbone, method)).record(top=1))
+        door = Door(backbone, head, method, recorder)  # after the method: its hooks come first
         stack.callback(door.leave)
-
-        def taken() -> list[FirstStates]:
-            steps, values = door.steps, [step.values for step in recorder.steps] if recorder is not None else []
-            door.steps = []
-            if recorder is not None:
-                recorder.steps.clear()
-            if values and len(values) != len(steps):
-                raise ModelError(f"the head read {len(steps)} tokens and the method {len(values)}: they cannot be told apart")
-            return [states_of(method, head, *step) for step in zip(steps, values or [{}] * len(steps), strict=True)]
-
-        yield taken
+        yield door.hand_out
 
 
 @dataclass(frozen=True)
@@ -128,28 +118,46 @@ class Door:
     What a method asks the model before the first token, such as a description, belongs to none.
     """
 
-    def __init__(self, backbone: Backbone, head: Head, method: Method | None) -> None:
-        self.lanes, self.head, self.steps = lanes_of(backbone.model), head, list[Reading]()
+    def __init__(self, backbone: Backbone, head: Head, method: Method | None, recorder: Recorder) -> None:
+        self.lanes, self.head, self.method, self.recorder = lanes_of(backbone.model), head, method, recorder
         self.lens: Lens | None = None
         self.norm: nn.Module | None = None
         if isinstance(method, LayersMethod):
             self.lens, self.norm = method.lens(backbone, head)
-        self.handles = [head.module.register_forward_pre_hook(self.enter), *(self.lens.hook() if self.lens else [])]
+        self.reading: Reading | None = None  # of the forward that is running
+        self.steps: list[FirstStates] = []
+        self.handles = [
+            head.module.register_forward_pre_hook(self.enter),
+            backbone.model.register_forward_hook(self.close),
+            *(self.lens.hook() if self.lens else []),
+        ]
 
     def leave(self) -> None:
         for handle in self.handles:
             handle.remove()
 
+    def hand_out(self) -> list[FirstStates]:
+        steps, self.steps = self.steps, []
+        return steps
+
     def enter(self, _head: nn.Module, args: tuple[Tensor, ...]) -> None:
         if self.lanes.is_paused:
             return
         rows = args[0][:, -1].detach()
-        if self.lanes.main == 0:
-            if self.steps:
-                self.steps[-1].others.append(rows)
+        if self.lanes.main != 0:
+            main, *others = rows.split(self.lanes.main or len(rows))
+            self.reading = Reading(main, others, self._early(args[0]))
+        elif self.reading is not None:
+            self.reading.others.append(rows)
+
+    def close(self, *_: Any) -> None:
+        """After a forward of the caller's, and what the method did behind it."""
+        if self.reading is None or self.lanes.main == 0 or self.lanes.is_paused:
             return
-        main, *others = rows.split(self.lanes.main or len(rows))
-        self.steps.append(Reading(main, others, self._early(args[0])))
+        values = self.recorder.steps[-1].values if self.recorder.steps else {}
+        self.steps.append(states_of(self.method, self.head, self.reading, values))
+        self.reading = None
+        self.recorder.steps.clear()
 
     def _early(self, h: Tensor) -> dict[int, Tensor]:
         if self.lens is None:
