@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgap.errors import NonFiniteStates, SettingError
-from mgap.states import departure
+from mgap.states import neighbours
 from mgap.states.bank import Bank
 from mgap.states.departure import METRICS, Manifold, member_distances, neighbour_distances, threshold
 from tests.reference.departure import mean_of_nearest
@@ -22,7 +22,8 @@ def drawn(n, d, seed=0):
 
 @pytest.fixture
 def few_at_once(monkeypatch):
-    monkeypatch.setattr(departure, "_AT_ONCE", 100)
+    for name, few in {"_BLOCK": 35, "_QUERIES": 20, "_PRODUCTS": 14, "_GATHERED": 100, "_COLUMNS": 2, "_MARGIN": 2}.items():
+        monkeypatch.setattr(neighbours, name, few)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -110,7 +111,11 @@ def test_a_manifold_is_a_bank_with_what_is_asked_of_it():
         "delta": 0.1,
         "bank": 50,
         "metric": "cosine",
+        "members": 50,
+        "interval": list(manifold.interval),
+        "search": "exact",
     }
+    assert manifold.error is None
     assert torch.equal(manifold.distances(states), neighbour_distances(states.float(), bank.states, 4, "cosine"))
 
 

@@ -2,80 +2,93 @@
 
     d_k(h; S) = 1/k sum over the k nearest s in S of |h - s|,   departure: d_k > tau,   tau = (1 - delta) quantile of d_k over S
 
-A member of the bank is never its own neighbour; an equal state elsewhere in it is. Distances are exact, from differences and
-not from products; a bounded number of them is held at a time. They are computed where the bank lies: on the GPU if it is there.
-The paper prints neither k nor delta; 150 of 3000 plain states beyond tau in its table mean delta 0.05.
+A member of the bank is never its own neighbour; an equal state elsewhere in it is. Distances are exact (states/neighbours.py)
+and computed where the bank lies, on the GPU if it is there; through large banks on a CPU, an index can search instead
+(states/index.py), and how far it is off is measured and kept. tau is over all members of a bank of up to 10,000 states, over
+10,000 drawn from it (seed 0), each against the whole bank, where there are more. The paper prints neither k nor delta; 150 of
+3000 plain states beyond tau in its table mean delta 0.05.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import math
+import warnings
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from mgap.errors import NonFiniteStates, SettingError
+from mgap.errors import SettingError
 from mgap.states.bank import Bank
+from mgap.states.index import Approximate, SearchError, Told, drawn
+from mgap.states.neighbours import METRICS, Exact, Parts, Progress
 
-METRICS = ("euclidean", "cosine")
-_AT_ONCE = 1 << 24  # distances: 64 MiB in float32
+__all__ = ["METRICS", "SEARCHES", "Manifold", "member_distances", "neighbour_distances", "threshold"]
+
+SEARCHES = ("auto", "exact", "approximate")
+MEMBERS = 10_000  # that tau is taken over, at most
+_LARGE = 1 << 29  # numbers in a bank: an index is quicker beyond, on a CPU
+_SEED = 0
 
 
-def neighbour_distances(states: Tensor, bank: Tensor, k: int = 10, metric: str = "euclidean") -> Tensor:
-    """d_k [n] of states [n, d] that are not members of the bank [m, d]."""
-    return _nearest(states.to(bank), bank, k, metric, are_members=False)
+def neighbour_distances(states: Tensor, bank: Parts, k: int = 10, metric: str = "euclidean") -> Tensor:
+    """d_k [n] of states [n, d] that are not members of the bank [m, d], which may come in parts."""
+    search = Exact.of(bank, metric)
+    return search.nearest(states, k)[0].mean(-1).to(search.wide)
 
 
-def member_distances(bank: Tensor, k: int = 10, metric: str = "euclidean") -> Tensor:
+def member_distances(bank: Parts, k: int = 10, metric: str = "euclidean") -> Tensor:
     """d_k [m] of every member of the bank [m, d] among the others."""
-    return _nearest(bank, bank, k, metric, are_members=True)
+    search = Exact.of(bank, metric)
+    return search.among(torch.arange(len(search)), k)[0].mean(-1).to(search.wide)
 
 
-def threshold(bank: Tensor, k: int = 10, delta: float = 0.05, metric: str = "euclidean") -> float:
+def threshold(bank: Parts, k: int = 10, delta: float = 0.05, metric: str = "euclidean") -> float:
     """tau: a share delta of the bank's own members is farther from the others."""
+    return _tau(Exact.of(bank, metric), k, delta).value
+
+
+def _tau(search: Exact | Approximate, k: int, delta: float, progress: Progress | None = None) -> Tau:
     if not 0 < delta < 1:
         raise SettingError(f"delta={delta} must be between 0 and 1: the share of plain states that count as departed")
-    return float(torch.quantile(member_distances(bank, k, metric), 1 - delta))
+    members = drawn(len(search), MEMBERS, _SEED)
+    apart = search.among(members, k, progress=progress)[0].mean(-1).to(search.wide)
+    return Tau(float(torch.quantile(apart, 1 - delta)), *interval(apart, 1 - delta), len(members))
 
 
-def _nearest(states: Tensor, bank: Tensor, k: int, metric: str, *, are_members: bool) -> Tensor:
-    others = len(bank) - are_members
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= others:
-        raise SettingError(f"k={k!r} must be a whole number from 1 to {others}, the other states in the bank: collect more")
-    if metric not in METRICS:
-        raise SettingError(f"metric={metric!r}: choose from {', '.join(METRICS)}")
-    if not states.isfinite().all():
-        raise NonFiniteStates("some states are NaN or infinite: load the model with dtype float32")
-    is_cosine = metric == "cosine"
-    rows, members = (_directions(states), _directions(bank)) if is_cosine else (states, bank)
-    size, found = max(1, _AT_ONCE // len(bank)), []
-    for start in range(0, len(rows), size):
-        part = rows[start : start + size]
-        apart = torch.cdist(part, members, compute_mode="donot_use_mm_for_euclid_dist")  # [part, m]
-        if are_members:
-            apart[:, start : start + size].fill_diagonal_(torch.inf)
-        nearest = apart.topk(k, largest=False).values  # [part, k]
-        found.append((nearest.square() / 2 if is_cosine else nearest).mean(-1))  # |a - b|^2 / 2 = 1 - cos of unit vectors
-    return torch.cat(found) if found else states.new_empty(0)
+class Tau(NamedTuple):
+    value: float
+    low: float
+    high: float | None
+    members: int
 
 
-def _directions(states: Tensor) -> Tensor:
-    if (states == 0).all(-1).any():
-        raise SettingError("a state of zeros has no direction: use metric=euclidean")
-    return F.normalize(states, dim=-1, eps=0.0)
+def interval(values: Tensor, share: float) -> tuple[float, float | None]:
+    """Between which of n values the quantile of what they were drawn from lies, with 95%; None: above them all.
+
+    So many values lie below that quantile as a binomial count of n draws says; the ranks cut 2.5% off it on either side.
+    """
+    n, ordered = len(values), values.sort().values
+    below = torch.arange(n + 1, dtype=torch.float64)
+    log_ways = math.lgamma(n + 1) - torch.lgamma(below + 1) - torch.lgamma(n - below + 1)
+    up_to = (log_ways + below * math.log(share) + (n - below) * math.log1p(-share)).exp().cumsum(0)
+    low, high = int((up_to <= 0.025).sum()), int((up_to < 0.975).sum()) + 1  # ranks, from 1
+    return float(ordered[low - 1]) if low else 0.0, float(ordered[high - 1]) if high <= n else None
 
 
 @dataclass(frozen=True)
 class Manifold:
     """A bank with what is asked of it: how many neighbours, which distance, and from where on a state has departed."""
 
-    states: Tensor  # [n, d], where distances are to be computed
+    search: Exact | Approximate  # through the bank
     tau: float
     k: int
     delta: float
     metric: str
+    members: int  # that tau is taken over
+    interval: tuple[float, float | None]  # of tau, with 95%: for states like the bank's, taken as drawn one by one
 
     @classmethod
     def of(
@@ -86,15 +99,54 @@ class Manifold:
         delta: float = 0.05,
         metric: str = "euclidean",
         device: torch.device | str | None = None,
+        search: str = "auto",
+        progress: Told | None = None,
     ) -> Manifold:
-        """`device` is where to compute; None: where the bank is."""
-        states = bank.states.to(bank.states.device if device is None else device)
-        return cls(states, threshold(states, k, delta, metric), k, delta, metric)
+        """`device` is where to compute; None: where the bank is. `progress` is told what is being done, how far, of how much.
+
+        `search` is exact, approximate (an index; needs FAISS), or auto: exact, but for banks of more than 2^29 numbers on a
+        CPU where FAISS is installed.
+        """
+        if search not in SEARCHES:
+            raise SettingError(f"search={search!r}: choose from {', '.join(SEARCHES)}")
+        parts = (bank.states,)
+        through: Exact | Approximate = Exact.of(parts, metric, device)
+        if search == "approximate" or (search == "auto" and _suits_an_index(through)):
+            through = Approximate.of(through, k, progress)
+        stage = None if progress is None else lambda done, total: progress("members measured for tau", done, total)
+        tau = _tau(through, k, delta, stage)
+        return cls(through, tau.value, k, delta, metric, tau.members, (tau.low, tau.high))
+
+    @property
+    def states(self) -> Tensor:
+        """The bank [n, d] as one matrix: all of it in memory."""
+        exact = self.search.exact if isinstance(self.search, Approximate) else self.search
+        return exact.parts[0] if len(exact.parts) == 1 else torch.cat(exact.parts)
+
+    @property
+    def error(self) -> SearchError | None:
+        """Of distances that an index found; None: they are exact."""
+        return self.search.error if isinstance(self.search, Approximate) else None
 
     def distances(self, states: Tensor) -> Tensor:
         """d_k [n] of states [n, d] from elsewhere."""
-        return neighbour_distances(states, self.states, self.k, self.metric)
+        return self.search.nearest(states, self.k)[0].mean(-1).to(self.search.wide)
 
     def to_json(self) -> dict[str, Any]:
         """For a run's plan."""
-        return {"tau": self.tau, "k": self.k, "delta": self.delta, "bank": len(self.states), "metric": self.metric}
+        told = {"tau": self.tau, "k": self.k, "delta": self.delta, "bank": len(self.search), "metric": self.metric}
+        told |= {"members": self.members, "interval": list(self.interval)}
+        if self.error is None:
+            return {**told, "search": "exact"}
+        return {**told, "search": "approximate", "error": asdict(self.error)}
+
+
+def _suits_an_index(search: Exact) -> bool:
+    """Whether an index is worth building; says so where it cannot be."""
+    if search.device.type != "cpu" or len(search) * search.width <= _LARGE:
+        return False
+    if find_spec("faiss") is None:
+        size = f"{len(search)} states of width {search.width}"
+        warnings.warn(f'{size} are searched exactly: pip install "mgap[neighbours]" for an index is quicker', stacklevel=3)
+        return False
+    return True

@@ -1,0 +1,93 @@
+"""How long tau and d_k take in a large bank, in how much memory, and how far an index is off; every figure from one run.
+
+    python bench/neighbours.py --states 100000 --width 4096 --queries 3000
+
+The bank is drawn: a part of low rank with falling variances, a little noise in all directions, and a mean far from the origin.
+Queries are drawn alike, half of them moved away from the mean. Exact first, then through an index (FAISS). Peak memory is the
+process's own (ru_maxrss), the bank included; it can only grow from line to line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import torch
+from torch import Tensor
+
+from mgap.states import departure
+from mgap.states.bank import Bank
+from mgap.states.departure import Manifold
+
+
+def draw(count: int, mix: Tensor, noise: float, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """States [count, d], a few thousand at a time."""
+    states = torch.empty(count, mix.shape[1], dtype=dtype)
+    for some in states.split(4096):
+        low = torch.randn(len(some), len(mix), generator=generator) @ mix
+        some.copy_(low + noise * torch.randn(some.shape, generator=generator) + 1)
+    return states
+
+
+def peak_gib() -> float:
+    """Of this process so far; Linux counts in KiB, macOS in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (30 if sys.platform == "darwin" else 20))
+
+
+def show(stage: str, done: int, total: int) -> None:
+    print(f"\r{stage}: {done} of {total}   ", end="" if done < total else "\n", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--states", type=int, default=100_000)
+    parser.add_argument("--width", type=int, default=4096)
+    parser.add_argument("--queries", type=int, default=3000)
+    parser.add_argument("--rank", type=int, default=64)
+    parser.add_argument("--noise", type=float, default=0.1)
+    parser.add_argument("--k", type=int, default=10)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--searches", nargs="+", default=["exact", "approximate"], choices=departure.SEARCHES)
+    given = parser.parse_args(arguments)
+    generator = torch.Generator().manual_seed(0)
+    mix = torch.randn(given.rank, given.width, generator=generator) * torch.arange(1, given.rank + 1).unsqueeze(1) ** -0.5
+    bank = Bank(draw(given.states, mix, given.noise, generator, getattr(torch, given.dtype)))
+    queries = draw(given.queries, mix, given.noise, generator, torch.float32)
+    queries[::2] = 1 + 1.5 * (queries[::2] - 1)
+    where = torch.cuda.get_device_name() if given.device.startswith("cuda") else f"{torch.get_num_threads()} threads"
+    print(
+        f"{given.states} states of width {given.width} in {given.dtype}, {given.queries} queries, k = {given.k}; {where}, ",
+        end="",
+    )
+    print(f"torch {torch.__version__}, Python {platform.python_version()}; peak with the bank drawn {peak_gib():.2f} GiB\n")
+    print(
+        "| search | tau (95%) | tau, s | d_k, s | peak, GiB | largest relative error of d_k | departed |\n" + "|---|" * 7,
+        flush=True,
+    )
+    right = None
+    for search in given.searches:
+        began = time.perf_counter()
+        manifold = Manifold.of(bank, k=given.k, device=given.device, search=search, progress=show)
+        middle = time.perf_counter()
+        apart = manifold.distances(queries).double().cpu()
+        ended = time.perf_counter()
+        right = apart if right is None and manifold.error is None else right
+        off = "-" if right is None else f"{float(((apart - right) / right).abs().max()):.2g}"
+        low, high = manifold.interval
+        print(
+            f"| {search} | {manifold.tau:.6g} ({low:.6g} to {'-' if high is None else f'{high:.6g}'}) "
+            f"| {middle - began:.1f} | {ended - middle:.1f} | {peak_gib():.2f} | {off} | {int((apart > manifold.tau).sum())} |"
+        )
+        if manifold.error is not None:
+            print("index, on members: " + ", ".join(f"{name} {value:.4g}" for name, value in asdict(manifold.error).items()))
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
