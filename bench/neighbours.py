@@ -66,10 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         end="",
     )
     print(f"torch {torch.__version__}, Python {platform.python_version()}; peak with the bank drawn {peak_gib():.2f} GiB\n")
-    print(
-        "| search | tau (95%) | tau, s | d_k, s | peak, GiB | largest relative error of d_k | departed |\n" + "|---|" * 7,
-        flush=True,
-    )
+    print("| search | tau (95%) | tau, s | d_k, s | peak, GiB | largest relative error of d_k | departed |")
+    print("|---" * 7 + "|", flush=True)
     right = None
     for search in given.searches:
         began = time.perf_counter()
