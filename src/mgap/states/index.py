@@ -127,13 +127,12 @@ class Approximate:
             _, rows = self.index.search(self._codes(states), min(len(self), max(5 * k, 50) + (own is not None)))
             near, which[some] = self.exact.closest(states, torch.from_numpy(rows), k, own)
             apart[some] = self.exact.measured(near)
+            short = near[:, -1].isinf().nonzero().squeeze(1)  # the cells looked through held fewer than k
+            if len(short):
+                again = self.exact.nearest(states[short], k) if own is None else self.exact.among(own[short], k)
+                apart[start + short], which[start + short] = again
             if progress is not None:
                 progress(some.stop, count)
-        short = (~apart.isfinite().all(-1)).nonzero().squeeze(1)  # the cells looked through held fewer than k
-        if len(short):
-            states, own = read(slice(None))
-            again = self.exact.nearest(states[short], k) if own is None else self.exact.among(own[short], k)
-            apart[short], which[short] = again
         return apart, which
 
     def _codes(self, states: Tensor) -> Any:

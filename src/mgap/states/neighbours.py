@@ -183,7 +183,8 @@ class Exact:
         s = t + h + 4 * u * (h + t)  # a state farther from the centre is farther than t from h
         least = (last + h.square() - error_bound(h, s, self.width, dtype)).clamp_min(0).sqrt() - 2 * u * (h + s)
         fits = s.square() * 8 < torch.finfo(dtype).max  # and nothing overflowed
-        return (t == 0) | ((least >= t * (1 - _ROUNDING)) & fits)
+        proved: Tensor = (t == 0) | ((least >= t * (1 - _ROUNDING)) & fits)
+        return proved
 
     def _by_differences(self, states: Tensor, k: int, own: Tensor | None) -> tuple[Tensor, Tensor]:
         seen = self.directed(states)
@@ -282,7 +283,7 @@ def _leave_out(apart: Tensor, column: Tensor) -> None:
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Float32 products with float32's digits, whatever the process allows elsewhere."""
-    settings = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    settings = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]  # it is a property
     before = [setting.fp32_precision for setting in settings]
     try:
         for setting in settings:
