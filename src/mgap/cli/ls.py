@@ -52,7 +52,8 @@ def _presets() -> list[str]:
     lines = []
     for name in METHODS.names():
         for preset, values in METHODS.get(name).presets.items():
-            lines.append(f"{name} {preset:<16} {', '.join(f'{k}={v}' for k, v in values.items())}")
+            listed = ", ".join(f"{k}={v}" for k, v in values.items()) or "what `mgap tune` chose for the prior"
+            lines.append(f"{name} {preset:<16} {listed}")
     return lines
 
 

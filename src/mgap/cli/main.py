@@ -8,6 +8,7 @@ import warnings
 import typer
 
 from mgap.cli import ask, demo, diagnose, doctor, fetch, fit, ls, report, run, verify
+from mgap.cli import ask, demo, doctor, fetch, fit, ls, report, run, tune, verify
 from mgap.cli.build import build
 from mgap.cli.options import SeveralAtOnce
 from mgap.cli.score import score
@@ -20,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (ask, demo, doctor, fetch, fit, ls, report, run, verify):
+for verb in (ask, demo, doctor, fetch, fit, ls, report, run, tune, verify):
     name = verb.__name__.rpartition(".")[2]
     app.command(name)(getattr(verb, name))
 app.command("diagnose", cls=SeveralAtOnce)(diagnose.diagnose)

@@ -17,18 +17,30 @@ OPTIONAL = ("id", "group")
 _NEEDED = f"a record has {', '.join(COLUMNS)}, and may have {' and '.join(OPTIONAL)}"
 
 
-def read_own(path: FilePath, images: FilePath | None = None, *, prompt: str = "question", missing: str = "refuse") -> Benchmark:
+def read_own(
+    path: FilePath,
+    images: FilePath | None = None,
+    *,
+    prompt: str = "question",
+    missing: str = "refuse",
+    has_labels: bool = True,
+) -> Benchmark:
     """Questions are scored by their group, all together without one; pictures lie in `images`, or beside the file.
 
-    Without ids a question is known by its number in the file.
+    Without ids a question is known by its number in the file. With `has_labels=False` labels need not be there and are not
+    read: every truth is None.
     """
     after = suffix(prompt)
     rows = read_rows(path)
+    columns = COLUMNS if has_labels else COLUMNS[:2]
     for row in rows:
-        if absent := [name for name in COLUMNS if name not in row.data]:
+        if absent := [name for name in columns if name not in row.data]:
             found = ", ".join(map(repr, row.data)) or "nothing"
             raise BenchmarkError(f"{path} {row.where}: no {absent[0]!r} among {found}; {_NEEDED}")
-    labels, notes = read_labels(path, rows)
+    labels: list[str] | list[None] = [None] * len(rows)
+    notes: list[str] = []
+    if has_labels:
+        labels, notes = read_labels(path, rows)
     has_ids = any("id" in row.data for row in rows)
     ids = [identifier(path, row, "id", _NEEDED) if has_ids else str(number) for number, row in enumerate(rows, start=1)]
     refuse_repeats(path, rows, ids, "ids")
@@ -43,7 +55,7 @@ def read_own(path: FilePath, images: FilePath | None = None, *, prompt: str = "q
         )
         for name, row, label in zip(ids, rows, labels, strict=True)
     ]
-    if unused := sorted({name for row in rows for name in row.data} - {*COLUMNS, *OPTIONAL}):
+    if unused := sorted({name for row in rows for name in row.data} - {*columns, *OPTIONAL}):
         notes.append(f"{path}: not used: {', '.join(unused)}")
     folder = PictureFolder(Path(path).parent if images is None else images)
     kept, left_out = keep_pictured(samples, folder, missing)

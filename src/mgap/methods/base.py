@@ -103,7 +103,11 @@ class Method(ABC):
     def fill_from_preset(self) -> None:
         """Settings that were not given (None) take the values of the preset that `preset` names; for __post_init__."""
         chosen = check_choice("preset", self.preset, self.presets)  # type: ignore[attr-defined]  # a field of methods with presets
-        for name, value in self.presets[chosen].items():
+        self.fill_in(self.presets[chosen])
+
+    def fill_in(self, values: Mapping[str, Any]) -> None:
+        """Give settings that are None these values; for __post_init__."""
+        for name, value in values.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
 

@@ -109,12 +109,7 @@ class Correction:
         h = args[0].to(self.basis)  # [B, T, d], to the head's device and float32
         logits = output.to(self.basis.dtype)  # [B, T, vocab]
         coeff, norm, gate = self.read(h, logits)
-        if s.alpha == 0:
-            corrected = output  # to the bit
-        elif self.table is not None:
-            corrected = cut_logits(logits, self.table, self.head.bias, coeff, gate, norm, s).to(output.dtype)
-        else:
-            corrected = self.head.product(cut_state(h, self.basis, coeff, gate, norm, s))
+        corrected = self.correct(h, output, logits, coeff, norm, gate, s)
         if listener is not None:
             post = self.head.post
             listener(Observation(gate._asdict(), post(logits), post(corrected.to(logits.dtype))))
@@ -124,6 +119,16 @@ class Correction:
         """c [..., K], |h| [...] and the gate of a state [..., d] and the head's output for it [..., vocab]."""
         coeff, norm = h @ self.basis, torch.linalg.vector_norm(h, dim=-1)
         return coeff, norm, gate_of(norm, coeff, entropy_of(self.head.post(logits), self.settings.epsilon), self.settings)
+
+    def correct(
+        self, h: Tensor, output: Tensor, logits: Tensor, coeff: Tensor, norm: Tensor, gate: Gate, s: Settings
+    ) -> Tensor:
+        """What takes the place of the head's output [..., vocab], in its dtype; `logits` is the same in float32."""
+        if s.alpha == 0:
+            return output  # to the bit
+        if self.table is None:
+            return self.head.product(cut_state(h, self.basis, coeff, gate, norm, s))
+        return cut_logits(logits, self.table, self.head.bias, coeff, gate, norm, s).to(output.dtype)
 
     def cut(self, h: Tensor) -> Tensor:
         """h_cut [..., d] itself; decoding needs its logits only."""
@@ -139,11 +144,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     "table-hard": {"alpha": 1.0, "lam": 0.5},
     "reference-code": {"alpha": 0.75, "lam": 0.6, "rank": 3, "threshold": 0.25, "epsilon": 1e-6, "restore": True},
 }
+TUNED = "tuned"  # the preset that the prior brings along
+TUNABLE = ("alpha", "lam", "rank", "gate", "protect")
 
 
 @dataclass(frozen=True)
 class MGAP(Method):
-    """Manifold-guided adaptive projection. What is not given comes from the preset.
+    """Manifold-guided adaptive projection. What is not given comes from the preset; "tuned" is what `mgap tune` chose.
 
     `gate=False` and `protect=False` are the paper's ablations. `rank` uses the first directions of the prior only.
     """
@@ -154,14 +161,14 @@ class MGAP(Method):
     forwards: ClassVar[float] = 1.0
     modes: ClassVar[frozenset[Mode]] = ALL_MODES
     shares_prefill: ClassVar[bool] = True
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {**PRESETS, TUNED: {}}
     moved_by: ClassVar[str] = "alpha"
 
     prior: Subspace
     alpha: float | None = None
     lam: float | None = None
-    gate: bool = True
-    protect: bool = True
+    gate: bool | None = None  # on, where the preset does not say otherwise
+    protect: bool | None = None  # the same
     preset: str = "paper"
     rank: int | None = None
     threshold: float | None = None
@@ -172,6 +179,7 @@ class MGAP(Method):
         if not isinstance(self.prior, Subspace):
             raise SettingError(f"prior must be a Subspace, not {type(self.prior).__name__}: use mgap.Subspace.load(...)")
         self.fill_from_preset()
+        self.fill_in({"gate": True, "protect": True})
         for name in ("gate", "protect"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingError(f"{name}={getattr(self, name)!r} must be true or false")
@@ -183,6 +191,11 @@ class MGAP(Method):
         if settings.alpha > 1:
             warnings.warn(f"alpha={settings.alpha} > 1 can flip the sign of the prior's part", stacklevel=3)
         self.subspace  # noqa: B018  refuses a rank that the prior does not have
+
+    def fill_from_preset(self) -> None:
+        super().fill_from_preset()
+        if self.preset == TUNED:
+            self.fill_in(tuned_settings(self.prior))
 
     @property
     def settings(self) -> Settings:
@@ -210,3 +223,12 @@ class MGAP(Method):
             return correction.read(h, head.product(h).to(h.dtype))[2].beta
     def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
         return Correction(self.subspace.basis, head, replace(self.settings, alpha=float(strength)), Tap()).cut(seen.h)
+
+def tuned_settings(prior: Subspace) -> dict[str, Any]:
+    """What a tuning left in the prior; refuses a prior without one, and one that says more than MGAP reads."""
+    if prior.tuning is None:
+        raise SettingError(f"preset={TUNED!r}: this prior has no tuning; make one with `mgap tune`, or name another preset")
+    tuned: dict[str, Any] = prior.tuning["settings"]
+    if set(tuned) != set(TUNABLE):
+        raise SettingError(f"the prior's tuning sets {', '.join(tuned)}, not {', '.join(TUNABLE)}: tune it again")
+    return tuned

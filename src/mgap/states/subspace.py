@@ -37,6 +37,7 @@ class Subspace:
     count: int  # N, states it was fitted on
     identity: Identity | None = None  # the model; None when it was made from bare states
     origin: dict[str, Any] = field(default_factory=dict)  # null image, template, prompts' hash, versions, date
+    tuning: dict[str, Any] | None = None  # what `mgap tune` chose for it, by which rule, on which data; plain JSON
 
     @property
     def rank(self) -> int:
@@ -150,6 +151,7 @@ class Subspace:
             "explained_variance": self.explained_variance,
             "model": None if self.identity is None else self.identity.to_json(),
             "origin": self.origin,
+            **({} if self.tuning is None else {"tuning": self.tuning}),
         }
         storage.save("subspace", folder, tensors, about)
 
@@ -167,6 +169,7 @@ class Subspace:
                 count=int(about["count"]),
                 identity=None if about["model"] is None else Identity.from_json(about["model"]),
                 origin=dict(about["origin"]),
+                tuning=_read_tuning(about.get("tuning")),
             )
             gram = loaded.basis.T @ loaded.basis  # [K, K]
             if not torch.allclose(gram, torch.eye(loaded.rank, dtype=gram.dtype), atol=1e-6):
@@ -183,3 +186,9 @@ class Subspace:
 
 
 _TENSORS = ("basis", "singular_values", "mean")
+
+
+def _read_tuning(tuning: Any) -> dict[str, Any] | None:
+    if tuning is not None and not isinstance(tuning["settings"], dict):
+        raise TypeError(f"a tuning with settings {tuning['settings']!r}")
+    return tuning  # type: ignore[no-any-return]  # a mapping, or it has no "settings" above

@@ -1,0 +1,201 @@
+"""`mgap tune`: choose MGAP's alpha, lambda and rank for a model, and save them with its prior."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mgap.cli.options import Device, Dtype, ModelName, Revision, TrustRemoteCode, load_model
+from mgap.errors import SettingError
+
+if TYPE_CHECKING:
+    from mgap.decoding.model import Model
+    from mgap.decoding.sweep import Grid
+    from mgap.run.development import Development
+    from mgap.run.progress import Progress
+    from mgap.run.tuning import Tuned
+    from mgap.states.subspace import Subspace
+
+_SHOWN = 8  # settings in the table
+
+
+def tune(
+    model: ModelName,
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the prior to, with its tuning.")],
+    rule: Annotated[str, typer.Option(help="departure or information (no labels are read), or labels.")] = "departure",
+    objective: Annotated[str | None, typer.Option(help="Of the rule labels: f1 (default) or accuracy.")] = None,
+    prior: Annotated[str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one.")] = None,
+    prompts: Annotated[str | None, typer.Option(help="To fit on: a text file, one prompt a line.")] = None,
+    null_image: Annotated[str | None, typer.Option(help="To fit with: black336 (default), mean_colour, ...")] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", help="Values of alpha, lam, rank, gate or protect: alpha=0:8:0.25, rank=1,3,5; repeatable."),
+    ] = None,
+    questions: Annotated[
+        str | None, typer.Option(help="JSONL or CSV with image and question, and label for the rule labels.")
+    ] = None,
+    images: Annotated[str | None, typer.Option(help="Folder of the pictures; default: beside the questions.")] = None,
+    scenes: Annotated[int | None, typer.Option(help="Of the pocket world's development scenes; default: 300.")] = None,
+    split: Annotated[
+        list[str] | None, typer.Option("--split", help="Of pocket-POPE: random, popular, adversarial; repeatable.")
+    ] = None,
+    bank: Annotated[float, typer.Option(help="Share of the pictures whose plain states the others are held against.")] = 0.5,
+    delta: Annotated[float, typer.Option(help="Share of the bank's own states that counts as outside.")] = 0.05,
+    k: Annotated[int, typer.Option(help="Neighbours of a state in the bank.")] = 10,
+    metric: Annotated[str, typer.Option(help="euclidean or cosine.")] = "euclidean",
+    batch_size: Annotated[int, typer.Option(help="Questions a forward.")] = 32,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Choose alpha, lambda and K on development questions, with labels or without, in one pass through the model.
+
+    Example: mgap tune --model pocket/llava --out priors/llava-tuned
+    """
+    from mgap.scoring.choice import OBJECTIVES, RULES
+
+    if rule not in RULES:
+        raise SettingError(f"unknown rule {rule!r}: choose from {', '.join(RULES)}")
+    if objective is not None and (rule != "labels" or objective not in OBJECTIVES):
+        allowed = f"choose from {', '.join(OBJECTIVES)}" if rule == "labels" else f"rule {rule} has none: leave it out"
+        raise SettingError(f"objective={objective!r}: {allowed}")
+    wanted, development = _grid(grid or []), _development(model, rule, questions, images, scenes, split, bank)
+    build = _prior(prior, prompts, null_image, max(wanted.rank), pocket=questions is None)
+    data = development.to_json()
+    print(
+        f"{data['name']}: {data['judged']['questions']} questions about {data['judged']['pictures']} pictures to judge, "
+        f"{data['bank']['questions']} about {data['bank']['pictures']} others for the bank; "
+        f"labels {'are used' if data['labels'] else 'are not read'}",
+        file=sys.stderr,
+    )
+    for note in development.benchmark.notes:
+        print(f"note: {note}", file=sys.stderr)
+    loaded = load_model(model, device, dtype, revision, trust_remote_code)
+
+    from mgap.run.development import read_states
+    from mgap.run.progress import bars
+    from mgap.run.tuning import tune as choose
+
+    with bars() as told:
+        base = build(loaded, told)
+        states = read_states(loaded, development, batch_size=batch_size, progress=told)
+        tuned = choose(
+            loaded, base, development, states, rule=rule, objective=objective or "f1", grid=wanted, k=k, delta=delta,
+            metric=metric, progress=told,
+        )  # fmt: skip
+    tuned.prior.save(out)
+    _tell(tuned, out)
+
+
+def _grid(pairs: list[str]) -> Grid:
+    from mgap.decoding.sweep import Grid
+
+    values: dict[str, list[Any]] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not (name and equals):
+            raise SettingError(f"--grid {pair!r} is not of the form NAME=VALUES, such as alpha=0:8:0.25 or rank=1,3,5")
+        if name in ("gate", "protect"):
+            words = {"true": True, "false": False}
+            if wrong := [word for word in text.split(",") if word not in words]:
+                raise SettingError(f"--grid {pair!r}: {wrong[0]!r} is neither true nor false")
+            values[name] = [words[word] for word in text.split(",")]
+        else:
+            numbers = _numbers(pair, text)
+            values[name] = [int(n) if name == "rank" and n == int(n) else n for n in numbers]
+    return Grid.of(values)
+
+
+def _numbers(pair: str, text: str) -> list[float]:
+    try:
+        if ":" not in text:
+            return [float(part) for part in text.split(",")]
+        first, last, step = map(float, text.split(":"))
+    except ValueError:
+        raise SettingError(f"--grid {pair!r}: write numbers as 0,1,2.5 or as FIRST:LAST:STEP, such as 0:8:0.25") from None
+    if not (math.isfinite(first) and math.isfinite(last) and step > 0 and first <= last):
+        raise SettingError(f"--grid {pair!r}: FIRST:LAST:STEP needs a first that is not above the last, and a step above 0")
+    return [round(first + number * step, 12) for number in range(math.floor((last - first) / step + 1e-9) + 1)]
+
+
+def _development(
+    model: str,
+    rule: str,
+    questions: str | None,
+    images: str | None,
+    scenes: int | None,
+    splits: list[str] | None,
+    share: float,
+) -> Development:
+    """What is chosen on; checked before the model is loaded."""
+    from mgap.registry import EMBEDDED
+    from mgap.run.development import own_questions, pocket_questions
+    from mgap.scoring.information import repeated
+
+    if questions is not None:
+        if scenes is not None or splits:
+            raise SettingError("--scenes and --split are of the pocket world: leave them out, or leave out --questions")
+        found = own_questions(questions, images, share, has_labels=rule == "labels")
+    elif model not in EMBEDDED:
+        raise SettingError(f"{model}: give --questions, a JSONL or CSV file with image and question, and --images")
+    elif images is not None:
+        raise SettingError("the pocket world draws its own pictures: leave out --images, or give --questions too")
+    elif scenes is not None and scenes < 2:
+        raise SettingError(f"scenes={scenes} must be at least 2: some for the bank, others to judge")
+    else:
+        found = pocket_questions(scenes or 300, splits, share, has_labels=rule == "labels")
+    if rule == "information":
+        repeated(found.rows)
+    return found
+
+
+def _prior(
+    folder: str | None, prompts: str | None, null_image: str | None, rank: int, *, pocket: bool
+) -> Any:  # what builds the subspace once there is a model
+    from mgap.run.arms import Prior, calibration
+    from mgap.states.subspace import Subspace
+
+    if folder is not None:
+        if prompts is not None or null_image is not None:
+            raise SettingError("--prompts and --null-image are for fitting: leave them out, or leave out --prior")
+        saved = Subspace.load(folder)
+        saved.truncate(rank)  # refuses a grid that the prior cannot serve
+        return lambda _model, _told: saved
+
+    from mgap.backbones.nulls import NULL_IMAGES
+
+    chosen = Prior(rank=rank, prompts=prompts or "auto", null_image=null_image or "black336")
+    if chosen.null_image not in NULL_IMAGES:
+        raise SettingError(f"unknown null image {null_image!r}: choose from {', '.join(NULL_IMAGES)}")
+    texts = calibration(chosen, pocket=pocket)
+
+    def fit(model: Model, told: Progress) -> Subspace:
+        report = lambda done: told("prompts for the prior", done, len(texts))  # noqa: E731
+        return Subspace.fit(model, texts, rank, null_image=chosen.null_image, batch_size=16, progress=report)
+
+    return fit
+
+
+def _tell(tuned: Tuned, out: str) -> None:
+    from mgap.reports.tables import markdown
+    from mgap.reports.tuning import best_table, change_table, spell
+
+    rule, picked, plain = tuned.about["rule"], tuned.picked, tuned.plain
+    print(f"Rule {rule['name']}, {rule['stated']}.\n")
+    leaders = [tuned.figures(place) for place in tuned.choice.leaders[:_SHOWN]]
+    print(markdown(best_table(rule["name"], leaders, plain)))
+    print(markdown(change_table(picked, plain)))
+    print(f"Pick: {spell(picked.point)}.")
+    if tuned.choice.alike:
+        print(f"Settings of the grid that give the very same answers: {tuned.choice.alike} more.")
+    if (other := tuned.runner_up) is not None:
+        print(f"Runner-up: {spell(other.point)}.")
+    if picked.point.alpha == 0:
+        print("No setting of the grid is better than plain decoding by this rule.")
+    if tuned.is_at_cap:
+        print("This is the largest alpha of the grid: a larger one might be taken too.")
+    print(f'{out}: use it with mgap.MGAP(prior, preset="tuned") or --prior {out} --set preset=tuned')
