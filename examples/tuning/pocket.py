@@ -1,9 +1,9 @@
-"""Settings of MGAP chosen without labels against those chosen with them, on scenes that neither saw: docs/tuning.md's table.
+"""Settings of MGAP chosen without labels against those chosen with them, on scenes that neither saw: docs/tuning.md's tables.
 
-    python examples/tuning/pocket.py --model pocket/llava --null-image black336 --out runs/tuning
+    python examples/tuning/pocket.py --model pocket/llava --out runs/tuning
 
 Chosen on development scenes, half of which give the bank of plain states; judged once on test scenes against the same bank.
-States are kept in the folder, so that another null image, grid or rule costs no further pass through the model.
+States are kept in the folder, so that another null image or rule costs no further pass through the model.
 """
 
 import argparse
@@ -14,15 +14,17 @@ from pathlib import Path
 import torch
 
 import mgap
-from mgap.decoding.sweep import Point
+from mgap.decoding.sweep import Grid, Point
 from mgap.pocket.benchmark import SPLITS, TEST, calibration_prompts
 from mgap.pocket.samples import pope_samples
+from mgap.reports.tuning import spell
 from mgap.run.development import States, pocket_questions, read_rows, read_states
-from mgap.run.tuning import Judged, tune
+from mgap.run.tuning import Judged, decide
 from mgap.scoring.choice import RULES
 from mgap.states.bank import Bank
 
 PLAIN, PAPER = Point(0.0, 0.5, 5), Point(0.75, 0.5, 5)
+SHOWN = ("f1", "accuracy", "departed")
 
 
 def kept(model, rows, folder, read):
@@ -38,43 +40,47 @@ def kept(model, rows, folder, read):
     return states
 
 
-def compare(model, null_image, folder, *, scenes=300, test_scenes=300, batch_size=60, tell=print):
-    """By the name of each choice, what it is and its figures on the test scenes."""
+def line(name, each, *others):
+    """A row of the table: percent with 95% intervals, and paired differences from others."""
+    rates, cells = each.rates(), [name, spell(each.point)]
+    cells += [str(rates[key]) for key in SHOWN]
+    for other in others:
+        change = each.less(other)["f1"]
+        cells.append(f"{100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]")
+    return "| " + " | ".join(cells) + " |"
+
+
+def compare(model, null_image, folder, *, scenes=300, test_scenes=300, grid=None, k=10, batch_size=60, tell=print):
+    """By the name of each choice, its figures on the test scenes."""
     development = pocket_questions(scenes)
-    known = [*development.bank_rows, *development.rows]
 
     def read():
-        states = read_states(model, development, batch_size=batch_size)
-        return torch.cat([states.bank, states.judged])
+        found = read_states(model, development, batch_size=batch_size)
+        return torch.cat([found.bank, found.judged])
 
+    known, size = [*development.bank_rows, *development.rows], len(development.bank_rows)
     both = kept(model, known, folder / "development", read)
-    states = States(both[: len(development.bank_rows)], both[len(development.bank_rows) :], batch_size)
+    states = States(both[:size], both[size:], batch_size)
     prior = mgap.Subspace.fit(model, calibration_prompts(50), 10, null_image=null_image)
+    tried = Judged(model, prior, development, states, (grid or Grid()).points(), k=k, has_shares=True)
+    tell(f"{model.backbone.name}, {null_image}, {scenes} development scenes, F1, accuracy, states outside:")
+    tell(line("plain", tried.figures(0)))
     points = {"plain": PLAIN, "paper": PAPER}
     for rule in RULES:
-        tuned = tune(model, prior, development, states, rule=rule)
+        tuned = decide(tried, rule)
         points[rule] = tuned.picked.point
-        told = {name: str(rate) for name, rate in tuned.picked.rates().items() if name in ("f1", "accuracy", "departed")}
-        tell("development:", rule, tuned.picked.point, told, f"limit {tuned.about['outside']['limit']:.3f}", sep="\n  ")
+        tell(line(rule, tuned.picked), f"allowed outside: {100 * tuned.about['outside']['limit']:.1f}")
 
     test = pope_samples(SPLITS, test_scenes, first=TEST)
     shown = replace(development, benchmark=test, judged=test.samples)
     asked = kept(model, shown.rows, folder / "test", lambda: read_rows(model, shown.rows, test, batch_size))
-    judged = Judged(model, prior, shown, replace(states, judged=asked), list(points.values()))
+    judged = Judged(model, prior, shown, replace(states, judged=asked), list(points.values()), k=k)
     figures = {name: judged.figures(place) for place, name in enumerate(points)}
-    found = {}
+    tell(f"{test_scenes} test scenes, F1, accuracy, states outside, F1 less plain, F1 less labels:")
     for name, each in figures.items():
-        rates = each.rates()
-        row = {key: [rates[key].value, rates[key].low, rates[key].high] for key in ("f1", "accuracy", "departed")}
-        for other in ("plain", "labels"):
-            changes = each.less(figures[other])
-            row[f"less {other}"] = {
-                key: [changes[key].value, changes[key].low, changes[key].high] for key in row if key in changes
-            }
-        found[name] = {"setting": each.point.to_json(), "step": each.step, "turned": dict(each.turned), **row}
-        tell("test:", name, each.point, *(f"{key}: {value}" for key, value in found[name].items()), sep="\n  ")
-    (folder / f"{null_image}.json").write_text(json.dumps(found, indent=1))
-    return found
+        tell(line(name, each, figures["plain"], figures["labels"]))
+    (folder / f"{null_image}.json").write_text(json.dumps({name: each.to_json() for name, each in figures.items()}, indent=1))
+    return figures
 
 
 if __name__ == "__main__":

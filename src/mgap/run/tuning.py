@@ -40,6 +40,7 @@ from mgap.scoring.information import information_values, repeated
 from mgap.scoring.parse import DEFAULT
 from mgap.states.bank import Bank
 from mgap.states.departure import Manifold
+from mgap.states.outside import are_outside
 from mgap.states.subspace import Subspace
 
 STATED = {
@@ -53,7 +54,7 @@ STATED = {
 
 
 class Judged:
-    """What every one of some settings makes of a development set, from its states alone; the first setting is the plain one."""
+    """What each of some settings makes of a development set, from its states alone; the first one is plain decoding."""
 
     def __init__(
         self,
@@ -71,8 +72,8 @@ class Judged:
     ) -> None:
         """`has_shares`: keep how likely yes and no are, too."""
         prior.require(model.backbone)
-        self.head, self.basis, self.points = model.backbone.probe_head(), prior.basis, list(points)
-        self.development, self.states = development, states
+        self.head, self.prior, self.basis = model.backbone.probe_head(), prior, prior.basis
+        self.points, self.development, self.states = list(points), development, states
         device = model.backbone.device
         self.manifold = Manifold.of(Bank(states.bank), k=k, delta=delta, metric=metric, device=device)
         kinds = torch.tensor(kinds_of(token_words(model)))
@@ -86,6 +87,8 @@ class Judged:
             progress=None if progress is None else lambda done: progress("settings tried on states", done, len(states.judged)),
         )
         self.said: Array = kinds[self.swept.tokens].numpy()  # [points, rows]
+        self._plain = states.judged.to(self.head.device)
+        self._distances = self.manifold.distances(self._plain)
         self._departed: dict[int, Array] = {}
 
     @cached_property
@@ -98,8 +101,8 @@ class Judged:
         """Whether each row's state is outside, [rows]."""
         if place not in self._departed:
             size = self.states.batch_size
-            moved = cut_states(self.head, self.basis, self.states.judged, self.points[place], batch_size=size)
-            self._departed[place] = (self.manifold.distances(moved) > self.manifold.tau).cpu().numpy()
+            moved = cut_states(self.head, self.basis, self._plain, self.points[place], batch_size=size)
+            self._departed[place] = are_outside(self.manifold, self._plain, self._distances, moved).cpu().numpy()
         return self._departed[place]
 
     def figures(self, place: int) -> Figures:
@@ -121,7 +124,6 @@ class Tuned:
     values: Mapping[int, float]  # what the rule orders settings by, of those that it considers
     choice: Choice
     about: Mapping[str, Any]  # rule, grid, data, model, date: the record without what was found
-    base: Subspace
 
     def figures(self, place: int) -> Figures:
         """Of a setting, by its place in the grid."""
@@ -153,7 +155,7 @@ class Tuned:
     @property
     def prior(self) -> Subspace:
         """The prior with the tuning in it."""
-        return replace(self.base, tuning=self.record())
+        return replace(self.judged.prior, tuning=self.record())
 
 
 def tune(
@@ -171,41 +173,54 @@ def tune(
     progress: Progress | None = None,
 ) -> Tuned:
     """Choose by a rule; `objective`, f1 or accuracy, is of the rule labels. Nothing goes through the model's layers here."""
-    check_choice("rule", rule, RULES)
-    if rule == "labels" and not development.has_labels:
-        raise SettingError("rule labels: these questions have no labels; give some, or take the rule departure")
-    grid = grid or Grid()
-    often = repeated(development.rows) if rule == "information" else []
-    measure: dict[str, Any] = {"k": k, "delta": delta, "metric": metric}
+    _check(rule, development)
     judged = Judged(
-        model, prior, development, states, grid.points(), **measure, has_shares=rule == "information", progress=progress
-    )
-    limit = max(delta, float(judged.departed(0).mean()))
+        model, prior, development, states, (grid or Grid()).points(), k=k, delta=delta, metric=metric,
+        has_shares=rule == "information", progress=progress,
+    )  # fmt: skip
+    return decide(judged, rule, objective, progress=progress)
+
+
+def decide(judged: Judged, rule: str, objective: str = "f1", *, progress: Progress | None = None) -> Tuned:
+    """The same from what is judged already: several rules then cost little more than one. The rule information needs shares."""
+    development, steps = judged.development, judged.swept.steps.tolist()
+    _check(rule, development)
+    limit = max(judged.manifold.delta, float(judged.departed(0).mean()))
     if rule == "labels":
         values = label_values(development.judged, judged.answers, objective)
-    elif judged.swept.shares is not None:
+    elif rule == "information":
+        if judged.swept.shares is None:
+            raise SettingError("rule information: how likely yes and no are was not kept; judge with has_shares=True")
+        often = repeated(development.rows)
         shares = judged.swept.shares[:, often].double().numpy()
         values = information_values([development.rows[place] for place in often], shares)
     else:
         told = None if progress is None else lambda done, total: progress("paths along alpha", done, total)
         stayed = farthest(judged.points, lambda place: float(judged.departed(place).mean()), limit, told)
-        values = {place: float(judged.swept.steps[place]) for place in stayed}
-    choice = choose(values, judged.points, judged.swept.steps.tolist(), judged.said)
+        values = {place: steps[place] for place in stayed}
     stated = {"name": rule, "stated": STATED[rule].format(objective=objective)}
     about = {
         "rule": {**stated, **({"objective": objective} if rule == "labels" else {})},
         "outside": {**judged.manifold.to_json(), "limit": limit},
-        "grid": grid.to_json(),
+        "grid": {name: sorted({getattr(point, name) for point in judged.points}) for name in judged.points[0].to_json()},
         "data": {**development.to_json(), "parser": DEFAULT, "read": "the first token"},
         "model": {
             "dtype": str(judged.head.dtype).removeprefix("torch."),
             "device": judged.head.device.type,
-            "batch_size": states.batch_size,
+            "batch_size": judged.states.batch_size,
         },
         "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "mgap": mgap.__version__,
     }
-    return Tuned(judged, values, choice, about, prior)
+    return Tuned(judged, values, choose(values, judged.points, steps, judged.said), about)
+
+
+def _check(rule: str, development: Development) -> None:
+    check_choice("rule", rule, RULES)
+    if rule == "labels" and not development.has_labels:
+        raise SettingError("rule labels: these questions have no labels; give some, or take the rule departure")
+    if rule == "information":
+        repeated(development.rows)
 
 
 def token_words(model: Model) -> list[str]:
