@@ -8,6 +8,7 @@ import mgap
 from mgap.pocket.benchmark import DEVELOPMENT
 from mgap.pocket.samples import pope_samples
 from mgap.run.development import own_questions
+from mgap.scoring.parse import yes_or_no
 
 FEW = ["--grid", "alpha=0:6:3", "--grid", "lam=0.5,1", "--grid", "rank=1,3"]
 
@@ -61,7 +62,8 @@ def test_without_labels_it_says_that_none_were_read(run, files, tmp_path):
     picture = next(files.glob("*.png"))
     words = ["ask", picture, "Is there a dog in the image?", "--model", "pocket/llava", "--prior", tmp_path]
     status, said, err = run(*words, "--set", "preset=tuned")
-    assert (status, said.strip() in ("Yes", "No", "Yes.", "No.")) == (0, True), err
+    assert status == 0, err
+    assert yes_or_no(said) is not None
 
 
 MISTAKES = {

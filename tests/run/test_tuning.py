@@ -35,7 +35,7 @@ def prior(pocket):
 
 @pytest.fixture(scope="module")
 def development():
-    return pocket_questions(4, ["random", "adversarial"])
+    return pocket_questions(4, ["popular", "adversarial"])
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ from mgap.cli.options import Device, Dtype, ModelName, Revision, TrustRemoteCode
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mgap.decoding.model import Model
     from mgap.decoding.sweep import Grid
     from mgap.run.development import Development
@@ -155,7 +157,8 @@ def _development(
 
 def _prior(
     folder: str | None, prompts: str | None, null_image: str | None, rank: int, *, pocket: bool
-) -> Any:  # what builds the subspace once there is a model
+) -> Callable[[Model, Progress], Subspace]:
+    """Check everything that needs no model; returns what gives the subspace once the model is there."""
     from mgap.run.arms import Prior, calibration
     from mgap.states.subspace import Subspace
 
@@ -174,8 +177,14 @@ def _prior(
     texts = calibration(chosen, pocket=pocket)
 
     def fit(model: Model, told: Progress) -> Subspace:
-        report = lambda done: told("prompts for the prior", done, len(texts))  # noqa: E731
-        return Subspace.fit(model, texts, rank, null_image=chosen.null_image, batch_size=16, progress=report)
+        return Subspace.fit(
+            model,
+            texts,
+            rank,
+            null_image=chosen.null_image,
+            batch_size=16,
+            progress=lambda done: told("prompts for the prior", done, len(texts)),
+        )
 
     return fit
 

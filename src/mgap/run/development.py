@@ -101,8 +101,8 @@ def read_states(model: Model, development: Development, *, batch_size: int = 32,
         if progress is not None:
             progress("states", done, total)
 
-    read = [read_rows(model, rows, development.benchmark, batch_size, tell) for rows in (bank, judged)]
-    return States(*read, batch_size)
+    known, asked = (read_rows(model, rows, development.benchmark, batch_size, tell) for rows in (bank, judged))
+    return States(known, asked, batch_size)
 
 
 def read_rows(
