@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     generator = torch.Generator().manual_seed(0)
     mix = torch.randn(given.rank, given.width, generator=generator) * torch.arange(1, given.rank + 1).unsqueeze(1) ** -0.5
-    bank = Bank(draw(given.states, mix, given.noise, generator, getattr(torch, given.dtype)))
+    bank = Bank.of(draw(given.states, mix, given.noise, generator, getattr(torch, given.dtype)))
     queries = draw(given.queries, mix, given.noise, generator, torch.float32)
     queries[::2] = 1 + 1.5 * (queries[::2] - 1)
     where = torch.cuda.get_device_name() if given.device.startswith("cuda") else f"{torch.get_num_threads()} threads"

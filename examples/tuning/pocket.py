@@ -36,7 +36,7 @@ def kept(model, rows, folder, read):
         assert bank.origin["rows"] == asked, f"{folder} holds states of other questions: name another --out"
         return bank.states
     states = read()
-    Bank(states, model.backbone.identity, {"rows": asked}).save(folder)
+    Bank.of(states, identity=model.backbone.identity, origin={"rows": asked}).save(folder)
     return states
 
 

@@ -47,6 +47,20 @@ def test_a_diagnosis_of_the_pocket_model(run, tmp_path):
     assert plan["departure"]["strengths"] == [0, 1]
     assert plan["departure"]["k"] == 3
     assert [arm["label"] for arm in plan["arms"]] == ["vanilla", "blind", "mgap"]
+    assert {path.stem for path in (out / "analysis").iterdir()} == {"subspace", "representation", "picture"}
+    figures = {path.name for path in (out / "figures").iterdir()}
+    for name in ("departures", "manifold", "spectrum", "angles"):
+        assert {f"{name}.{form}" for form in ("pdf", "svg", "png", "csv")} <= figures
+    report = (out / "report.md").read_text()
+    for heading in ("## Results", "## Where the states are moved to", "## The prior's subspace"):
+        assert heading in report
+    before = {path: path.read_bytes() for path in (out / "analysis").iterdir()}
+    (out / "report.md").unlink()
+    status, _, error = run("diagnose", *asked)  # goes on: nothing is measured again
+    assert status == 0, error
+    assert "blind states" not in error
+    assert before == {path: path.read_bytes() for path in (out / "analysis").iterdir()}
+    assert (out / "report.md").read_text() == report
 
 
 @pytest.mark.parametrize(

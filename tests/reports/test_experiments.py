@@ -24,6 +24,7 @@ NAMES = {
     "sensitivity-lambda": "tab:lambda_sens",
     "vcd-degradation": "tab:pope_main",
 }
+BEYOND = ("departure-captions",)  # nothing of them is printed
 PAPER = "paper/000_a4f8e244f4140842.txt"
 
 
@@ -62,7 +63,7 @@ def in_printed_order(name, published):
 
 
 def test_every_table_and_figure_is_there():
-    assert set(EXPERIMENTS) == set(NAMES)
+    assert set(EXPERIMENTS) == {*NAMES, *BEYOND}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,7 +78,7 @@ def test_an_experiment_names_real_methods_and_its_rows(name):
     assert "Table" in data["title"] or "Figure" in data["title"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *BEYOND])
 def test_an_experiment_runs_on_drawn_and_on_real_pictures(name):
     drawn = Config.read(f"experiments/{name}.yaml")
     real = Config.read(name, model="llava-hf/llava-1.5-7b-hf", images="coco/val2014")

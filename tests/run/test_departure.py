@@ -84,8 +84,8 @@ def test_the_bank_is_collected_once_and_kept_with_the_run(pocket, manifold, bank
     assert not seen
     assert torch.equal(again.states, manifold.states)
     assert again.to_json()["k"] == 5
-    told = manifold.to_json()
-    assert [told[key] for key in ("tau", "k", "delta", "bank", "metric")] == [manifold.tau, 10, 0.05, 60, "euclidean"]
+    how = {"tau": manifold.tau, "k": 10, "delta": 0.05, "bank": 60, "metric": "euclidean", "members": 60, "search": "exact"}
+    assert manifold.to_json() == {**how, "interval": list(manifold.interval)}
     with pytest.raises(RunError, match="other rows"):
         prepare(pocket, asked(DEVELOPMENT, 9), picture, bank_folder)
 

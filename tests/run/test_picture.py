@@ -88,12 +88,9 @@ def test_what_is_missing_or_has_no_state_is_refused(model, picture, bank, filled
         filled(samples=[])
     with pytest.raises(SettingError, match="must be a finite number"):
         filled(strengths=(-1.0,))
-    from mgap.methods.deco import DeCo
-
-    with pytest.raises(SettingError, match="deco"):
-        picture_manifold(
-            model, Manifold.of(bank, k=3), [bank.states], SAMPLES[:1], lambda _: picture, {"x": DeCo()}, rule="any"
-        )
+    opera = {"x": mgap.OPERA()}
+    with pytest.raises(SettingError, match="opera"):
+        picture_manifold(model, Manifold.of(bank, k=3), [bank.states], SAMPLES[:1], lambda _: picture, opera, rule="any")
 
 
 def test_the_first_wrong_answer_is_the_one_that_is_drawn():

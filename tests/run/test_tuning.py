@@ -11,6 +11,7 @@ from mgap.backbones.sharing import shared_pictures
 from mgap.decoding.effective import first_states
 from mgap.decoding.sweep import Grid, Point
 from mgap.errors import BackboneMismatch, BenchmarkError, CorruptFile, SettingError
+from mgap.methods.seen import Seen
 from mgap.pocket.benchmark import DEVELOPMENT, calibration_prompts
 from mgap.run.development import Development, own_questions, pocket_questions, read_states
 from mgap.run.tuning import tune
@@ -78,7 +79,7 @@ def test_the_labelled_pick_is_that_of_a_loop_over_answers(pocket, prior, develop
 @pytest.mark.filterwarnings("ignore:alpha")
 def test_the_pick_by_departures_is_that_of_a_loop_over_effective_states(pocket, prior, development, states):
     found = settle(pocket, prior, development, states, rule="departure")
-    manifold = Manifold.of(Bank(states.bank), k=5)
+    manifold = Manifold.of(Bank.of(states.bank), k=5)
     limit, stayed = found.about["outside"]["limit"], {}
     head, h = pocket.backbone.probe_head(), states.judged
     outside = lambda cut: float((manifold.distances(cut) > manifold.tau).float().mean())  # noqa: E731
@@ -86,7 +87,7 @@ def test_the_pick_by_departures_is_that_of_a_loop_over_effective_states(pocket, 
     for rank in GRID.rank:
         for lam in GRID.lam:
             for alpha in GRID.alpha:
-                cut = mgap.MGAP(prior, rank=rank, lam=lam).effective_states(head, h, None, alpha)
+                cut = mgap.MGAP(prior, rank=rank, lam=lam).effective_states(head, Seen(h), alpha)
                 if outside(cut) > limit + 1e-9:
                     break
                 stayed[rank, lam] = float((cut - h).norm(dim=-1).mean()), alpha

@@ -77,7 +77,7 @@ def test_cells_that_hold_too_few_are_made_up_for_by_exact_search(monkeypatch):
 
 
 def test_a_manifold_through_an_index_states_its_error_and_is_the_same_each_time():
-    bank, seen = Bank(states(2000, 64)), []
+    bank, seen = Bank.of(states(2000, 64)), []
     manifold = Manifold.of(bank, search="approximate", progress=lambda *at: seen.append(at))
     told = manifold.to_json()
     assert told["search"] == "approximate"
@@ -91,7 +91,7 @@ def test_a_manifold_through_an_index_states_its_error_and_is_the_same_each_time(
 
 
 def test_auto_takes_an_index_for_large_banks_on_a_cpu_and_says_so_where_it_cannot(monkeypatch):
-    bank = Bank(states(1500, 16))
+    bank = Bank.of(states(1500, 16))
     assert Manifold.of(bank).error is None
     monkeypatch.setattr(departure, "_LARGE", 1000)
     assert isinstance(Manifold.of(bank).error, SearchError)
@@ -104,21 +104,32 @@ def test_auto_takes_an_index_for_large_banks_on_a_cpu_and_says_so_where_it_canno
 def test_without_faiss_an_index_is_refused_by_name(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(MissingExtra, match=r"faiss-cpu.*mgap\[neighbours\]"):
-        Manifold.of(Bank(states(1500, 16)), search="approximate")
+        Manifold.of(Bank.of(states(1500, 16)), search="approximate")
+
+
+def test_states_of_one_group_are_no_neighbours_through_an_index_either():
+    groups = torch.arange(2000) // 40
+    exact = Exact.of(states(2000, 12), groups=groups)
+    made, members = Approximate.of(exact, 5), torch.arange(0, 2000, 50)
+    near, which = made.among(members, 5)
+    assert not (groups[which] == groups[members].unsqueeze(1)).any()
+    truth, _ = exact.among(members, 5)
+    assert (near >= truth - 1e-9).all()
+    assert (near <= truth[:, -1:] + 1e-9).double().mean() > 0.95
 
 
 def test_an_index_of_few_states_or_for_a_gpu_is_refused():
     with pytest.raises(SettingError, match="1000 states, not 999"):
-        Manifold.of(Bank(states(999, 4)), search="approximate")
+        Manifold.of(Bank.of(states(999, 4)), search="approximate")
     with pytest.raises(SettingError, match="on a GPU use search='exact'"):
-        Approximate.of(Exact((torch.zeros(2000, 2),), "euclidean", torch.device("cuda")), 3)
+        Approximate.of(Exact((torch.zeros(2000, 2),), "euclidean", torch.device("cuda"), torch.arange(2000)), 3)
     with pytest.raises(SettingError, match="choose from auto, exact, approximate"):
-        Manifold.of(Bank(states(20, 4)), search="hnsw")
+        Manifold.of(Bank.of(states(20, 4)), search="hnsw")
 
 
 def test_tau_of_a_large_bank_is_over_members_drawn_from_it(monkeypatch):
     monkeypatch.setattr(departure, "MEMBERS", 500)
-    bank = Bank(states(2000, 6))
+    bank = Bank.of(states(2000, 6))
     manifold = Manifold.of(bank, delta=0.1)
     sample = drawn(2000, 500, seed=0)
     assert len(set(sample.tolist())) == 500

@@ -67,6 +67,26 @@ def test_parts_and_blocks_do_not_change_what_is_found(data, metric, monkeypatch)
     assert not (rows == torch.arange(97).unsqueeze(1)).any()
 
 
+@given(st.integers(0, 1000), st.integers(1, 5), st.integers(1, 4), st.sampled_from(METRICS))
+def test_states_of_one_group_are_no_neighbours_of_each_other(seed, together, k, metric):
+    bank = drawn(40, 5, seed)
+    groups = torch.arange(40) // together
+    found, which = Exact.of((bank[:13], bank[13:]), metric, groups=groups).among(torch.arange(40), k)
+    assert not (groups[which] == groups.unsqueeze(1)).any()
+    for row in range(0, 40, 7):
+        others = bank[groups != groups[row]]
+        expected = found_by_scikit_learn(others, bank[row : row + 1], k, metric)
+        torch.testing.assert_close(found[row].mean(), torch.as_tensor(expected).double().mean(), rtol=1e-5, atol=1e-6)
+
+
+def test_groups_that_leave_too_few_others_are_refused():
+    search = Exact.of(drawn(10, 3), groups=torch.tensor([0] * 6 + [1] * 4))
+    with pytest.raises(SettingError, match="from 1 to 4"):
+        search.among(torch.arange(10), 5)
+    with pytest.raises(SettingError, match="name the group of each"):
+        Exact.of(drawn(10, 3), groups=torch.arange(9))
+
+
 def test_nothing_larger_than_a_block_is_made(monkeypatch):
     """Every tensor that an operation of the search gives is counted."""
     from torch.utils._python_dispatch import TorchDispatchMode

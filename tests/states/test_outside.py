@@ -23,14 +23,14 @@ def test_the_verdict_is_that_of_comparing_all(seed, size, metric):
     draw = torch.Generator().manual_seed(seed)
     plain = torch.randn(30, 6, generator=draw)
     moved = plain + size * torch.randn(30, 6, generator=draw)
-    manifold = Manifold.of(Bank(torch.randn(40, 6, generator=draw)), k=3, delta=0.2, metric=metric)
+    manifold = Manifold.of(Bank.of(torch.randn(40, 6, generator=draw)), k=3, delta=0.2, metric=metric)
     found = are_outside(manifold, plain, manifold.distances(plain), moved)
     assert found.tolist() == (manifold.distances(moved) > manifold.tau).tolist()
 
 
 def test_states_that_cannot_have_left_are_not_compared_again(monkeypatch):
     bank = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
-    manifold = Manifold.of(Bank(bank), k=3)
+    manifold = Manifold.of(Bank.of(bank), k=3)
     plain = torch.stack([torch.zeros(4), torch.full((4,), 100.0), torch.full((4,), 0.1)])
     distances, compared = manifold.distances(plain), []
     monkeypatch.setattr(Manifold, "distances", lambda self, states: compared.append(len(states)) or torch.zeros(len(states)))

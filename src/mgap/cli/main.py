@@ -7,8 +7,7 @@ import warnings
 
 import typer
 
-from mgap.cli import ask, demo, diagnose, doctor, fetch, fit, ls, report, run, verify
-from mgap.cli import ask, demo, doctor, fetch, fit, ls, report, run, tune, verify
+from mgap.cli import ask, demo, diagnose, doctor, fetch, fit, ls, report, run, tune, verify
 from mgap.cli.build import build
 from mgap.cli.options import SeveralAtOnce
 from mgap.cli.score import score

@@ -62,6 +62,17 @@ def generation_config(backbone: Backbone, decoding: Decoding) -> GenerationConfi
     return config
 
 
+def end_ids(backbone: Backbone) -> set[int]:
+    """The tokens that end an answer."""
+    end = backbone.model.generation_config.eos_token_id
+    return set(end) if isinstance(end, list) else {end}
+
+
+def until_end(tokens: list[int], end: set[int]) -> list[int]:
+    """What was answered: up to and with the end token, without the padding behind it."""
+    return tokens[: next((n for n, token in enumerate(tokens, start=1) if token in end), len(tokens))]
+
+
 def generate(
     backbone: Backbone, inputs: dict[str, Tensor], decoding: Decoding, *, keep_beams: bool = False, **more: Any
 ) -> Generated:

@@ -15,7 +15,7 @@ from mgap.backbones.base import Backbone, backbone_class
 from mgap.backbones.loading import load_backbone
 from mgap.data.images import ImageSource
 from mgap.decoding.attach import Attachment, attach, attached, refuse_modes
-from mgap.decoding.generate import Generated, generate
+from mgap.decoding.generate import Generated, end_ids, generate, until_end
 from mgap.decoding.prefix import PREFILLS, SharedPrefill, refuse_unshared
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
@@ -180,11 +180,10 @@ class Model:
         each = decoding.num_return_sequences
         answers = []
         for index, row in enumerate(made.tokens.tolist()):
-            length = next((n for n, token in enumerate(row, start=1) if token in end), len(row))
-            tokens = row[:length]
+            tokens = until_end(row, end)
             trace = None
             if recorder is not None:
-                rows = [index] * length if made.beam_rows is None else made.beam_rows[index, :length].tolist()
+                rows = [index] * len(tokens) if made.beam_rows is None else made.beam_rows[index, : len(tokens)].tolist()
                 trace = recorder.along(tokens, rows, lambda token: str(tokenizer.decode([token])))
             answers.append(
                 Answer(
@@ -200,8 +199,7 @@ class Model:
         return [replace(first, alternatives=tuple(others)) for first, *others in groups]
 
     def _end_ids(self) -> set[int]:
-        end = self.backbone.model.generation_config.eos_token_id
-        return set(end) if isinstance(end, list) else {end}
+        return end_ids(self.backbone)
 
 
 def _draft(assistant: Any) -> dict[str, Any]:

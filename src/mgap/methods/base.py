@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -133,6 +133,18 @@ class Method(ABC):
         """Refuse settings under which no one head input, moved by one number, says what is decoded from."""
         if not self.moved_by:
             raise SettingError(self._stateless)
+
+    @property
+    def is_set_by_strength(self) -> bool:
+        """Whether the strength is a setting; otherwise it is one and the same, or found anew for every token."""
+        return self.moved_by in {f.name for f in fields(self)}  # type: ignore[arg-type]  # every method is a dataclass
+
+    def with_strength(self, strength: float) -> Method:
+        """The same at another strength; refuses a method whose strength is no setting."""
+        self.require_state()
+        if not self.is_set_by_strength:
+            raise SettingError(f"{self.name} has no setting for its {self.moved_by}: it cannot be set to {strength}")
+        return replace(self, **{self.moved_by: strength})  # type: ignore[type-var]  # every method is a dataclass
 
     @property
     def _stateless(self) -> str:

@@ -212,8 +212,8 @@ class MGAP(Method):
         correction = Correction(self.subspace.basis, head, self.settings, tap)
         return head.module.register_forward_hook(on_main_rows(correction, lanes_of(backbone.model)))
 
-    def effective_states(self, head: Head, h: Tensor, branch: Tensor | None, strength: float) -> Tensor:  # noqa: ARG002
-        return Correction(self.subspace.basis, head, replace(self.settings, alpha=strength), Tap()).cut(h)
+    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
+        return Correction(self.subspace.basis, head, replace(self.settings, alpha=float(strength)), Tap()).cut(seen.h)
 
     def betas(self, head: Head, h: Tensor, strength: float) -> Tensor:
         """beta [B] of head inputs [B, d] at a strength: how much of the prior's part is taken away."""
@@ -221,8 +221,7 @@ class MGAP(Method):
         h = h.to(correction.basis)
         with torch.no_grad():
             return correction.read(h, head.product(h).to(h.dtype))[2].beta
-    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
-        return Correction(self.subspace.basis, head, replace(self.settings, alpha=float(strength)), Tap()).cut(seen.h)
+
 
 def tuned_settings(prior: Subspace) -> dict[str, Any]:
     """What a tuning left in the prior; refuses a prior without one, and one that says more than MGAP reads."""

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from mgap.errors import SettingError
+from mgap.reports.along import is_along
 from mgap.reports.beside import OTHER, backbone_of, printed_values
 from mgap.reports.figures import departure_lines, points_on_axis
 from mgap.reports.prints import COLOURS, COLUMN, FAINT, GREY, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
@@ -85,7 +86,8 @@ def print_sensitivity(
 
 
 def print_departures(name: str, run: str, scores: Scores, beside: str | None = None) -> Print:
-    """The share of departed states along the strength, a line a method."""
+    """The share of departed states, or of steps along answers, by strength, a line a method."""
+    what = "steps" if is_along(scores) else "states"
     lines, known, rows = departure_lines(scores), printed_values(scores, beside), list[tuple[Value, ...]]()
     if not lines:
         raise SettingError(f"{scores.run.folder}: no method was measured at two strengths, so nothing can be drawn along them")
@@ -101,11 +103,12 @@ def print_departures(name: str, run: str, scores: Scores, beside: str | None = N
         _label(axes, "strength", [x for rates in lines.values() for x in rates])
         axes.set_ylim(-3, 103)
         axes.set_yticks(range(0, 101, 20))
-        axes.set_ylabel("departed states (%)")
+        axes.set_ylabel(f"departed {what} (%)")
         legend(figure, [*(_key(label, look[label]) for label in lines), *_keys(rows)])
     said = scores.run.plan["departure"]
     caption = (
-        f"States farther than τ from those of plain decoding, by strength ({scores.model}; {scores.scored} states, "
+        f"{what.capitalize()} farther than τ from those of plain decoding, by strength ({scores.model}; {scores.scored} "
+        f"{'answers' if is_along(scores) else 'states'}, "
         f"k = {said['k']}, τ = {said['tau']:.4g}, the bank's {100 * (1 - said['delta']):g}% quantile). {BAND}"
         f"{_published_said(rows, [(run, scores)], beside)}"
     )

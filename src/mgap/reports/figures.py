@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mgap.reports.along import along_plots, is_along
 from mgap.reports.plots import MARKS, Plot, plot_lines, plot_rows
 from mgap.reports.results import column, run_names
-from mgap.reports.scores import Scores
+from mgap.reports.scores import STATES, Scores
+from mgap.scoring.along import OWN, STEPS
 from mgap.scoring.stats import Rate
 
 PLOTTED = (("CHAIRs", "CHAIRi", "recall"), ("chair", "hal", "cover"), ("f1", "precision", "recall"))
@@ -27,7 +29,7 @@ def draw(runs: Sequence[Scores]) -> list[Plots]:
     for name, scores in zip(run_names(runs), runs, strict=True):
         heading = name if len(runs) > 1 else ""
         if scores.run.plan.get("departure"):
-            found += _departures(scores, heading)
+            found += _along(scores, heading) if is_along(scores) else _departures(scores, heading)
         else:
             for figures, groups in same_figures(scores).items():
                 for several in _few(groups):
@@ -71,10 +73,11 @@ def points_on_axis(scores: Scores) -> dict[float, str]:
 
 
 def departure_lines(scores: Scores) -> dict[str, dict[float, Rate]]:
-    """The share of departed states by strength, of each method that was measured at several."""
+    """The share of departed states, or steps of answers, by strength, of each method that was measured at several."""
     lines = {}
     for label, result in scores.results.items():
-        rates = {float(n): rate for part in result.groups.values() for n, rate in part.rates.items() if rate.of}
+        part = result.groups.get(STEPS if is_along(scores) else STATES)
+        rates = {} if part is None else {float(n): rate for n, rate in part.rates.items() if rate.of and n != OWN}
         if len(rates) > 1:
             lines[label] = rates
     return lines
@@ -86,6 +89,12 @@ def _departures(scores: Scores, heading: str) -> Iterator[Plots]:
     for several in _few(list(lines)):
         chosen = {label: lines[label] for label in several}
         yield Plots(heading, several, [plot_lines("Departed states", chosen, "strength", f"{heading} {several[0]}")])
+
+
+def _along(scores: Scores, heading: str) -> Iterator[Plots]:
+    """The share of departed steps along the answer."""
+    for several in _few([label for label, result in scores.results.items() if result.groups]):
+        yield Plots(heading, several, list(along_plots(scores, several, heading)))
 
 
 def same_figures(scores: Scores) -> Mapping[tuple[str, ...], list[str]]:

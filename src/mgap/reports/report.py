@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from mgap.reports.along import along_tables, is_along
 from mgap.reports.beside import beside_tables
 from mgap.reports.diagnosis import HEADINGS, analysis_tables
 from mgap.reports.examples import Changes, changes
@@ -58,7 +59,7 @@ def sections(runs: Sequence[Scores], beside: str | None = None) -> list[Section]
     """All but empty ones, in order."""
     effort = effort_table(runs)
     all_of_them = [
-        Section("results", "Results", score_tables(runs)),
+        Section("results", "Results", [*score_tables([s for s in runs if not is_along(s)]), *along_tables(runs)]),
         Section("published", "Beside the published figures", beside_tables(runs, beside)),
         Section("paired", "What each method changes", paired_tables(runs)),
         *(Section(name, heading, _analysed(runs, name)) for name, heading in HEADINGS.items()),
@@ -87,6 +88,8 @@ def facts_of(scores: Scores) -> Facts:
     """What must be known to repeat one run's scores."""
     plan = scores.run.plan
     groups = {name: part.samples for name, part in scores.results[scores.baseline].groups.items()}
+    if is_along(scores):
+        groups = {"answers, state by state": scores.scored}
     model = {k: v for k, v in plan.get("model", {}).items() if k != "name" and isinstance(v, str | int | float)}
     decoding = {k: v for k, v in plan.get("decoding", {}).items() if k == "max_new_tokens" or v != PLAIN.get(k)}
     facts = [

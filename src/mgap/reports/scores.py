@@ -14,6 +14,7 @@ import mgap
 from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
 from mgap.reports.records import Arm, Record, Run
+from mgap.scoring.along import along_tallies
 from mgap.scoring.chair import cut_words, matching_cut, mean_words
 from mgap.scoring.departure import departure_tally
 from mgap.scoring.pope import FIGURES, named_counts, unequal_recall
@@ -23,7 +24,7 @@ from mgap.types import Sample
 
 FORMAT = 1
 SCORES = "scores.json"
-STATES = "states"  # the one group of a run that measures departures
+STATES = "states"  # the one group of a run that measures departures of first tokens
 _SECONDS = Figure(value=lambda c: share(c[..., 0], c[..., 1]), of=lambda c: float(c[1]), percent=False, better="lower")
 
 
@@ -144,7 +145,10 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
             raise SettingError(f"{run.folder} holds distances, not answers: {', '.join(settings) or 'match_length'} has no use")
         scorer, said = None, dict(run.plan["departure"])
         measured = {arm.label: [records[arm.label][sample.id] for sample in asked] for arm in arms}
-        tallies = {label: {STATES: departure_tally(asked, found, said["tau"])} for label, found in measured.items()}
+        if said.get("along") == "answers":
+            tallies = {label: along_tallies(asked, found, said["tau"]) for label, found in measured.items()}
+        else:
+            tallies = {label: {STATES: departure_tally(asked, found, said["tau"])} for label, found in measured.items()}
     else:
         scorer = build_scorer(run, **settings)
         said = {"task": run.plan["benchmark"]["task"], **scorer.settings()}

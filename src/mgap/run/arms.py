@@ -130,9 +130,6 @@ class Priors:
 
         if prior.folder is not None:
             return Subspace.load(prior.folder)
-        prompts = prompt_set(prior.prompts, prior.count, pocket=self.pocket)
-        if len(prompts) < prior.count:
-            raise PromptError(f"a prior from {prior.count} prompts: {prior.prompts} has {len(prompts)}; give a file with more")
         prompts = calibration(prior, pocket=self.pocket)
         words = (prior.prompts.replace("/", "-"), prior.count, prior.null_image, prior.rank)
         kept = self.folder / "-".join(map(str, words))
@@ -161,25 +158,11 @@ def prompt_set(name: str, count: int, *, pocket: bool) -> list[str]:
     else:
         found = prompts.read_prompts(name)
     return list(islice(found, count))
+
+
 def calibration(prior: Prior, *, pocket: bool) -> list[str]:
     """The prompts that a prior is fitted on; refuses a source with fewer than were asked for."""
-    prompts = list(islice(_prompts(prior, pocket), prior.count))
+    prompts = prompt_set(prior.prompts, prior.count, pocket=pocket)
     if len(prompts) < prior.count:
         raise PromptError(f"a prior from {prior.count} prompts: {prior.prompts} has {len(prompts)}; give a file with more")
     return prompts
-
-
-def _prompts(prior: Prior, pocket: bool) -> Iterator[str]:
-    from mgap.data.prompts import default_prompts, existence_prompts, read_prompts
-
-    if prior.prompts == "questions" or (prior.prompts == "auto" and pocket):
-        if pocket:
-            from mgap.pocket.benchmark import calibration_prompts
-
-            yield from calibration_prompts(prior.count)
-        else:
-            yield from existence_prompts()
-    elif prior.prompts in ("default", "auto"):
-        yield from default_prompts()
-    else:
-        yield from read_prompts(prior.prompts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from mgap.data.benchmark import Benchmark
@@ -20,7 +21,7 @@ def read_benchmark(config: Config) -> Benchmark:
 
 
 def read_bank(config: Config, judged: Benchmark) -> tuple[Benchmark, tuple[Sample, ...]]:
-    """For a measurement of departures: what is judged, and the questions whose plain states make the bank, of other pictures.
+    """For a measurement of departures: what is judged, and what is asked for the plain states of the bank, of other pictures.
 
     In the pocket world the bank is of development scenes; elsewhere of a share of the pictures, which are then not judged.
     """
@@ -28,12 +29,20 @@ def read_bank(config: Config, judged: Benchmark) -> tuple[Benchmark, tuple[Sampl
 
     if config.data_set == "pocket":
         from mgap.pocket.benchmark import DEVELOPMENT
-        from mgap.pocket.samples import pope_samples
+        from mgap.pocket.samples import chair_samples, pope_samples
 
         count = int(config.departure.get("bank", config.scenes))
-        return judged, pope_samples(config.splits, count, first=DEVELOPMENT, held_out=config.held_out).samples
+        if config.asks == "chair":
+            return judged, chair_samples(count, first=DEVELOPMENT, held_out=config.held_out).samples
+        known = pope_samples(config.splits, count, first=DEVELOPMENT, held_out=config.held_out).samples
+        return judged, _once(known)
     bank, rest = set_aside(judged.samples, share=float(config.departure.get("bank", 0.5)))
-    return replace(judged, samples=tuple(rest)), tuple(bank)
+    return replace(judged, samples=tuple(rest)), _once(bank)
+
+
+def _once(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    """What several splits ask alike, once: the same state twice would be its own neighbour."""
+    return tuple({(sample.image, sample.prompt): sample for sample in reversed(list(samples))}.values())[::-1]
 
 
 def _pocket(config: Config) -> Benchmark:
@@ -41,9 +50,9 @@ def _pocket(config: Config) -> Benchmark:
 
     if config.prompt is not None:
         raise SettingError(f"prompt={config.prompt!r}: the pocket models know one way to be asked; leave it out")
-    if config.benchmark in ("pope", "departure"):
+    if config.asks == "pope":
         return pope_samples(config.splits, config.scenes, held_out=config.held_out)
-    if config.benchmark == "chair":
+    if config.asks == "chair":
         return chair_samples(config.scenes, held_out=config.held_out)
     if config.benchmark == "amber":
         return amber_samples(config.kinds, config.scenes, held_out=config.held_out)
@@ -61,12 +70,11 @@ def _published(config: Config) -> Benchmark:
     images, missing = str(config.images), config.missing
     if config.questions is not None:  # of one's own, to answer or to measure departures on
         return read_own(str(config.questions), images, prompt=config.prompt or "question", missing=missing)
-    name = "pope" if config.benchmark == "departure" else config.benchmark
-    folder = find_data(name, config.data)
-    if name == "pope":
+    folder = find_data(config.asks, config.data)
+    if config.asks == "pope":
         prompt = config.prompt or "question"
         return read_pope(folder, images, dataset=config.data_set, splits=config.splits, prompt=prompt, missing=missing)
-    if name == "amber":
+    if config.asks == "amber":
         return read_amber(folder, images, kinds=config.kinds, prompt=config.prompt or "mgap", missing=missing)
     named = ChairScorer.of({}, **config.scoring).finder.classes  # people's captions are read as the model's
     prompt = config.prompt or "mgap"

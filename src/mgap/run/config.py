@@ -19,10 +19,11 @@ from mgap.types import Decoding
 BENCHMARKS = ("pope", "chair", "amber", "own", "departure")
 DATASETS = ("pocket", "coco", "aokvqa", "gqa", "amber")
 PREFILLS = ("auto", "shared", "own")
+ALONG = ("first", "answers")  # where departures are measured: at the first token, or at every token of a description
 OF_BENCHMARKS = {  # keys that mean nothing to the others
     "splits": ("pope", "departure"),
     "kinds": ("amber",),
-    "image_set": ("chair",),
+    "image_set": ("chair", "departure"),
     "questions": ("own", "departure"),
     "departure": ("departure",),
 }
@@ -49,7 +50,7 @@ class Config:
     missing: str = "refuse"  # pictures that are not there: refuse, or skip
     decoding: Mapping[str, Any] = field(default_factory=dict)
     scoring: Mapping[str, Any] = field(default_factory=dict)  # parser, language, ...: of the scorer
-    departure: Mapping[str, Any] = field(default_factory=dict)  # k, delta, metric, bank
+    departure: Mapping[str, Any] = field(default_factory=dict)  # along, k, delta, metric, bank, strengths
     pocket: Mapping[str, Any] = field(default_factory=dict)  # settings by method that hold in the pocket world only
     batch_size: int = 32
     warm_up: bool = False  # answer each method's first batch once before it counts; for times
@@ -92,7 +93,11 @@ class Config:
         if self.benchmark == "own" and self.questions is None:
             raise SettingError("benchmark own: give questions, a JSONL or CSV file with image, question and label")
         for key in self.departure:
-            _choose("key of departure", key, ("k", "delta", "metric", "bank", "strengths"))
+            _choose("key of departure", key, ("along", "k", "delta", "metric", "bank", "strengths"))
+        _choose("along of departure", self.along, ALONG)
+        if self.benchmark == "departure" and self.along == "answers":
+            for key in self.decoding:
+                _choose("decoding key along answers, which are greedy", key, ("max_new_tokens",))
         self.decode()
 
     @property
@@ -104,9 +109,23 @@ class Config:
             return "pocket"
         return "amber" if self.benchmark == "amber" else "coco"
 
+    @property
+    def along(self) -> str:
+        """Where departures are measured."""
+        return str(self.departure.get("along", "first"))
+
+    @property
+    def asks(self) -> str:
+        """The benchmark whose samples are asked: questions for the first token, descriptions for whole answers."""
+        if self.benchmark != "departure":
+            return self.benchmark
+        return "chair" if self.along == "answers" else "pope"
+
     def decode(self) -> Decoding:
         """How answers are decoded: short ones to questions, long ones to requests to describe."""
-        longest = {"pope": 16, "own": 16, "departure": 1}.get(self.benchmark, 96 if self.data_set == "pocket" else 512)
+        longest = {"pope": 16, "own": 16}.get(self.asks, 96 if self.data_set == "pocket" else 512)
+        if self.benchmark == "departure" and self.along == "first":
+            longest = 1
         return Decoding.of(**{"max_new_tokens": longest, **self.decoding})
 
     @classmethod
@@ -123,6 +142,12 @@ class Config:
                 raise SettingError(
                     f"{where}: {key} is a key of {' and '.join(benchmarks)}, not of {data['benchmark']}: leave it out"
                 )
+        along = data.get("departure")
+        if data.get("benchmark") == "departure":
+            is_long = isinstance(along, Mapping) and along.get("along", "first") != "first"
+            if (other := "splits" if is_long else "image_set") in data:
+                asked = "descriptions" if is_long else "POPE's questions"
+                raise SettingError(f"{where}: these departures are of {asked}, which have no {other}: leave it out")
         for f in fields(cls):
             if f.name not in data and f.default is MISSING and f.default_factory is MISSING:
                 raise SettingError(f"{where}: {f.name} is missing, and has no default")

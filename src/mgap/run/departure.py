@@ -18,6 +18,7 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from mgap.data.images import ImageSource, open_image
 from mgap.decoding.attach import attached
@@ -58,11 +59,12 @@ def prepare(
     delta: float = 0.05,
     metric: str = "euclidean",
     batch_size: int = 8,
+    max_new_tokens: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Manifold:
     """The bank of these rows, collected into the folder, or read from there if it is of the same rows; and its threshold.
 
-    A bank whose collection was interrupted is gone on with.
+    It is of the first tokens of plain answers, or of so many. A bank whose collection was interrupted is gone on with.
     """
     if active := attached(model.backbone.model):
         raise SettingError(f"{active[0].method.name} is attached to this model: a bank is of plain decoding; detach it")
@@ -72,12 +74,23 @@ def prepare(
         bank.require(model.backbone)
         if bank.origin.get("rows_sha256") != asked:
             raise RunError(f"{folder}: its bank is of other rows than those asked for now; name another folder, or remove it")
+        if (length := bank.origin.get("max_new_tokens", 1)) != max_new_tokens:
+            raise RunError(
+                f"{folder}: its bank is of answers of up to {length} tokens, not {max_new_tokens}; name another folder"
+            )
     else:
         opened = lru_cache(maxsize=1)(picture)  # questions about one picture stand together
         images, prompts = (opened(s.image) for s in rows), [s.prompt for s in rows]
-        origin = {"rows_sha256": asked}
-        bank = Bank.collect(model, images, prompts, batch_size=batch_size, folder=folder, origin=origin, progress=progress)
+        how: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, "progress": progress}
+        bank = Bank.collect(model, images, prompts, folder=folder, origin={"rows_sha256": asked}, **how)
     return Manifold.of(bank, k=k, delta=delta, metric=metric, device=model.backbone.device)
+
+
+def named_strengths(strengths: Sequence[float]) -> dict[str, float]:
+    """Each by its name in records, in order."""
+    if not strengths:
+        raise SettingError("no strengths to measure at: give some, such as 0, 0.5 and 1")
+    return {f"{check_strength('strengths', strength):.12g}": strength for strength in strengths}
 
 
 class DepartureWorker:
@@ -95,10 +108,8 @@ class DepartureWorker:
         *,
         strengths: Sequence[float] = STRENGTHS,
     ) -> None:
-        if not strengths:
-            raise SettingError("no strengths to measure at: give some, such as 0, 0.5 and 1")
         self.model, self.picture, self.manifold, self.build = model, picture, manifold, build
-        self.strengths = {f"{check_strength('strengths', strength):.12g}": strength for strength in strengths}
+        self.strengths = named_strengths(strengths)
 
     @contextmanager
     def using(self, arm: Arm) -> Iterator[Work]:

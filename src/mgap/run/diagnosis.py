@@ -33,7 +33,6 @@ from mgap.states.subspace import Subspace
 from mgap.types import Sample
 
 PICTURES = 100  # whose questions, or captions, the representation is measured on, at most
-NEIGHBOURS = 10  # right states that a reference is the mean of
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,15 @@ class Diagnosis:
     def carry_out(self, noted: Callable[[str], None]) -> None:
         """Every analysis that is not in the run's folder yet; `noted` hears of those that these questions do not allow."""
         wanted: dict[str, Callable[[], dict[str, Any]]] = {"subspace": self.subspace, "picture": self.picture}
-        if all(sample.truth in LABELS for sample in (*self.job.benchmark.samples, *self.job.bank)):
-            wanted["representation"] = self.representation
+        right = {label: len(states) for label, states in self._known.items()}
+        if not all(sample.truth in LABELS for sample in (*self._judged.samples, *self.job.bank)):
+            noted("where states are moved to is left out: not all of these questions are answered by yes or no")
+        elif min(right.get(label, 0) for label in LABELS) < self._k:
+            noted(
+                f"where states are moved to is left out: of the bank's states {right} are right, and {self._k} of each are needed"
+            )
         else:
-            noted("representation: left out, because not all questions are answered by yes or no")
+            wanted["representation"] = self.representation
         for name, measure in wanted.items():
             path = file_of(self.job.out, name)
             if not path.is_file():
@@ -76,7 +80,7 @@ class Diagnosis:
             self._prior,
             self._strengths,
             captions=self._captions(),
-            k=NEIGHBOURS,
+            k=self._k,
             batch_size=self.job.config.batch_size,
             progress=self.told,
         ).to_json()
@@ -105,13 +109,12 @@ class Diagnosis:
 
     def _reference(self, sample: Sample) -> Tensor | None:
         """Where the state would lie if the model knew; None where the bank has too few states that rightly say so."""
-        known = known_answers(self.model, self._bank, self.job.bank)
-        if sample.truth not in known or len(known[sample.truth]) < NEIGHBOURS:
+        if sample.truth not in self._known or len(self._known[sample.truth]) < self._k:
             return None
         image = open_image(self._judged.picture(sample.image))
         with first_states(self.model, None) as read:
             h = read(self.model.backbone.encode([image], [sample.prompt])).h
-        return aligned_states(h, [sample.truth], known, NEIGHBOURS)
+        return aligned_states(h, [sample.truth], self._known, self._k)
 
     def _captions(self) -> Captions | None:
         """True captions are known of drawn scenes only, and followed for methods at the head only."""
@@ -121,6 +124,15 @@ class Diagnosis:
 
         asked = chair_samples(min(PICTURES, self.job.config.scenes), held_out=self.job.config.held_out)
         return Captions(asked, true_captions(asked.samples))
+
+    @cached_property
+    def _known(self) -> dict[str, Tensor]:
+        return known_answers(self.model, self._bank, self.job.bank)
+
+    @property
+    def _k(self) -> int:
+        """Right states that a reference is the mean of; as many as a distance is the mean over."""
+        return int(self.job.config.departure.get("k", 10))
 
     @property
     def _is_pocket(self) -> bool:

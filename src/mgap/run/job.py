@@ -43,7 +43,7 @@ class Job:
     benchmark: Benchmark
     out: Path
     shard: Shard
-    bank: tuple[Sample, ...] = ()  # for departures: the questions whose plain states the others are held against
+    bank: tuple[Sample, ...] = ()  # for departures: what is asked for the plain states that the others are held against
 
     @classmethod
     def prepare(cls, config: Config, out: str | os.PathLike[str] | None = None, shard: Shard | None = None) -> Job:
@@ -113,16 +113,21 @@ class Job:
         self, model: Model, methods: Mapping[str, Method | None], told: Progress | None
     ) -> tuple[Worker, dict[str, Any]]:
         """What measures departures instead of answering, and what it is held against."""
+        from mgap.run.along import AlongWorker, variants_of
         from mgap.run.departure import STRENGTHS, DepartureWorker, prepare
 
-        wanted = {key: value for key, value in self.config.departure.items() if key not in ("bank", "strengths")}
+        wanted = {key: value for key, value in self.config.departure.items() if key not in ("along", "bank", "strengths")}
         strengths = [float(value) for value in self.config.departure.get("strengths", STRENGTHS)]
         report = None if told is None else lambda done: told("states for the bank", done, len(self.bank))
-        size = self.config.batch_size
-        picture = self.benchmark.picture
-        manifold = prepare(model, self.bank, picture, self.out / "bank", batch_size=size, progress=report, **wanted)
-        worker = DepartureWorker(model, picture, manifold, lambda arm: methods[arm.label], strengths=strengths)
-        return worker, {**manifold.to_json(), "strengths": strengths}
+        picture, folder, decoding = self.benchmark.picture, self.out / "bank", self.config.decode()
+        is_long = self.config.along == "answers"
+        variants = {label: variants_of(method, strengths) for label, method in methods.items()} if is_long else {}
+        wanted |= {"batch_size": self.config.batch_size, "max_new_tokens": decoding.max_new_tokens if is_long else 1}
+        manifold = prepare(model, self.bank, picture, folder, progress=report, **wanted)
+        measured = {**manifold.to_json(), "strengths": strengths}
+        if is_long:
+            return AlongWorker(model, picture, manifold, variants, decoding), {**measured, "along": "answers"}
+        return DepartureWorker(model, picture, manifold, lambda arm: methods[arm.label], strengths=strengths), measured
 
     @cached_property
     def scorer(self) -> Scorer:

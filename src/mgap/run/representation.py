@@ -23,6 +23,7 @@ from mgap.decoding.model import Model
 from mgap.errors import SettingError
 from mgap.methods.base import Method, Seam, check_strength
 from mgap.methods.mgap import MGAP
+from mgap.methods.seen import Seen
 from mgap.run.departure import STRENGTHS
 from mgap.run.progress import Progress
 from mgap.scoring.parse import yes_or_no
@@ -241,7 +242,7 @@ def _teach(
             for texts in (plain, true)
         )
         for one in gathered:
-            seen = FirstStates(one.method, head, h.to(head.device, head.wide), None)
+            seen = FirstStates(one.method, head, Seen(h.to(head.device, head.wide)))
             one.add(seen, {"teacher": reference, "other step": reference.roll(len(reference) // 2, 0)})
         for sample, said, truth, length in zip(batch, plain, true, lengths, strict=True):
             alike = common(said, truth)

@@ -75,7 +75,7 @@ class Judged:
         self.head, self.prior, self.basis = model.backbone.probe_head(), prior, prior.basis
         self.points, self.development, self.states = list(points), development, states
         device = model.backbone.device
-        self.manifold = Manifold.of(Bank(states.bank), k=k, delta=delta, metric=metric, device=device)
+        self.manifold = Manifold.of(Bank.of(states.bank), k=k, delta=delta, metric=metric, device=device)
         kinds = torch.tensor(kinds_of(token_words(model)))
         self.swept = sweep(
             self.head,

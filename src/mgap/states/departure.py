@@ -2,11 +2,12 @@
 
     d_k(h; S) = 1/k sum over the k nearest s in S of |h - s|,   departure: d_k > tau,   tau = (1 - delta) quantile of d_k over S
 
-A member of the bank is never its own neighbour; an equal state elsewhere in it is. Distances are exact (states/neighbours.py)
-and computed where the bank lies, on the GPU if it is there; through large banks on a CPU, an index can search instead
-(states/index.py), and how far it is off is measured and kept. tau is over all members of a bank of up to 10,000 states, over
-10,000 drawn from it (seed 0), each against the whole bank, where there are more. The paper prints neither k nor delta; 150 of
-3000 plain states beyond tau in its table mean delta 0.05.
+A member of the bank is never its own neighbour; an equal state elsewhere in it is. Nor are other tokens of its own answer, in a
+bank along answers: what is judged is of other answers too. Distances are exact (states/neighbours.py) and computed where the
+bank lies, on the GPU if it is there; through large banks on a CPU, an index can search instead (states/index.py), and how far
+it is off is measured and kept. tau is over all members of a bank of up to 10,000 states, over 10,000 drawn from it (seed 0),
+each against the whole bank, where there are more. The paper prints neither k nor delta; 150 of 3000 plain states beyond tau in
+its table mean delta 0.05.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Manifold:
         """
         if search not in SEARCHES:
             raise SettingError(f"search={search!r}: choose from {', '.join(SEARCHES)}")
-        exact = Exact.of((bank.states,), metric, device)
+        exact = Exact.of(bank.parts, metric, device, bank.rows)
         takes_index = search == "approximate" or (search == "auto" and _suits_an_index(exact))
         through = Approximate.of(exact, k, progress) if takes_index else exact
         stage = None if progress is None else lambda done, total: progress("members measured for tau", done, total)

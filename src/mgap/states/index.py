@@ -113,19 +113,22 @@ class Approximate:
         return self._in_turns(len(states), k, lambda some: (states[some].to("cpu", self.wide), None), progress)
 
     def among(self, members: Tensor, k: int, *, progress: Progress | None = None) -> tuple[Tensor, Tensor]:
-        """The same for members of the bank, given as rows [n]: none is its own neighbour, an equal state elsewhere is."""
+        """The same for members of the bank, given as rows [n]: none is its own neighbour, nor one of its group."""
         check(None, self.exact, k)
         return self._in_turns(len(members), k, lambda some: (self.exact.rows(members[some]), members[some]), progress)
 
     def _in_turns(
         self, count: int, k: int, read: Callable[[slice], tuple[Tensor, Tensor | None]], progress: Progress | None
     ) -> tuple[Tensor, Tensor]:
+        """`read` gives states, and which members they are."""
         apart, which = torch.empty(count, k, dtype=torch.float64), torch.empty(count, k, dtype=torch.long)
         for start in range(0, count, _ROWS // 8):
             some = slice(start, min(start + _ROWS // 8, count))
             states, own = read(some)
-            _, rows = self.index.search(self._codes(states), min(len(self), max(5 * k, 50) + (own is not None)))
-            near, which[some] = self.exact.closest(states, torch.from_numpy(rows), k, own)
+            kin = 0 if own is None else self.exact.largest_group
+            _, rows = self.index.search(self._codes(states), min(len(self), max(5 * k, 50) + kin))
+            groups = None if own is None else self.exact.groups[own]
+            near, which[some] = self.exact.closest(states, torch.from_numpy(rows), k, groups)
             apart[some] = self.exact.measured(near)
             short = near[:, -1].isinf().nonzero().squeeze(1)  # the cells looked through held fewer than k
             if len(short):

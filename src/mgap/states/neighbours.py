@@ -50,10 +50,19 @@ class Exact:
     parts: tuple[Tensor, ...]  # [n_i, d], of one dtype, in one place
     metric: str
     device: torch.device  # where to compute
+    groups: Tensor  # [n] states of one group are no neighbours of each other, as members; a state alone is a group
 
     @classmethod
-    def of(cls, bank: Parts, metric: str = "euclidean", device: torch.device | str | None = None) -> Exact:
-        """`device` is where to compute; None: where the bank is."""
+    def of(
+        cls,
+        bank: Parts,
+        metric: str = "euclidean",
+        device: torch.device | str | None = None,
+        groups: Tensor | None = None,
+    ) -> Exact:
+        """`device` is where to compute; None: where the bank is. `groups` [n] names those that belong together, as tokens of
+        one answer do; None: each state stands alone.
+        """
         if metric not in METRICS:
             raise SettingError(f"metric={metric!r}: choose from {', '.join(METRICS)}")
         parts = (bank,) if isinstance(bank, Tensor) else tuple(bank)
@@ -69,7 +78,10 @@ class Exact:
             size = sum(part.numel() * part.element_size() for part in parts)
             if 2 * size <= torch.cuda.mem_get_info(place)[0]:
                 parts = tuple(part.to(place) for part in parts)
-        return cls(parts, metric, place)
+        count = sum(map(len, parts))
+        if groups is not None and groups.shape != (count,):
+            raise SettingError(f"groups {list(groups.shape)} for {count} states: name the group of each")
+        return cls(parts, metric, place, torch.arange(count) if groups is None else groups.long().cpu())
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
@@ -95,9 +107,15 @@ class Exact:
         return self._in_turns(len(states), k, lambda some: (states[some].to(self.wide), None), progress)
 
     def among(self, members: Tensor, k: int, *, progress: Progress | None = None) -> tuple[Tensor, Tensor]:
-        """The same for members of the bank, given as rows [n]: none is its own neighbour, an equal state elsewhere is."""
+        """The same for members of the bank, given as rows [n]: none is its own neighbour, nor one of its group; an equal state
+        elsewhere is.
+        """
         check(None, self, k)
-        return self._in_turns(len(members), k, lambda some: (self.rows(members[some]), members[some]), progress)
+        return self._in_turns(len(members), k, lambda some: (self.rows(members[some]), self.groups[members[some]]), progress)
+
+    @cached_property
+    def largest_group(self) -> int:
+        return int(self.groups.unique(return_counts=True)[1].max())
 
     def _in_turns(
         self, count: int, k: int, read: Callable[[slice], tuple[Tensor, Tensor | None]], progress: Progress | None
@@ -152,7 +170,7 @@ class Exact:
                 some = slice(first, first + size)
                 a = _products(seen[some], members, norms)  # [some, b]
                 if own is not None:
-                    _leave_out(a, own[some] - start)
+                    self._leave_out(a, own[some], start)
                 least, at = a.topk(min(keep, len(members)), largest=False)
                 least, at = torch.cat((best[some], least), 1), torch.cat((which[some], at + start), 1)
                 least, order = least.topk(min(keep, least.shape[1]), largest=False)
@@ -172,7 +190,7 @@ class Exact:
             apart[first : first + size] = torch.linalg.vector_norm(members, dim=-1)
         apart[rows < 0] = torch.inf
         if own is not None:
-            apart[rows == own.unsqueeze(1)] = torch.inf
+            apart[self.groups.to(rows.device)[rows.clamp_min(0)] == own.unsqueeze(1)] = torch.inf
         apart, order = apart.topk(k, largest=False)
         return apart, rows.gather(1, order)
 
@@ -193,11 +211,16 @@ class Exact:
         for start, block in blocks(self.parts, size):
             apart = torch.cdist(seen, self.directed(block), compute_mode="donot_use_mm_for_euclid_dist")
             if own is not None:
-                _leave_out(apart, own - start)
+                self._leave_out(apart, own, start)
             rows = torch.arange(start, start + len(block), device=self.device).expand_as(apart)
             least, order = torch.cat((best, apart), 1).topk(min(k, best.shape[1] + len(block)), largest=False)
             best, which = least, torch.cat((which, rows), 1).gather(1, order)
         return best, which
+
+    def _leave_out(self, apart: Tensor, own: Tensor, start: int) -> None:
+        """No row [n, b] has a state of its own group as a neighbour; the block's states begin at `start`."""
+        groups = self.groups[start : start + apart.shape[1]].to(apart.device)
+        apart.masked_fill_(groups == own.unsqueeze(1), torch.inf)
 
     def rows(self, rows: Tensor) -> Tensor:
         """These states of the bank [n, d], as they are kept."""
@@ -236,7 +259,7 @@ def error_bound(h: Tensor, s: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 def check(states: Tensor | None, search: Exact, k: int) -> None:
     """Refuse what has no answer; states None are the bank's own."""
-    others = len(search) - (states is None)
+    others = len(search) - (search.largest_group if states is None else 0)
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= others:
         raise SettingError(f"k={k!r} must be a whole number from 1 to {others}, the other states in the bank: collect more")
     if states is None:
@@ -272,12 +295,6 @@ def _products(states: Tensor, members: Tensor, norms: Tensor) -> Tensor:
     for some, those in pairs[1:]:
         a.addmm_(some, those.T, alpha=-2)
     return a
-
-
-def _leave_out(apart: Tensor, column: Tensor) -> None:
-    """No row has its own column as a neighbour; some have none here."""
-    here = ((column >= 0) & (column < apart.shape[1])).nonzero().squeeze(1)
-    apart[here, column[here]] = torch.inf
 
 
 @contextmanager
