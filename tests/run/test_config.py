@@ -85,6 +85,16 @@ def test_settings_reach_the_methods_of_a_name_or_label():
         config.with_settings({"vcd": {"alpha": 1}})
 
 
+def test_a_method_is_checked_with_the_settings_that_are_given_beside_it():
+    keys = {**GOOD, "methods": ["bias", {"method": "haltrapper", "label": "trap"}], "pocket": {"haltrapper": {"length": 96}}}
+    config = Config.of(keys, settings={"bias": {"shift": 1.5}, "haltrapper": {"length": 8}})  # bias needs a shift
+    assert [dict(arm.settings) for arm in config.methods] == [{"shift": 1.5}, {"length": 8}]
+    with pytest.raises(SettingError, match="needs a setting"):
+        Config.of(keys)
+    with pytest.raises(SettingError, match="settings for 'vcd', which is no method of this run: bias, trap"):
+        Config.of(keys, settings={"bias": {"shift": 1.5}, "vcd": {"alpha": 1}})
+
+
 def test_a_prior_may_be_a_folder():
     config = Config.of(GOOD).with_settings({"mgap": {"prior": "priors/llava"}})
     assert config.methods[1].prior.folder == "priors/llava"

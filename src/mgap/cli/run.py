@@ -80,9 +80,9 @@ def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]
 
     if what in BENCHMARKS:
         keys: dict[str, Any] = {"benchmark": what, "methods": ["vanilla", "mgap"], **given}
-        return Config.of(keys, "the command line").with_settings(settings)
+        return Config.of(keys, "the command line", settings)
     keys = read_yaml(what)
     for nested in ("decoding", "scoring"):
         if nested in given and isinstance(keys.get(nested), dict):
             given[nested] = {**keys[nested], **given[nested]}
-    return Config.of({**keys, **given}, what).with_settings(settings)
+    return Config.of({**keys, **given}, what, settings)

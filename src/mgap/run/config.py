@@ -129,8 +129,10 @@ class Config:
         return Decoding.of(**{"max_new_tokens": longest, **self.decoding})
 
     @classmethod
-    def of(cls, data: Mapping[str, Any], where: str = "the run") -> Config:
-        """From plain keys; unknown and missing ones are named."""
+    def of(
+        cls, data: Mapping[str, Any], where: str = "the run", settings: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> Config:
+        """From plain keys; unknown and missing ones are named. `settings` are more for methods, by their name or label."""
         known = [f.name for f in fields(cls)]
         for key in data:
             if key not in known:
@@ -152,7 +154,8 @@ class Config:
             if f.name not in data and f.default is MISSING and f.default_factory is MISSING:
                 raise SettingError(f"{where}: {f.name} is missing, and has no default")
         values = dict(data)
-        values["methods"] = tuple(ArmPlan.of(entry) for entry in _sequence("methods", data["methods"], where))
+        entries, more = _sequence("methods", data["methods"], where), settings or {}
+        values["methods"] = tuple(ArmPlan.of(entry) for entry in _with_more(entries, more))
         if "splits" in values:
             values["splits"] = tuple(map(str, _sequence("splits", values["splits"], where)))
         for key in ("decoding", "scoring", "departure", "pocket", "published"):
@@ -160,8 +163,12 @@ class Config:
                 raise SettingError(f"{where}: {key} must hold keys and values, not {values[key]!r}")
         config = cls(**values)
         there = {name for arm in config.methods for name in (arm.method, arm.label)}
-        settings = {name: value for name, value in config.pocket.items() if name in there}
-        return config.with_settings(settings) if config.data_set == "pocket" else config
+        pocket = {
+            name: {key: value for key, value in own.items() if key not in more.get(name, {})}
+            for name, own in config.pocket.items()
+            if name in there
+        }
+        return config.with_settings(pocket) if config.data_set == "pocket" else config
 
     @classmethod
     def read(cls, path: str, **given: Any) -> Config:
@@ -178,14 +185,30 @@ class Config:
                     used.add(key)
                     more.update(settings[key])
             arms.append(arm.with_settings(more) if more else arm)
-        if unused := sorted(set(settings) - used):
-            raise SettingError(
-                f"settings for {unused[0]!r}, which is no method of this run: {', '.join(a.label for a in arms)}"
-            )
+        _refuse_unused(settings, used, [arm.label for arm in arms])
         return replace(self, methods=tuple(arms))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def _with_more(entries: Iterable[Any], settings: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+    """Entries of methods as they were written, with more settings: a method that needs one is checked with it."""
+    merged, used = [], set()
+    for entry in entries:
+        keys = {"method": entry} if isinstance(entry, str) else entry
+        if isinstance(keys, Mapping):
+            names = [name for name in dict.fromkeys((keys.get("method"), keys.get("label"))) if name in settings]
+            used |= set(names)
+            keys = {**keys, **{key: value for name in names for key, value in settings[name].items()}}
+        merged.append(keys)
+    _refuse_unused(settings, used, [str(e.get("label", e.get("method"))) for e in merged if isinstance(e, Mapping)])
+    return merged
+
+
+def _refuse_unused(settings: Mapping[str, Any], used: set[str], labels: list[str]) -> None:
+    if unused := sorted(set(settings) - used):
+        raise SettingError(f"settings for {unused[0]!r}, which is no method of this run: {', '.join(labels)}")
 
 
 def read_yaml(path: str) -> dict[str, Any]:

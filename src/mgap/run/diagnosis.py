@@ -50,9 +50,7 @@ class Diagnosis:
         if not all(sample.truth in LABELS for sample in (*self._judged.samples, *self.job.bank)):
             noted("where states are moved to is left out: not all of these questions are answered by yes or no")
         elif min(right.get(label, 0) for label in LABELS) < self._k:
-            noted(
-                f"where states are moved to is left out: of the bank's states {right} are right, and {self._k} of each are needed"
-            )
+            noted(f"where states are moved to is left out: of the bank's states {right} are right, not {self._k} of each")
         else:
             wanted["representation"] = self.representation
         for name, measure in wanted.items():
