@@ -13,6 +13,7 @@ from mgap.backbones.sharing import shared_pictures
 from mgap.decoding.effective import first_states
 from mgap.decoding.sweep import Grid, Point, cut_states, sweep
 from mgap.errors import SettingError
+from mgap.methods.seen import Seen
 
 PROMPTS = [
     "Is there a dog in the image?",
@@ -68,7 +69,7 @@ def test_the_step_is_the_mean_distance_of_the_states_that_are_decoded_from(model
         moved = cut_states(head, prior.basis, states, point, batch_size=2)
         assert float(found.steps[place]) == pytest.approx(float((moved - states).norm(dim=-1).mean()), rel=1e-4, abs=1e-6)
         method = mgap.MGAP(prior, **{**point.to_json(), "alpha": 0.0})
-        torch.testing.assert_close(moved, method.effective_states(head, states, None, point.alpha))
+        torch.testing.assert_close(moved, method.effective_states(head, Seen(states), point.alpha))
     assert found.steps[0] == 0
 
 

@@ -10,6 +10,7 @@ import mgap
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.methods.base import Tap
 from mgap.methods.mgap import PRESETS, Correction
+from mgap.methods.seen import Seen
 from mgap.states.collect import catch_states
 from tests.reference import mgap as reference
 
@@ -78,7 +79,7 @@ def test_the_betas_of_states_are_those_that_decoding_uses(model, prior, inputs):
     method, head = mgap.MGAP(prior, alpha=0.1), model.backbone.probe_head()
     betas = method.betas(head, caught[0], strength=0.75)
     torch.testing.assert_close(betas, recorder.steps[0].values["beta"])
-    h, moved = caught[0].float(), method.effective_states(head, caught[0], None, 0.75)
+    h, moved = caught[0].float(), method.effective_states(head, Seen(caught[0]), 0.75)
     torch.testing.assert_close(h - moved, betas.unsqueeze(-1) * (h @ prior.projector.float()), rtol=1e-3, atol=1e-5)
 
 
