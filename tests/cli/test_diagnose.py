@@ -39,17 +39,17 @@ def test_a_word_that_belongs_to_no_option_is_an_error():
 
 def test_a_diagnosis_of_the_pocket_model(run, tmp_path):
     out = tmp_path / "diagnosis"
-    asked = ["--model", "pocket/llava", "--method", "blind", "mgap", "--alpha", 0, 1, "--scenes", 2, "--k", 3, "--out", out]
+    asked = ["--model", "pocket/llava", "--method", "blind", "mgap", "--alpha", 0, 1, 2, "--scenes", 2, "--k", 3, "--out", out]
     status, said, error = run("diagnose", *asked)
     assert status == 0, error
     assert "| blind |" in said
     plan = json.loads((out / "run.json").read_text())
-    assert plan["departure"]["strengths"] == [0, 1]
+    assert plan["departure"]["strengths"] == [0, 1, 2]
     assert plan["departure"]["k"] == 3
     assert [arm["label"] for arm in plan["arms"]] == ["vanilla", "blind", "mgap"]
     assert {path.stem for path in (out / "analysis").iterdir()} == {"subspace", "representation", "picture"}
     figures = {path.name for path in (out / "figures").iterdir()}
-    for name in ("departures", "manifold", "spectrum", "angles"):
+    for name in ("departures", "manifold", "reach", "spectrum", "angles"):
         assert {f"{name}.{form}" for form in ("pdf", "svg", "png", "csv")} <= figures
     report = (out / "report.md").read_text()
     for heading in ("## Results", "## Where the states are moved to", "## The prior's subspace"):

@@ -15,6 +15,7 @@ SHIFT = (
     "outside",
     "outside_share",
     "held",
+    "moved_share",
 )
 STEP = ("distance", "holds", "best", "closer_best", "closer")
 
@@ -56,8 +57,8 @@ def test_shifts_stand_by_method_and_strength_and_nothing_to_tell_is_a_dash():
         ("vcd", ["1"]),
     ]
     first, second = table.groups[0].rows
-    assert first.cells[-1].text == "\u2014"
-    assert [cell.text for cell in second.cells] == ["1", "110", "1.2", "130", "1.4", "150", "1.6", "170", "180"]
+    assert first.cells[-2].text == "\u2014"
+    assert [cell.text for cell in second.cells] == ["1", "110", "1.2", "130", "1.4", "150", "1.6", "170", "180", "190"]
     assert second.cells[1].small == "100 to 200"  # percent
     assert sum(size for _, size in table.spans) == len(table.columns) - 1
     assert "2% of its square inside: 5 of 256" in table.notes[0]

@@ -34,6 +34,7 @@ def test_a_step_of_known_lengths_is_split_as_by_hand():
             "outside": 4,
             "outside_share": 4 / 13,
             "held": 9 / 25,
+            "moved_share": 5 / 13,
         }
     )
 

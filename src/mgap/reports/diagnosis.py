@@ -11,7 +11,9 @@ from mgap.errors import CorruptFile
 from mgap.reports.manifold import ManifoldPicture, print_manifold
 from mgap.reports.page import Table
 from mgap.reports.prints import Print
+from mgap.reports.reach import print_reach
 from mgap.reports.representation import representation_tables
+from mgap.reports.scores import Scores
 from mgap.reports.spectra import print_subspaces
 from mgap.reports.subspaces import subspace_tables
 from mgap.scoring.representation import Representation
@@ -39,10 +41,13 @@ def analysis_tables(folder: Path, name: str) -> list[Table]:
     return [] if data is None else _TABLES[name](data)
 
 
-def analysis_prints(folder: Path) -> list[Print]:
-    """The manifold with the methods' paths, the spectrum, and angles between subspaces; those that were measured."""
-    picture, subspace = (_read(file_of(folder, name)) for name in ("picture", "subspace"))
+def analysis_prints(run: str, scores: Scores) -> list[Print]:
+    """The manifold with the methods' paths, departures by step, the spectrum and angles; those that were measured."""
+    folder = scores.run.folder
+    picture, subspace, moved = (_read(file_of(folder, name)) for name in ("picture", "subspace", "representation"))
     found = [] if picture is None else [print_manifold(ManifoldPicture.from_json(picture))]
+    reach = None if moved is None else print_reach(run, scores, Representation.from_json(moved))
+    found += [] if reach is None else [reach]
     return found if subspace is None else [*found, *print_subspaces(subspace)]
 
 

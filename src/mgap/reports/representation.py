@@ -19,6 +19,7 @@ SHIFTS = {  # figure: heading, is it in percent
     "outside": ("outside", False),
     "outside_share": ("% of |h|", True),
     "held": ("% inside", True),
+    "moved_share": ("whole, % of |h|", True),
 }
 ORACLE = {
     "distance": ("|e| in % of |h|", True),
@@ -46,7 +47,7 @@ def _shift_table(found: Representation) -> Table:
         f"Where methods move the state h that the first word of an answer is decoded from ({found.model}), by strength: means "
         "with 95% intervals from a bootstrap over pictures. Projection: how much of h lies in the prior's subspace before "
         "and after, as a length and as a share of the whole state. Shift: the lengths of the parts of h' - h inside the "
-        "subspace and outside it, also in percent of |h|, and how much of the summed squared shift is inside."
+        "subspace and outside it, also in percent of |h|, how much of the summed squared shift is inside, and the whole shift."
     )
     chance = 100 * found.rank / found.width
     note = f"A shift in a random direction has {chance:.2g}% of its square inside: {found.rank} of {found.width} dimensions."
@@ -54,7 +55,7 @@ def _shift_table(found: Representation) -> Table:
         Group(label, tuple(_row(line, SHIFTS) for line in found.shifts if line.method == label))
         for label in dict.fromkeys(line.method for line in found.shifts)
     ]
-    spans = (("Projection before", 2), ("Projection after", 2), ("Shift", 5))
+    spans = (("Projection before", 2), ("Projection after", 2), ("Shift", 6))
     return Table(caption, ("Strength", *(name for name, _ in SHIFTS.values())), groups, spans, (note,))
 
 
@@ -67,7 +68,7 @@ def _oracle_tables(found: Representation) -> list[Table]:
         "the summed distances to the references the method takes away (below 0: it leads away), and how much the best steps "
         "would. 95% intervals from a bootstrap over pictures."
     )
-    lines = [line for line in found.oracle if "beta" in line.figures]
+    lines = [line for line in found.oracle if "beta" in line.figures and line.strength > 0]
     groups = [
         Group(f"{label}, {reference}: {STATES[group]} ({found.counts[group]})", tuple(_row(line, ORACLE) for line in own))
         for (label, group, reference), own in _sorted(lines).items()
@@ -78,7 +79,7 @@ def _oracle_tables(found: Representation) -> list[Table]:
 
 def _closer_table(found: Representation) -> Table:
     """Methods beside each other: the same for those that take another step than the theorem's."""
-    strengths = list(dict.fromkeys(line.strength for line in found.oracle))
+    strengths = list(dict.fromkeys(line.strength for line in found.oracle if line.strength > 0))  # at 0 nothing moves
     caption = (
         "How much of the summed distances to the references each method takes away, in percent, by strength; below 0: it leads "
         "away. 95% intervals from a bootstrap over pictures."

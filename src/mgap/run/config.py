@@ -194,11 +194,11 @@ class Config:
 
 def _with_more(entries: Iterable[Any], settings: Mapping[str, Mapping[str, Any]]) -> list[Any]:
     """Entries of methods as they were written, with more settings: a method that needs one is checked with it."""
-    merged, used = [], set()
+    merged, used = list[Any](), set[str]()
     for entry in entries:
-        keys = {"method": entry} if isinstance(entry, str) else entry
+        keys: Any = {"method": entry} if isinstance(entry, str) else entry
         if isinstance(keys, Mapping):
-            names = [name for name in dict.fromkeys((keys.get("method"), keys.get("label"))) if name in settings]
+            names = [str(name) for name in dict.fromkeys((keys.get("method"), keys.get("label"))) if name in settings]
             used |= set(names)
             keys = {**keys, **{key: value for name in names for key, value in settings[name].items()}}
         merged.append(keys)

@@ -40,6 +40,7 @@ class Shift:
         size_after = self.size_after.where(self.size_after > 0, 1.0)
         every = torch.ones_like(is_state)
         squares = self.inside.square()
+        whole = squares + self.outside.square()
         return {
             "prior": (self.prior, every),
             "prior_share": (self.prior / size, is_state),
@@ -49,7 +50,8 @@ class Shift:
             "inside_share": (self.inside / size * is_state, is_state),
             "outside": (self.outside, every),
             "outside_share": (self.outside / size * is_state, is_state),
-            "held": (squares, squares + self.outside.square()),
+            "held": (squares, whole),
+            "moved_share": (whole.sqrt() / size * is_state, is_state),
         }
 
 
