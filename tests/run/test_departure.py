@@ -80,8 +80,8 @@ def test_batches_do_not_change_distances_and_vanilla_is_strength_0(worker, judge
 
 def test_the_bank_is_collected_once_and_kept_with_the_run(pocket, manifold, bank_folder):
     seen = []
-    again = prepare(pocket, asked(DEVELOPMENT, 10), picture, bank_folder, k=5, progress=seen.append)
-    assert not seen
+    again = prepare(pocket, asked(DEVELOPMENT, 10), picture, bank_folder, k=5, progress=lambda *told: seen.append(told))
+    assert {stage for stage, _, _ in seen} == {"members measured for tau"}
     assert torch.equal(again.states, manifold.states)
     assert again.to_json()["k"] == 5
     how = {"tau": manifold.tau, "k": 10, "delta": 0.05, "bank": 60, "metric": "euclidean", "members": 60, "search": "exact"}
@@ -102,8 +102,8 @@ def test_a_bank_that_was_interrupted_is_gone_on_with(pocket, manifold, tmp_path)
         prepare(pocket, rows, failing, tmp_path, batch_size=30)
     with pytest.raises(SettingError, match="rows_sha256"):
         prepare(pocket, rows[:50], picture, tmp_path, batch_size=30)
-    whole = prepare(pocket, rows, picture, tmp_path, batch_size=30, progress=seen.append)
-    assert seen == [60]
+    whole = prepare(pocket, rows, picture, tmp_path, batch_size=30, progress=lambda *told: seen.append(told))
+    assert [told for told in seen if told[0] == "states for the bank"] == [("states for the bank", 60, 60)]
     assert torch.equal(whole.states, manifold.states)
 
 

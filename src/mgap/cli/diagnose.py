@@ -42,6 +42,7 @@ def diagnose(
     k: Annotated[int | None, typer.Option("--k", help="Nearest states whose distance counts; default: 10.")] = None,
     delta: Annotated[float | None, typer.Option(help="Share of plain states beyond the threshold; default: 0.05.")] = None,
     metric: Annotated[str | None, typer.Option(help="euclidean or cosine.")] = None,
+    search: Annotated[str | None, typer.Option(help="For the nearest: exact, approximate (FAISS), or auto.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Questions a forward.")] = None,
     out: Annotated[str | None, typer.Option("--out", "-o", help="Folder to write; default: runs/DATE_....")] = None,
     device: Device = None,
@@ -55,7 +56,7 @@ def diagnose(
     """
     from mgap.run.config import Config
 
-    measured = {"k": k, "delta": delta, "metric": metric, "bank": bank, "strengths": alpha or None}
+    measured = {"k": k, "delta": delta, "metric": metric, "search": search, "bank": bank, "strengths": alpha or None}
     given: dict[str, Any] = {
         "model": model, "images": images, "data": data, "dataset": dataset, "questions": questions, "limit": limit,
         "splits": split or ["adversarial"], "scenes": scenes, "batch_size": batch_size, "device": device, "dtype": dtype,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.artist import Artist
@@ -85,13 +85,33 @@ def print_sensitivity(
     return Print(name, caption, figure, COLUMNS, tuple(rows))
 
 
-def print_departures(name: str, run: str, scores: Scores, beside: str | None = None) -> Print:
-    """The share of departed states, or of steps along answers, by strength, a line a method."""
-    what = "steps" if is_along(scores) else "states"
-    lines, known, rows = departure_lines(scores), printed_values(scores, beside), list[tuple[Value, ...]]()
+def print_departures(name: str, run: str, scores: Scores, beside: str | None = None) -> list[Print]:
+    """The share of departed states, or of steps along answers, by strength, a line a method; more figures than one where
+    there are more methods than can be told apart.
+    """
+    lines = departure_lines(scores)
     if not lines:
         raise SettingError(f"{scores.run.folder}: no method was measured at two strengths, so nothing can be drawn along them")
-    look = looks(scores.results if len(scores.results) <= len(COLOURS) else lines)  # a method keeps its colour across figures
+    if len(scores.results) <= len(COLOURS):
+        return [_departures(name, run, scores, lines, looks(scores.results), beside)]  # a method keeps its colour
+    labels, found = list(lines), list[Print]()
+    for first in range(0, len(labels), len(COLOURS)):
+        some = labels[first : first + len(COLOURS)]
+        own = f"{name}-{len(found) + 1}" if found else name
+        found.append(_departures(own, run, scores, {label: lines[label] for label in some}, looks(some), beside))
+    return found
+
+
+def _departures(
+    name: str,
+    run: str,
+    scores: Scores,
+    lines: Mapping[str, Mapping[float, Rate]],
+    look: Mapping[str, Look],
+    beside: str | None,
+) -> Print:
+    what = "steps" if is_along(scores) else "states"
+    known, rows = printed_values(scores, beside), list[tuple[Value, ...]]()
     with style():
         figure = sheet(COLUMN, 2.75)
         axes = figure.subplots()

@@ -39,7 +39,7 @@ def draw_prints(runs: Sequence[Scores], beside: str | None = None) -> list[Print
     found = [*_sensitivities(along, beside)]
     for name, scores in named:
         if scores.run.plan.get("departure"):
-            found += [print_departures("departures", name, scores, beside), *analysis_prints(name, scores)]
+            found += [*print_departures("departures", name, scores, beside), *analysis_prints(name, scores)]
         elif _is_along(scores):
             found += _tradeoffs(name, scores)
         else:

@@ -199,7 +199,7 @@ def _inset(axes: Axes, path: tuple[Stop, ...], tau: float, highest: float) -> No
         _TAU, (1, tau), (2, 0), xycoords=inset.get_yaxis_transform(), textcoords="offset points", va="center", size=7.5
     )
     inset.set_ylim(0, top)
-    inset.set_xticks(range(len(path)), [f"{stop.alpha:g}" for stop in path])
+    inset.set_xticks(range(len(path)), [f"{stop.alpha:g}".replace("0.", ".", 1) for stop in path])
     inset.set_yticks([])
     inset.set_ylabel(_DISTANCE, size=7.5, labelpad=1)
     inset.tick_params(axis="x", labelsize=6.5, length=0, pad=1)

@@ -1,8 +1,9 @@
 """Figures for print: one look, and every figure as PDF, SVG and PNG with a CSV of exactly the data that is drawn.
 
 Widths and type are those of a two-column paper (ICML: columns of 3.25 in, text of 6.75 in, type of 8 pt). Colours are Okabe and
-Ito's (2008), which colour-blind readers tell apart, in the order of the page's; marks, line styles and hatches say the same in
-grey. The same data gives the same bytes: no file holds a date. In SVG text stays text; in PDF fonts are embedded as TrueType.
+Ito's (2008), which colour-blind readers tell apart, in the order of the page's, with an olive for their yellow, which is faint
+on white; marks, line styles and hatches say the same in grey. The same data gives the same bytes: no file holds a date. In SVG
+text stays text; in PDF fonts are embedded as TrueType.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ COLUMN, TEXT = 3.25, 6.75  # inches
 DPI = 300
 FORMATS = ("pdf", "svg", "png", "csv")
 BLACK, BLUE, VERMILLION, PURPLE = "#000000", "#0072b2", "#d55e00", "#cc79a7"
-GREEN, ORANGE, SKY, YELLOW = "#009e73", "#e69f00", "#56b4e9", "#f0e442"
-COLOURS = (BLACK, BLUE, VERMILLION, PURPLE, GREEN, ORANGE, SKY, YELLOW)
+GREEN, ORANGE, SKY, OLIVE = "#009e73", "#e69f00", "#56b4e9", "#999933"
+COLOURS = (BLACK, BLUE, VERMILLION, PURPLE, GREEN, ORANGE, SKY, OLIVE)
 MARKS = (*plots.MARKS, "X", "p")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), "-.", (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (2, 3)), "--")
 HATCHES = ("", "/////", ".....", "\\\\\\\\\\", "xxxxx", "-----", "+++++", "ooo")

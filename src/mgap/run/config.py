@@ -50,7 +50,7 @@ class Config:
     missing: str = "refuse"  # pictures that are not there: refuse, or skip
     decoding: Mapping[str, Any] = field(default_factory=dict)
     scoring: Mapping[str, Any] = field(default_factory=dict)  # parser, language, ...: of the scorer
-    departure: Mapping[str, Any] = field(default_factory=dict)  # along, k, delta, metric, bank, strengths
+    departure: Mapping[str, Any] = field(default_factory=dict)  # along, k, delta, metric, search, bank, strengths
     pocket: Mapping[str, Any] = field(default_factory=dict)  # settings by method that hold in the pocket world only
     batch_size: int = 32
     warm_up: bool = False  # answer each method's first batch once before it counts; for times
@@ -93,7 +93,7 @@ class Config:
         if self.benchmark == "own" and self.questions is None:
             raise SettingError("benchmark own: give questions, a JSONL or CSV file with image, question and label")
         for key in self.departure:
-            _choose("key of departure", key, ("along", "k", "delta", "metric", "bank", "strengths"))
+            _choose("key of departure", key, ("along", "k", "delta", "metric", "search", "bank", "strengths"))
         _choose("along of departure", self.along, ALONG)
         if self.benchmark == "departure" and self.along == "answers":
             for key in self.decoding:

@@ -27,6 +27,7 @@ from mgap.decoding.model import Model
 from mgap.errors import RunError, SettingError
 from mgap.methods.base import Method, check_share, check_strength
 from mgap.reports.records import Arm, Record
+from mgap.run.progress import Progress
 from mgap.run.worker import Work
 from mgap.states.bank import Bank
 from mgap.states.departure import Manifold
@@ -58,9 +59,10 @@ def prepare(
     k: int = 10,
     delta: float = 0.05,
     metric: str = "euclidean",
+    search: str = "auto",
     batch_size: int = 8,
     max_new_tokens: int = 1,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Manifold:
     """The bank of these rows, collected into the folder, or read from there if it is of the same rows; and its threshold.
 
@@ -81,9 +83,11 @@ def prepare(
     else:
         opened = lru_cache(maxsize=1)(picture)  # questions about one picture stand together
         images, prompts = (opened(s.image) for s in rows), [s.prompt for s in rows]
-        how: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, "progress": progress}
+        told = None if progress is None else lambda done: progress("states for the bank", done, len(rows))
+        how: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, "progress": told}
         bank = Bank.collect(model, images, prompts, folder=folder, origin={"rows_sha256": asked}, **how)
-    return Manifold.of(bank, k=k, delta=delta, metric=metric, device=model.backbone.device)
+    place = model.backbone.device
+    return Manifold.of(bank, k=k, delta=delta, metric=metric, device=place, search=search, progress=progress)
 
 
 def named_strengths(strengths: Sequence[float]) -> dict[str, float]:

@@ -90,7 +90,8 @@ class Diagnosis:
             sample, rule = first_wrong(self.model, samples, show, group=samples[0].group), FIRST_WRONG
         except SettingError:
             sample, rule = samples[0], "the first {group} question; none was seen to be answered wrongly"
-        how = {key: self.job.config.departure[key] for key in ("k", "delta", "metric") if key in self.job.config.departure}
+        asked = self.job.config.departure
+        how = {key: asked[key] for key in ("k", "delta", "metric", "search") if key in asked}
         return picture_manifold(
             self.model,
             Manifold.of(self._bank, device=self.model.backbone.device, **how),

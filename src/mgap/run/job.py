@@ -118,12 +118,11 @@ class Job:
 
         wanted = {key: value for key, value in self.config.departure.items() if key not in ("along", "bank", "strengths")}
         strengths = [float(value) for value in self.config.departure.get("strengths", STRENGTHS)]
-        report = None if told is None else lambda done: told("states for the bank", done, len(self.bank))
         picture, folder, decoding = self.benchmark.picture, self.out / "bank", self.config.decode()
         is_long = self.config.along == "answers"
         variants = {label: variants_of(method, strengths) for label, method in methods.items()} if is_long else {}
         wanted |= {"batch_size": self.config.batch_size, "max_new_tokens": decoding.max_new_tokens if is_long else 1}
-        manifold = prepare(model, self.bank, picture, folder, progress=report, **wanted)
+        manifold = prepare(model, self.bank, picture, folder, progress=told, **wanted)
         measured = {**manifold.to_json(), "strengths": strengths}
         if is_long:
             return AlongWorker(model, picture, manifold, variants, decoding), {**measured, "along": "answers"}
