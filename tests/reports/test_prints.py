@@ -17,6 +17,7 @@ from mgap.errors import CorruptFile, SettingError
 from mgap.reports.callouts import label_points
 from mgap.reports.gallery import draw_prints
 from mgap.reports.manifold import BLIND, JOINT, TRUTH, ManifoldPicture, Stop, print_manifold
+from mgap.reports.plots import are_apart
 from mgap.reports.prints import (
     COLOURS,
     COLUMN,
@@ -35,6 +36,7 @@ from mgap.reports.prints import (
     style,
 )
 from mgap.reports.records import Arm, Record, Run
+from mgap.reports.report import report_files
 from mgap.reports.scores import score
 from mgap.reports.spectra import print_angles, print_spectrum, print_subspaces
 from tests.reports.runs import PUBLISHED, answers, questions, write_run
@@ -411,3 +413,31 @@ def test_an_analysis_of_a_subspace_gives_both(tmp_path):
     assert [one.name for one in print_subspaces(analysis)] == ["spectrum", "angles"]
     with pytest.raises(CorruptFile, match="analyse the subspace again"):
         print_subspaces({"model": "m"})
+
+
+def test_numbers_stand_at_places_that_have_room_for_them_only():
+    assert are_apart([0, 0.25, 0.5, 0.75, 1])
+    assert are_apart([1, 3, 5, 10])
+    assert are_apart([2.0])
+    assert not are_apart([0, 0.02, 0.05, 1, 8])
+
+
+def test_a_report_with_figures_shows_them_on_the_page_and_links_them(tmp_path):
+    runs = scored(ablation(tmp_path / "ablation"))
+    prints = draw_prints(runs)
+    files = report_files(runs, prints=prints)
+    assert files["report.html"].count('<img src="data:image/png;base64,') == len(prints) > 0
+    for one in prints:
+        assert f"![{one.name}](figures/{one.name}.png)" in files["report.md"]
+
+
+def test_more_methods_than_colours_share_out_their_departures_to_several_figures(tmp_path):
+    samples = questions(pictures=3, groups=("random",))
+    measured = {
+        f"method {n}": [Record(s.id, "Yes", extra={"distance": {"0": 0.1, "1": 0.1 * n}}) for s in samples] for n in range(11)
+    }
+    held = {"tau": 0.45, "k": 10, "delta": 0.05, "bank": 60, "metric": "euclidean", "strengths": [0, 1]}
+    prints = draw_prints(scored(write_run(tmp_path / "run", samples, measured, departure=held)))
+    assert [one.name for one in prints] == ["departures", "departures-2"]
+    drawn = [row[one.columns.index("method")] for one in prints for row in one.rows]
+    assert set(drawn) == set(measured)

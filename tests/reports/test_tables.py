@@ -119,7 +119,7 @@ def test_json_has_every_cell():
 
 def test_html_shows_spans_notes_and_tones():
     table = Table("c", ("", "a", "b"), [Group("", (Row("r", (Cell("1", "s", "wrong"), Cell("2"))),))], (("over", 2),), (NASTY,))
-    content = {"title": "t", "lead": [], "warnings": [], "drawn": [], "symbols": (), "changed": [], "facts": []}
+    content = {"title": "t", "lead": [], "warnings": [], "drawn": [], "symbols": (), "changed": [], "facts": [], "pictures": []}
     source = render_page("report.html.j2", **content, sections=[{"name": "x", "heading": "X", "tables": [table]}])
     assert '<th scope="colgroup" colspan="2">over</th>' in source
     assert '<td class="wrong">1<small>s</small></td>' in source

@@ -64,7 +64,11 @@ def diagnose(
         "departure": {key: value for key, value in measured.items() if value is not None} or None,
         "methods": list(dict.fromkeys(["vanilla", *(method or METHODS)])),
     }  # fmt: skip
-    keys = {"benchmark": "departure", **{key: value for key, value in given.items() if value is not None}}
+    keys = {
+        "benchmark": "departure",
+        "title": f"Diagnosis of {model}",
+        **{key: value for key, value in given.items() if value is not None},
+    }
     config = Config.of(keys, "the command line", by_method(set_ or [], prior))
     job, loaded, run, summary = answer(config, out, None, False)
     if not is_whole(run, summary):

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mgap.cli.options import Against, Language, MatchLength, Parser, Scoring, score_run, working
 from mgap.errors import SettingError
-
-if TYPE_CHECKING:
-    from mgap.reports.prints import Print
-    from mgap.reports.scores import Scores
 
 
 def report(
@@ -38,7 +34,8 @@ def report(
     Example: mgap report runs/pope-main --figures
     """
     from mgap.reports.folder import check_folder, write_files
-    from mgap.reports.gallery import FIGURES, save_prints
+    from mgap.reports.gallery import draw_prints, save_prints
+    from mgap.reports.prints import FIGURES
     from mgap.reports.report import FILES, report_files
 
     target = _target(folders, out)
@@ -49,20 +46,12 @@ def report(
     for scores in runs:
         for text in scores.warnings:
             print(f"mgap: warning: {scores.run.folder}: {text}", file=sys.stderr)
-    prints = _draw(runs, beside) if figures else None
-    for path in write_files(target, report_files(runs, beside=beside)):
+    with working("writing the report"):
+        prints = draw_prints(runs, beside) if figures else []  # before anything is written: a run without one is refused
+        paths = write_files(target, report_files(runs, beside=beside, prints=prints))
+        paths += save_prints(prints, target / FIGURES) if prints else []
+    for path in paths:
         print(path)
-    if prints is not None:
-        for path in save_prints(prints, target / FIGURES):
-            print(path)
-
-
-def _draw(runs: list[Scores], beside: str | None) -> list[Print]:
-    """Before anything is written: a run that gives no figure is refused."""
-    from mgap.reports.gallery import draw_prints
-
-    with working("drawing figures"):
-        return draw_prints(runs, beside)
 
 
 def _target(folders: list[str], out: str | None) -> Path:

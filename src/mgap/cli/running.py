@@ -75,16 +75,17 @@ def is_whole(run: Run, summary: Summary) -> bool:
 def report_scores(run: Run, *, figures: bool = False) -> None:
     """Print the scores, and write them and a report into the run's folder; with figures for print, if asked."""
     from mgap.reports.folder import write_files
-    from mgap.reports.gallery import FIGURES, draw_prints, save_prints
+    from mgap.reports.gallery import draw_prints, save_prints
+    from mgap.reports.prints import FIGURES
     from mgap.reports.report import report_files
     from mgap.reports.scores import SCORES, score
 
     scores = score(run)
     print_scores(scores)
-    files = {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n", **report_files([scores])}
-    paths = write_files(run.folder, files)
-    if figures:
-        with working("drawing figures"):
-            paths += save_prints(draw_prints([scores]), run.folder / FIGURES)
+    with working("writing the report"):
+        prints = draw_prints([scores]) if figures else []
+        files = {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n"}
+        paths = write_files(run.folder, {**files, **report_files([scores], prints=prints)})
+        paths += save_prints(prints, run.folder / FIGURES) if prints else []
     for path in paths:
         print(path)

@@ -15,6 +15,7 @@ from mgap.errors import SettingError
 from mgap.reports.along import is_along
 from mgap.reports.beside import OTHER, backbone_of, printed_values
 from mgap.reports.figures import departure_lines, points_on_axis
+from mgap.reports.plots import are_apart
 from mgap.reports.prints import COLOURS, COLUMN, FAINT, GREY, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
 from mgap.reports.results import column
 from mgap.reports.scores import STATES, Scores
@@ -152,7 +153,8 @@ def _draw_curve(axes: Axes, one: Curve, look: Look) -> None:
 
 
 def _label(axes: Axes, name: str, places: Sequence[float]) -> None:
-    axes.set_xticks(sorted(set(places)))
+    if are_apart(places):
+        axes.set_xticks(sorted(set(places)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.set_xlabel(name)

@@ -21,7 +21,6 @@ from mgap.reports.tradeoff import NEEDED, STRENGTHS, print_tradeoff
 
 PRINTED = (("CHAIRs", "CHAIRi", "recall"), ("chair", "hal", "cover"), ("accuracy", "precision", "f1"))
 SIDE_BY_SIDE = 4  # runs in one figure
-FIGURES = "figures"  # the folder in the report's
 CAPTIONS = "captions.md"
 
 Named = tuple[str, Scores]

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import matplotlib as mpl
@@ -112,7 +113,8 @@ def plot_lines(title: str, lines: Mapping[str, Mapping[float, Rate]], axis: str,
                 fmt=f"{MARKS[number]}-", color=_SERIES[number], markersize=7, linewidth=2,
                 elinewidth=1.5, capsize=3, capthick=1.5,
             )  # fmt: skip
-        axes.set_xticks(places)
+        if are_apart(places):
+            axes.set_xticks(places)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_ylim(*_limits(rate for points in lines.values() for rate in points.values()))
         axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= 100 and axes.get_ylim()[0] <= tick])
@@ -122,6 +124,13 @@ def plot_lines(title: str, lines: Mapping[str, Mapping[float, Rate]], axis: str,
         drawn = _draw(figure)
     said = {name: {f"{axis} {x:g}": rate for x, rate in points.items()} for name, points in lines.items()}
     return Plot(title, _words(title, said), _inline(drawn, f"{title} {key}"))
+
+
+def are_apart(places: Sequence[float]) -> bool:
+    """Whether each of these places along an axis has room for its number."""
+    ordered = sorted(set(places))
+    gaps = [after - before for before, after in pairwise(ordered)]
+    return all(gap >= 0.06 * (ordered[-1] - ordered[0]) for gap in gaps)
 
 
 def _check_series(series: Sequence[str]) -> None:

@@ -24,13 +24,16 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
+from PIL import Image
 
 from mgap.data.files import replacing
 from mgap.errors import SettingError
 from mgap.reports import plots
+from mgap.reports.page import Picture
 
 COLUMN, TEXT = 3.25, 6.75  # inches
 DPI = 300
+FIGURES = "figures"  # the folder that they go to, in a report's
 FORMATS = ("pdf", "svg", "png", "csv")
 BLACK, BLUE, VERMILLION, PURPLE = "#000000", "#0072b2", "#d55e00", "#cc79a7"
 GREEN, ORANGE, SKY, OLIVE = "#009e73", "#e69f00", "#56b4e9", "#999933"
@@ -69,6 +72,11 @@ class Print:
     figure: Figure
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
+
+    def picture(self) -> Picture:
+        """For a page: as it is printed, at half the resolution."""
+        with Image.open(io.BytesIO(_draw(self.figure, "png", self.name, ""))) as drawn:
+            return Picture.of(drawn.resize((drawn.width // 2, drawn.height // 2), Image.Resampling.LANCZOS), self.caption)
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         return save(self.figure, folder, self.name, self.columns, self.rows, caption=self.caption)

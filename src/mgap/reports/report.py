@@ -14,6 +14,7 @@ from mgap.reports.examples import Changes, changes
 from mgap.reports.figures import Plots, draw
 from mgap.reports.page import Table, render_page
 from mgap.reports.plots import SYMBOLS
+from mgap.reports.prints import FIGURES, Print
 from mgap.reports.records import Arm
 from mgap.reports.results import coverage_table, effort_table, matched_tables, paired_tables, run_names, score_tables
 from mgap.reports.scores import Scores
@@ -34,12 +35,15 @@ class Section:
     tables: list[Table]
 
 
-def report_files(runs: Sequence[Scores], *, beside: str | None = None) -> dict[str, str]:
-    """The texts of the files by name; `beside` names the printed backbone, default: that of the model's family."""
+def report_files(runs: Sequence[Scores], *, beside: str | None = None, prints: Sequence[Print] = ()) -> dict[str, str]:
+    """The texts of the files by name; `beside` names the printed backbone, default: that of the model's family.
+
+    `prints` are shown too; the Markdown file finds them in the folder `figures` beside it.
+    """
     parts = sections(runs, beside)
     warned = [f"{name}: {text}" if len(runs) > 1 else text for name, s in _named(runs) for text in s.warnings]
     found = {
-        "report.md": _markdown(runs, parts, warned),
+        "report.md": _markdown(runs, parts, warned, prints),
         "report.tex": _latex(runs, parts),
         "report.json": json.dumps(
             {
@@ -50,7 +54,7 @@ def report_files(runs: Sequence[Scores], *, beside: str | None = None) -> dict[s
             ensure_ascii=False,
         )
         + "\n",
-        "report.html": _page(runs, parts, warned),
+        "report.html": _page(runs, parts, warned, prints),
     }
     return {name: found[name] for name in FILES}
 
@@ -131,12 +135,15 @@ def _named(runs: Sequence[Scores]) -> Iterator[tuple[str, Scores]]:
     yield from zip(run_names(runs), runs, strict=True)
 
 
-def _markdown(runs: Sequence[Scores], parts: Sequence[Section], warned: Sequence[str]) -> str:
+def _markdown(runs: Sequence[Scores], parts: Sequence[Section], warned: Sequence[str], prints: Sequence[Print]) -> str:
     lines = [f"# {title_of(runs)}", ""]
     for text in warned:
         lines += [f"**Note:** {text}.", ""]
     for part in parts:
         lines += [f"## {part.heading}", "", *(markdown(table) for table in part.tables)]
+    lines += ["## Figures", ""] if prints else []
+    for one in prints:
+        lines += [f"![{one.name}]({FIGURES}/{one.name}.png)", "", one.caption, ""]
     lines += ["## How this was made", ""]
     for name, scores in _named(runs):
         lines += [f"### {name}", ""] if len(runs) > 1 else []
@@ -156,7 +163,7 @@ def _latex(runs: Sequence[Scores], parts: Sequence[Section]) -> str:
     return "\n".join([*head, *tables])
 
 
-def _page(runs: Sequence[Scores], parts: Sequence[Section], warned: Sequence[str]) -> str:
+def _page(runs: Sequence[Scores], parts: Sequence[Section], warned: Sequence[str], prints: Sequence[Print]) -> str:
     drawn: list[Plots] = draw(runs)
     changed: list[tuple[str, str, list[Changes]]] = [
         (name if len(runs) > 1 else "", scores.baseline, found) for name, scores in _named(runs) if (found := changes(scores))
@@ -170,6 +177,7 @@ def _page(runs: Sequence[Scores], parts: Sequence[Section], warned: Sequence[str
         drawn=drawn,
         symbols=SYMBOLS,
         changed=changed,
+        pictures=[one.picture() for one in prints],
         facts=[(name if len(runs) > 1 else "", facts_of(scores)) for name, scores in _named(runs)],
     )
 
