@@ -7,6 +7,8 @@ from typer.testing import CliRunner
 
 import mgap.cli.main
 from mgap.cli.options import SeveralAtOnce
+from mgap.pocket.samples import Drawn
+from mgap.pocket.tiny import build_tiny
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,7 @@ def test_a_word_that_belongs_to_no_option_is_an_error():
 def test_a_diagnosis_of_the_pocket_model(run, tmp_path):
     out = tmp_path / "diagnosis"
     asked = ["--model", "pocket/llava", "--method", "blind", "mgap", "--alpha", 0, 1, 2, "--scenes", 2, "--k", 3, "--out", out]
+    asked += ["--against", "pocket/qwen3-vl"]
     status, said, error = run("diagnose", *asked)
     assert status == 0, error
     assert "| blind |" in said
@@ -47,12 +50,17 @@ def test_a_diagnosis_of_the_pocket_model(run, tmp_path):
     assert plan["departure"]["strengths"] == [0, 1, 2]
     assert plan["departure"]["k"] == 3
     assert [arm["label"] for arm in plan["arms"]] == ["vanilla", "blind", "mgap"]
-    assert {path.stem for path in (out / "analysis").iterdir()} == {"subspace", "representation", "picture"}
+    assert {path.stem for path in (out / "analysis").iterdir()} == {"subspace", "representation", "picture", "models"}
     figures = {path.name for path in (out / "figures").iterdir()}
     for name in ("departures", "manifold", "reach", "spectrum", "angles"):
         assert {f"{name}.{form}" for form in ("pdf", "svg", "png", "csv")} <= figures
     report = (out / "report.md").read_text()
-    for heading in ("## Results", "## Where the states are moved to", "## The prior's subspace"):
+    for heading in (
+        "## Results",
+        "## Where the states are moved to",
+        "## The prior's subspace",
+        "pocket/llava and pocket/qwen3-vl",
+    ):
         assert heading in report
     before = {path: path.read_bytes() for path in (out / "analysis").iterdir()}
     (out / "report.md").unlink()
@@ -61,6 +69,24 @@ def test_a_diagnosis_of_the_pocket_model(run, tmp_path):
     assert "blind states" not in error
     assert before == {path: path.read_bytes() for path in (out / "analysis").iterdir()}
     assert (out / "report.md").read_text() == report
+
+
+def test_a_diagnosis_on_own_pictures_with_a_model_that_says_neither_yes_nor_no(run, tmp_path):
+    build_tiny("llava", tmp_path / "tiny")
+    rows = []
+    for seed in range(200_000, 200_006):
+        Drawn()(f"pocket_{seed}.png").save(tmp_path / f"{seed}.png")
+        rows += [{"image": f"{seed}.png", "question": f"Is there a {thing} here?", "label": "no"} for thing in ("cat", "cup")]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    status, said, error = run(
+        "diagnose", "--model", tmp_path / "tiny", "--questions", tmp_path / "mine.jsonl", "--images", tmp_path,
+        "--method", "icd", "--alpha", 0, 1, "--k", 2, "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert status == 0, error
+    assert "where states are moved to is left out" in error
+    assert "| icd |" in said
+    assert {path.stem for path in (tmp_path / "out" / "analysis").iterdir()} == {"subspace", "picture"}
+    assert "not one token each" in error
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mgap.cli.options import Device, Dtype, ModelName, Revision, TrustRemoteCode
+from mgap.cli.options import Device, Dtype, ModelName, Revision, TrustRemoteCode, load_model
 from mgap.cli.running import answer, by_method, is_whole, report_scores
 
 METHODS = ("vanilla", "blind", "vcd", "icd", "mgap")  # by default: none of them reads a picture twice
@@ -43,6 +43,7 @@ def diagnose(
     delta: Annotated[float | None, typer.Option(help="Share of plain states beyond the threshold; default: 0.05.")] = None,
     metric: Annotated[str | None, typer.Option(help="euclidean or cosine.")] = None,
     search: Annotated[str | None, typer.Option(help="For the nearest: exact, approximate (FAISS), or auto.")] = None,
+    against: Annotated[str | None, typer.Option(help="Another model, to compare its prior with this one's by words.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Questions a forward.")] = None,
     out: Annotated[str | None, typer.Option("--out", "-o", help="Folder to write; default: runs/DATE_....")] = None,
     device: Device = None,
@@ -77,6 +78,7 @@ def diagnose(
     from mgap.run.diagnosis import Diagnosis
     from mgap.run.progress import bars
 
+    other = None if against is None else lambda: load_model(against, device, dtype, None, trust_remote_code)
     with bars() as told:
-        Diagnosis(job, loaded, told).carry_out(noted=lambda text: print(f"note: {text}", file=sys.stderr))
+        Diagnosis(job, loaded, told, other).carry_out(noted=lambda text: print(f"note: {text}", file=sys.stderr))
     report_scores(run, figures=True)

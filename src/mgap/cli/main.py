@@ -20,10 +20,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (ask, demo, doctor, fetch, fit, ls, report, run, tune, verify):
+for verb in (ask, demo, diagnose, doctor, fetch, fit, ls, report, run, tune, verify):
     name = verb.__name__.rpartition(".")[2]
-    app.command(name)(getattr(verb, name))
-app.command("diagnose", cls=SeveralAtOnce)(diagnose.diagnose)
+    app.command(name, cls=SeveralAtOnce if verb in (diagnose, tune) else None)(getattr(verb, name))
 app.add_typer(build, name="build")
 app.add_typer(score, name="score")
 

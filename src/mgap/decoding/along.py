@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone, HasBackbone
 from mgap.backbones.sharing import shared_pictures
-from mgap.decoding.effective import FirstStates, watch
+from mgap.decoding.effective import StepStates, watch
 from mgap.decoding.generate import end_ids, generate, until_end
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.base import Method
@@ -75,7 +75,7 @@ def answer_states(
         yield read
 
 
-def _strength(step: FirstStates) -> Tensor:
+def _strength(step: StepStates) -> Tensor:
     """The method's own at one token, [B]."""
     own = 0.0 if step.method is None else step.method.own_strength(step.seen)
     return torch.as_tensor(own).to(step.h).reshape(-1).expand(len(step.h))

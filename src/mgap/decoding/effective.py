@@ -32,8 +32,8 @@ _ONE = Decoding(max_new_tokens=1)
 
 
 @dataclass(frozen=True)
-class FirstStates:
-    """What was read of a batch when the first token was chosen, or another one; row for row."""
+class StepStates:
+    """What was read of a batch when one token was chosen; row for row."""
 
     method: Method | None  # None: plain decoding
     head: Head
@@ -66,12 +66,12 @@ class FirstStates:
 
 
 @contextmanager
-def first_states(model: Backbone | HasBackbone, method: Method | None) -> Iterator[Callable[[dict[str, Tensor]], FirstStates]]:
+def first_states(model: Backbone | HasBackbone, method: Method | None) -> Iterator[Callable[[dict[str, Tensor]], StepStates]]:
     """Inside the block the method is on, and what is given reads encoded rows; refuses a method that has no such state."""
     backbone = Backbone.of(model)
     with watch(backbone, method) as taken:
 
-        def read(inputs: dict[str, Tensor]) -> FirstStates:
+        def read(inputs: dict[str, Tensor]) -> StepStates:
             with shared_pictures(backbone):
                 generate(backbone, inputs, _ONE)
             return taken()[-1]
@@ -80,7 +80,7 @@ def first_states(model: Backbone | HasBackbone, method: Method | None) -> Iterat
 
 
 @contextmanager
-def watch(model: Backbone | HasBackbone, method: Method | None) -> Iterator[Callable[[], list[FirstStates]]]:
+def watch(model: Backbone | HasBackbone, method: Method | None) -> Iterator[Callable[[], list[StepStates]]]:
     """Inside the block the method is on; what is given hands out every token's states since it was last called.
 
     Greedy decoding, in batches too. Refuses a method that has no such state.
@@ -125,7 +125,7 @@ class Door:
         if isinstance(method, LayersMethod):
             self.lens, self.norm = method.lens(backbone, head)
         self.reading: Reading | None = None  # of the forward that is running
-        self.steps: list[FirstStates] = []
+        self.steps: list[StepStates] = []
         self.handles = [
             head.module.register_forward_pre_hook(self.enter),
             backbone.model.register_forward_hook(self.close),
@@ -136,7 +136,7 @@ class Door:
         for handle in self.handles:
             handle.remove()
 
-    def hand_out(self) -> list[FirstStates]:
+    def hand_out(self) -> list[StepStates]:
         steps, self.steps = self.steps, []
         return steps
 
@@ -166,7 +166,7 @@ class Door:
         return dict(zip(self.lens.layers, states, strict=True))
 
 
-def states_of(method: Method | None, head: Head, read: Reading, values: Mapping[str, Tensor]) -> FirstStates:
+def states_of(method: Method | None, head: Head, read: Reading, values: Mapping[str, Tensor]) -> StepStates:
     """One token's states, from what the head read and what the method traced, [B] each."""
 
     def wide(state: Tensor) -> Tensor:
@@ -174,4 +174,4 @@ def states_of(method: Method | None, head: Head, read: Reading, values: Mapping[
 
     early = {layer: wide(state) for layer, state in read.early.items()}
     traced = {name: wide(value) for name, value in values.items()}
-    return FirstStates(method, head, Seen(wide(read.main), tuple(map(wide, read.others)), early, traced))
+    return StepStates(method, head, Seen(wide(read.main), tuple(map(wide, read.others)), early, traced))

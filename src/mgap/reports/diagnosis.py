@@ -15,23 +15,25 @@ from mgap.reports.reach import print_reach
 from mgap.reports.representation import representation_tables
 from mgap.reports.scores import Scores
 from mgap.reports.spectra import print_subspaces
-from mgap.reports.subspaces import subspace_tables
+from mgap.reports.subspaces import models_table, subspace_tables
 from mgap.scoring.representation import Representation
-from mgap.states.analysis import SubspaceAnalysis
+from mgap.states.analysis import ModelComparison, SubspaceAnalysis
 
 FOLDER = "analysis"
 HEADINGS = {
     "representation": "Where the states are moved to",
     "subspace": "The prior's subspace",
+    "models": "The prior beside another model's",
 }
 _TABLES: dict[str, Callable[[Any], list[Table]]] = {
     "representation": lambda data: representation_tables(Representation.from_json(data)),
     "subspace": lambda data: subspace_tables(SubspaceAnalysis.from_json(data)),
+    "models": lambda data: [models_table(ModelComparison.from_json(data))],
 }
 
 
 def file_of(folder: Path, name: str) -> Path:
-    """Where a run keeps one of its analyses: representation, subspace or picture."""
+    """Where a run keeps one of its analyses: representation, subspace, models or picture."""
     return folder / FOLDER / f"{name}.json"
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from mgap.data.images import ImageSource, open_image
 from mgap.decoding.attach import attached
-from mgap.decoding.effective import FirstStates, first_states
+from mgap.decoding.effective import StepStates, first_states
 from mgap.decoding.model import Model
 from mgap.errors import RunError, SettingError
 from mgap.methods.base import Method, check_share, check_strength
@@ -125,7 +125,7 @@ class DepartureWorker:
         with first_states(self.model, method) as read:
             yield lambda samples: self._measure(samples, read)
 
-    def _measure(self, samples: Sequence[Sample], read: Callable[..., FirstStates]) -> list[Record]:
+    def _measure(self, samples: Sequence[Sample], read: Callable[..., StepStates]) -> list[Record]:
         started, backbone = time.perf_counter(), self.model.backbone
         images = {name: open_image(self.picture(name)) for name in dict.fromkeys(sample.image for sample in samples)}
         seen = read(backbone.encode([images[s.image] for s in samples], [s.prompt for s in samples]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from torch import Tensor
@@ -17,6 +17,7 @@ from mgap.decoding.effective import first_states
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
 from mgap.methods.base import Method, Seam
+from mgap.methods.bias import token_ids
 from mgap.reports.diagnosis import file_of
 from mgap.reports.folder import write_files
 from mgap.run.arms import Prior, Priors, build_method
@@ -25,7 +26,7 @@ from mgap.run.job import Job
 from mgap.run.picture import FIRST_WRONG, first_wrong, picture_manifold
 from mgap.run.progress import Progress
 from mgap.run.representation import Captions, known_answers, measure_representation
-from mgap.run.subspaces import analyse_subspace
+from mgap.run.subspaces import READOUT, analyse_subspace, compare_models
 from mgap.states.bank import Bank
 from mgap.states.departure import Manifold
 from mgap.states.reference import aligned_states
@@ -42,6 +43,7 @@ class Diagnosis:
     job: Job
     model: Model
     told: Progress | None = None
+    other: Callable[[], Model] | None = None  # another model, to compare priors with
 
     def carry_out(self, noted: Callable[[str], None]) -> None:
         """Every analysis that is not in the run's folder yet; `noted` hears of those that these questions do not allow."""
@@ -53,6 +55,10 @@ class Diagnosis:
             noted(f"where states are moved to is left out: of the bank's states {right} are right, not {self._k} of each")
         else:
             wanted["representation"] = self.representation
+        if self._readout is None:
+            noted(f"how {' and '.join(READOUT)} lie to the prior is left out: they are not one token each of this model")
+        if self.other is not None:
+            wanted["models"] = partial(self.models, self.other)
         for name, measure in wanted.items():
             path = file_of(self.job.out, name)
             if not path.is_file():
@@ -64,9 +70,18 @@ class Diagnosis:
             self._prior_plan,
             pocket=self._is_pocket,
             size=open_image(self._judged.picture(self._judged.samples[0].image)).size,
+            readout=self._readout,
             states={"with pictures": self._bank.states},
             progress=self.told,
         ).to_json()
+
+    def models(self, load: Callable[[], Model]) -> dict[str, Any]:
+        """This model's prior and another's, fitted alike, by what they do to the words that both can say."""
+        other = load()
+        plan = replace(self._prior_plan, folder=None)
+        priors = Priors(self.job.out / "priors" / "other", pocket=self._is_pocket)
+        pair = (self.model, self._prior), (other, priors.get(plan, other, self.told))
+        return compare_models(*pair, progress=self.told).to_json()
 
     def representation(self) -> dict[str, Any]:
         return measure_representation(
@@ -123,6 +138,16 @@ class Diagnosis:
 
         asked = chair_samples(min(PICTURES, self.job.config.scenes), held_out=self.job.config.held_out)
         return Captions(asked, true_captions(asked.samples))
+
+    @cached_property
+    def _readout(self) -> tuple[str, str] | None:
+        """The two answers, where each is one token of the model."""
+        try:
+            for word in READOUT:
+                token_ids(word, self.model.backbone.tokenizer)
+        except SettingError:
+            return None
+        return READOUT
 
     @cached_property
     def _known(self) -> dict[str, Tensor]:

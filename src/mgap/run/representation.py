@@ -18,7 +18,7 @@ from mgap.backbones.rows import Ids, spell
 from mgap.data.benchmark import Benchmark
 from mgap.data.images import open_image
 from mgap.data.yesno import LABELS
-from mgap.decoding.effective import FirstStates, first_states
+from mgap.decoding.effective import StepStates, first_states
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
 from mgap.methods.base import Method, Seam, check_strength
@@ -187,7 +187,7 @@ class _Gathered:
     shifts: dict[float, list[Terms]] = field(default_factory=dict)
     oracles: dict[tuple[str, float], list[Terms]] = field(default_factory=dict)  # by reference and strength
 
-    def add(self, seen: FirstStates, references: Mapping[str, Tensor]) -> None:
+    def add(self, seen: StepStates, references: Mapping[str, Tensor]) -> None:
         h = seen.h.cpu()
         for strength in self.strengths:
             after = seen.at(strength).cpu()
@@ -242,7 +242,7 @@ def _teach(
             for texts in (plain, true)
         )
         for one in gathered:
-            seen = FirstStates(one.method, head, Seen(h.to(head.device, head.wide)))
+            seen = StepStates(one.method, head, Seen(h.to(head.device, head.wide)))
             one.add(seen, {"teacher": reference, "other step": reference.roll(len(reference) // 2, 0)})
         for sample, said, truth, length in zip(batch, plain, true, lengths, strict=True):
             alike = common(said, truth)
