@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from mgap.errors import BenchmarkError, SettingError
-from mgap.run.benchmarks import read_benchmark
+from mgap.run.benchmarks import read_bank, read_benchmark
 from mgap.run.config import Config
 
 
@@ -71,3 +71,16 @@ def test_the_pocket_world_is_asked_in_its_own_words():
     assert "generative" not in {sample.group for sample in questions.samples}
     with pytest.raises(SettingError, match="one way to be asked"):
         read_benchmark(Config.of({**keys, "prompt": "vcd"}))
+
+
+def test_what_several_splits_ask_alike_is_in_the_bank_once():
+    keys = {"benchmark": "departure", "model": "pocket/llava", "methods": ["vanilla"], "scenes": 5}
+    config = Config.of({**keys, "splits": ["random", "popular"]})
+    judged = read_benchmark(config)
+    same, bank = read_bank(config, judged)
+    assert same is judged
+    asked = [(sample.image, sample.prompt) for sample in bank]
+    assert len(set(asked)) == len(asked) < len(judged.samples)  # questions about what is there are those of both splits
+    assert not {sample.image for sample in bank} & {sample.image for sample in judged.samples}
+    pictures = [image for image, _ in asked]
+    assert pictures == sorted(pictures, key=pictures.index)  # those about one picture stand together

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from mgap.data.benchmark import Benchmark
@@ -25,7 +24,7 @@ def read_bank(config: Config, judged: Benchmark) -> tuple[Benchmark, tuple[Sampl
 
     In the pocket world the bank is of development scenes; elsewhere of a share of the pictures, which are then not judged.
     """
-    from mgap.run.departure import set_aside
+    from mgap.run.departure import asked_once, set_aside
 
     if config.data_set == "pocket":
         from mgap.pocket.benchmark import DEVELOPMENT
@@ -35,14 +34,9 @@ def read_bank(config: Config, judged: Benchmark) -> tuple[Benchmark, tuple[Sampl
         if config.asks == "chair":
             return judged, chair_samples(count, first=DEVELOPMENT, held_out=config.held_out).samples
         known = pope_samples(config.splits, count, first=DEVELOPMENT, held_out=config.held_out).samples
-        return judged, _once(known)
+        return judged, tuple(asked_once(known))
     bank, rest = set_aside(judged.samples, share=float(config.departure.get("bank", 0.5)))
-    return replace(judged, samples=tuple(rest)), _once(bank)
-
-
-def _once(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    """What several splits ask alike, once: the same state twice would be its own neighbour."""
-    return tuple({(sample.image, sample.prompt): sample for sample in reversed(list(samples))}.values())[::-1]
+    return replace(judged, samples=tuple(rest)), tuple(asked_once(bank))
 
 
 def _pocket(config: Config) -> Benchmark:

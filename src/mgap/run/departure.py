@@ -50,6 +50,15 @@ def set_aside(samples: Sequence[Sample], share: float = 0.5, seed: int = 0) -> t
     return [s for s in samples if s.image in chosen], [s for s in samples if s.image not in chosen]
 
 
+def asked_once(samples: Sequence[Sample]) -> list[Sample]:
+    """What several splits ask alike, once, pictures together: in a bank the same state twice would be its own neighbour."""
+    found: dict[tuple[str, str], Sample] = {}
+    for sample in samples:
+        found.setdefault((sample.image, sample.prompt), sample)
+    pictures = {name: place for place, name in enumerate(dict.fromkeys(sample.image for sample in samples))}
+    return sorted(found.values(), key=lambda sample: pictures[sample.image])
+
+
 def prepare(
     model: Model,
     rows: Sequence[Sample],

@@ -16,7 +16,7 @@ from mgap.data.benchmark import Benchmark
 from mgap.decoding.effective import first_states
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
-from mgap.run.departure import set_aside
+from mgap.run.departure import asked_once, set_aside
 from mgap.run.progress import Progress
 from mgap.types import Sample
 
@@ -38,12 +38,12 @@ class Development:
 
     @cached_property
     def bank_rows(self) -> list[Sample]:
-        return _once(self.bank)
+        return asked_once(self.bank)
 
     @cached_property
     def rows(self) -> list[Sample]:
         """Of what is judged, every question about every picture once; pictures stand together."""
-        return _once(self.judged)
+        return asked_once(self.judged)
 
     @cached_property
     def row_of(self) -> list[int]:
@@ -120,14 +120,6 @@ def read_rows(
             if tell is not None:
                 tell(len(batch))
     return torch.cat(found)
-
-
-def _once(samples: Sequence[Sample]) -> list[Sample]:
-    found: dict[tuple[str, str], Sample] = {}
-    for sample in samples:
-        found.setdefault((sample.image, sample.prompt), sample)
-    pictures = {name: place for place, name in enumerate(dict.fromkeys(sample.image for sample in samples))}
-    return sorted(found.values(), key=lambda sample: pictures[sample.image])
 
 
 def _pictures(samples: Sequence[Sample]) -> dict[str, Any]:

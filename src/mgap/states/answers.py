@@ -59,7 +59,7 @@ def _known_as(image: ImageSource | None) -> str | None:
     return None if image is None else Path(image).name
 
 
-def answer_states(backbone: Backbone, questions: Questions, *, batch_size: int, max_new_tokens: int) -> Iterator[Chunk]:
+def plain_states(backbone: Backbone, questions: Questions, *, batch_size: int, max_new_tokens: int) -> Iterator[Chunk]:
     """Answer the questions that are left, batch by batch; answer after answer, each from its first token on.
 
     Costs what plain generation does: with one token, a prefill. A picture that rows of a batch share is encoded once.

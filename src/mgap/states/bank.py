@@ -20,7 +20,7 @@ import mgap
 from mgap.backbones.base import Backbone, HasBackbone, Identity
 from mgap.data.images import ImageSource
 from mgap.errors import BackboneMismatch, PromptError, SettingError
-from mgap.states.answers import Questions, answer_states
+from mgap.states.answers import Questions, plain_states
 from mgap.states.parts import INDEX, Chunk, Folder, Shelf, check_chunk, map_parts, read_index
 
 
@@ -151,7 +151,7 @@ class Bank:
         _pass_over(questions, shelf, folder)
 
         def answered() -> Iterator[Chunk]:
-            for chunk in answer_states(backbone, questions, batch_size=batch_size, max_new_tokens=max_new_tokens):
+            for chunk in plain_states(backbone, questions, batch_size=batch_size, max_new_tokens=max_new_tokens):
                 yield chunk
                 if progress is not None:
                     progress(questions.count)
