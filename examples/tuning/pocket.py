@@ -62,7 +62,7 @@ def compare(model, null_image, folder, *, scenes=300, test_scenes=300, grid=None
     both = kept(model, known, folder / "development", read)
     states = States(both[:size], both[size:], batch_size)
     prior = mgap.Subspace.fit(model, calibration_prompts(50), 10, null_image=null_image)
-    tried = Judged(model, prior, development, states, (grid or Grid()).points(), k=k, has_shares=True)
+    tried = Judged(model, prior, development, states, (grid or Grid()).points(), k=k)
     tell(f"{model.backbone.name}, {null_image}, {scenes} development scenes, F1, accuracy, states outside:")
     tell(line("plain", tried.figures(0)))
     points = {"plain": PLAIN, "paper": PAPER}

@@ -67,7 +67,7 @@ def test_without_labels_it_says_that_none_were_read(run, files, tmp_path):
 
 
 MISTAKES = {
-    "an unknown rule": (["--rule", "best"], "departure, information, labels"),
+    "an unknown rule": (["--rule", "best"], "departure, labels"),
     "an objective without labels": (["--objective", "f1"], "leave it out"),
     "an unknown objective": (["--rule", "labels", "--objective", "recall"], "f1, accuracy"),
     "a grid of nothing": (["--grid", "alpha"], "NAME=VALUES"),

@@ -73,17 +73,6 @@ def test_the_step_is_the_mean_distance_of_the_states_that_are_decoded_from(model
     assert found.steps[0] == 0
 
 
-def test_shares_of_kinds_are_the_probabilities_of_their_tokens(model, prior, states):
-    head = model.backbone.probe_head()
-    kinds = torch.arange(head.vocab_size) % 3
-    found = sweep(head, prior.basis, states, POINTS, kinds=kinds)
-    torch.testing.assert_close(found.shares.sum(-1), torch.ones(len(POINTS), len(states)))
-    with torch.no_grad():
-        likely = head.post(head.product(states)).float().softmax(-1)
-    torch.testing.assert_close(found.shares[0, :, 1], likely[:, 1::3].sum(-1), rtol=1e-4, atol=1e-5)
-    assert sweep(head, prior.basis, states, POINTS).shares is None
-
-
 def test_a_head_that_is_not_linear_is_asked_again_and_not_approximated():
     torch.manual_seed(0)
     module = torch.nn.Linear(16, 40, bias=True)

@@ -18,7 +18,7 @@ def test_the_example_holds_the_rules_against_each_other_on_test_scenes(tmp_path,
     given = {"scenes": 4, "test_scenes": 2, "grid": Grid.of({"alpha": [3], "lam": [0.5], "rank": [1, 5]}), "k": 5}
     tell = lambda *parts: said.append(" ".join(map(str, parts)))  # noqa: E731
     found = example.compare(model, "black336", tmp_path, **given, tell=tell)
-    assert list(found) == ["plain", "paper", "departure", "information", "labels"]
+    assert list(found) == ["plain", "paper", "departure", "labels"]
     assert found["plain"].step == 0
     assert found["plain"].turned == {}
     assert {int(name[7:13]) // 1000 for name in found["labels"].labels.pictures} == {200}

@@ -100,12 +100,11 @@ def test_the_pick_by_departures_is_that_of_a_loop_over_effective_states(pocket, 
 
 def test_labels_change_nothing_without_the_rule_of_labels(pocket, prior, development, states):
     blind = Development(development.benchmark, development.bank, development.judged, has_labels=False)
-    for rule in ("departure", "information"):
-        found, unread = (settle(pocket, prior, each, states, rule=rule) for each in (development, blind))
-        assert found.choice == unread.choice
-        assert unread.picked.labels is None
-        assert "f1" not in unread.record()["figures"]["chosen"]
-        assert unread.record()["data"]["labels"] is False
+    found, unread = (settle(pocket, prior, each, states, rule="departure") for each in (development, blind))
+    assert found.choice == unread.choice
+    assert unread.picked.labels is None
+    assert "f1" not in unread.record()["figures"]["chosen"]
+    assert unread.record()["data"]["labels"] is False
 
 
 def test_states_are_those_of_first_states_and_pictures_of_the_bank_are_not_judged(pocket, development, states):

@@ -1,16 +1,13 @@
 """The rules that choose a setting: what each one takes, how ties fall, and what their figures are."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mgap.decoding.sweep import Grid, Point
-from mgap.errors import BenchmarkError, SettingError
+from mgap.errors import SettingError
 from mgap.scoring.choice import VERDICTS, choose, departed_tally, farthest, kinds_of, label_tally, label_values, turned
-from mgap.scoring.information import information_values, repeated
 from mgap.scoring.pope import score_pope
 from mgap.types import Sample
 
@@ -88,31 +85,3 @@ def test_departed_states_and_turned_answers_are_counted():
     tally = departed_tally(SAMPLES[:4], np.array([True, False, False, False]))
     assert tally.rates()["departed"].value == 0.25
     assert turned(np.array([0, 0, 1, 2, 1]), np.array([0, 1, 0, 1, 1])) == {"yes to no": 1, "no to yes": 1, "neither to no": 1}
-
-
-def asked_of(pictures, prompts):
-    return [Sample(f"{p}/{q}", f"{p}.png", f"Is there {q}?", "all", None) for p in range(pictures) for q in range(prompts)]
-
-
-def test_information_is_all_of_it_when_answers_follow_the_picture_and_none_when_they_do_not():
-    samples = asked_of(4, 3)
-    follow = np.array([[[1.0, 0.0, 0.0] if int(s.image[0]) % 2 else [0.0, 1.0, 0.0] for s in samples]])
-    always = np.array([[[0.0, 1.0, 0.0] for _ in samples]])
-    unsure = np.array([[[0.5, 0.5, 0.0] for _ in samples]])
-    by_question = np.array([[[1.0, 0.0, 0.0] if s.prompt.endswith("0?") else [0.0, 1.0, 0.0] for s in samples]])
-    found = information_values(samples, np.concatenate([follow, always, unsure, by_question]))
-    assert list(found.values()) == pytest.approx([math.log(2), 0.0, 0.0, 0.0])
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_information_is_between_nothing_and_the_logarithm_of_the_verdicts(seed):
-    shares = np.random.default_rng(seed).dirichlet([0.3] * 3, size=(2, 12))
-    for value in information_values(asked_of(4, 3), shares).values():
-        assert -1e-9 <= value <= math.log(3) + 1e-9
-
-
-def test_questions_of_one_picture_tell_nothing_and_are_left_out_or_refused():
-    lonely = Sample("x", "0.png", "Is there a dog?", "all", None)
-    assert repeated([lonely, *asked_of(2, 1)]) == [1, 2]
-    with pytest.raises(BenchmarkError, match="rule information"):
-        repeated([lonely])

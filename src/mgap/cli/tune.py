@@ -27,7 +27,7 @@ _SHOWN = 8  # settings in the table
 def tune(
     model: ModelName,
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the prior to, with its tuning.")],
-    rule: Annotated[str, typer.Option(help="departure or information (no labels are read), or labels.")] = "departure",
+    rule: Annotated[str, typer.Option(help="departure (no labels are read), or labels.")] = "departure",
     objective: Annotated[str | None, typer.Option(help="Of the rule labels: f1 (default) or accuracy.")] = None,
     prior: Annotated[str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one.")] = None,
     prompts: Annotated[str | None, typer.Option(help="To fit on: a text file, one prompt a line.")] = None,
@@ -136,7 +136,6 @@ def _development(
     """What is chosen on; checked before the model is loaded."""
     from mgap.registry import EMBEDDED
     from mgap.run.development import own_questions, pocket_questions
-    from mgap.scoring.information import repeated
 
     if questions is not None:
         if scenes is not None or splits:
@@ -150,8 +149,6 @@ def _development(
         raise SettingError(f"scenes={scenes} must be at least 2: some for the bank, others to judge")
     else:
         found = pocket_questions(scenes or 300, splits, share, has_labels=rule == "labels")
-    if rule == "information":
-        repeated(found.rows)
     return found
 
 

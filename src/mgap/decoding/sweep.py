@@ -100,7 +100,6 @@ class Swept:
     points: tuple[Point, ...]
     tokens: Tensor  # [points, n] the likeliest first token
     steps: Tensor  # [points] the mean of |h_cut - h|
-    shares: Tensor | None  # [points, n, kinds] how likely each kind of token is
 
 
 def sweep(
@@ -109,19 +108,13 @@ def sweep(
     states: Tensor,
     points: Sequence[Point],
     *,
-    kinds: Tensor | None = None,
     batch_size: int = 64,
     progress: Callable[[int], None] | None = None,
 ) -> Swept:
-    """Of plain states [n, d]; `basis` [d, K] reaches to the largest rank. `progress` is called with how many states are done.
-
-    `kinds` [vocab] numbers the tokens' kinds from 0: then the probability of each kind is kept as well.
-    """
+    """Of plain states [n, d]; `basis` [d, K] reaches to the largest rank. `progress` hears how many states are done."""
     corrections = {rank: _correction(head, basis, rank) for rank in sorted({point.rank for point in points})}
     tokens = torch.empty(len(points), len(states), dtype=torch.long)
     steps = torch.zeros(len(points), dtype=torch.float64)
-    shares = None if kinds is None else torch.empty(len(points), len(states), int(kinds.max()) + 1)
-    member = None if kinds is None else torch.nn.functional.one_hot(kinds.to(head.device)).to(head.wide)  # [vocab, kinds]
     for span in _spans(len(states), batch_size):
         h = states[span].to(head.device, head.wide)  # [b, d]
         with torch.no_grad():
@@ -132,14 +125,12 @@ def sweep(
             for place, point in enumerate(points):
                 coeff, s = coeffs[point.rank], point.settings
                 gate = gate_of(norm, coeff, entropy, s)
-                logits = head.post(corrections[point.rank].correct(h, output, wide, coeff, norm, gate, s)).float()
-                tokens[place, span] = logits.argmax(-1).cpu()
+                logits = head.post(corrections[point.rank].correct(h, output, wide, coeff, norm, gate, s))
+                tokens[place, span] = logits.float().argmax(-1).cpu()
                 steps[place] += (gate.beta * torch.linalg.vector_norm(coeff, dim=-1)).sum().double().cpu()
-                if shares is not None and member is not None:
-                    shares[place, span] = (logits.softmax(-1).to(member) @ member).float().cpu()
         if progress is not None:
             progress(span.stop)
-    return Swept(tuple(points), tokens, steps / max(1, len(states)), shares)
+    return Swept(tuple(points), tokens, steps / max(1, len(states)))
 
 
 def cut_states(head: Head, basis: Tensor, states: Tensor, point: Point, *, batch_size: int = 64) -> Tensor:

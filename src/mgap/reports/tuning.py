@@ -8,7 +8,7 @@ from mgap.decoding.sweep import Point
 from mgap.reports.page import Cell, Group, Row, Table
 from mgap.scoring.choice import Figures
 
-VALUES = {"departure": "mean step", "information": "information (nats)", "labels": "mean of the objective"}
+VALUES = {"departure": "mean step", "labels": "mean of the objective"}
 
 
 def spell(point: Point) -> str:

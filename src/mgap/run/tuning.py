@@ -36,7 +36,6 @@ from mgap.scoring.choice import (
     label_values,
     turned,
 )
-from mgap.scoring.information import information_values, repeated
 from mgap.scoring.parse import DEFAULT
 from mgap.states.bank import Bank
 from mgap.states.departure import Manifold
@@ -47,8 +46,6 @@ STATED = {
     "departure": "without labels: along alpha, up to the largest of the grid, the last step before the share of states outside "
     "those of plain decoding exceeds the limit, which is delta, or the share of plain states outside where that is larger; of "
     "the ranks and lambdas, the one whose states are moved farthest on average",
-    "information": "without labels: the setting whose answers tell most about the picture, over questions that are asked about "
-    "several pictures; of equal ones the smaller step",
     "labels": "with labels: the setting with the highest mean of {objective} over the splits; of equal ones the smaller step",
 }
 
@@ -67,10 +64,8 @@ class Judged:
         k: int = 10,
         delta: float = 0.05,
         metric: str = "euclidean",
-        has_shares: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        """`has_shares`: keep how likely yes and no are, too."""
         prior.require(model.backbone)
         self.head, self.prior, self.basis = model.backbone.probe_head(), prior, prior.basis
         self.points, self.development, self.states = list(points), development, states
@@ -82,7 +77,6 @@ class Judged:
             self.basis,
             states.judged,
             self.points,
-            kinds=kinds if has_shares else None,
             batch_size=states.batch_size,
             progress=None if progress is None else lambda done: progress("settings tried on states", done, len(states.judged)),
         )
@@ -174,26 +168,18 @@ def tune(
 ) -> Tuned:
     """Choose by a rule; `objective`, f1 or accuracy, is of the rule labels. Nothing goes through the model's layers here."""
     _check(rule, development)
-    judged = Judged(
-        model, prior, development, states, (grid or Grid()).points(), k=k, delta=delta, metric=metric,
-        has_shares=rule == "information", progress=progress,
-    )  # fmt: skip
+    points = (grid or Grid()).points()
+    judged = Judged(model, prior, development, states, points, k=k, delta=delta, metric=metric, progress=progress)
     return decide(judged, rule, objective, progress=progress)
 
 
 def decide(judged: Judged, rule: str, objective: str = "f1", *, progress: Progress | None = None) -> Tuned:
-    """The same from what is judged already: several rules then cost little more than one. The rule information needs shares."""
+    """The same from what is judged already: several rules then cost little more than one."""
     development, steps = judged.development, judged.swept.steps.tolist()
     _check(rule, development)
     limit = max(judged.manifold.delta, float(judged.departed(0).mean()))
     if rule == "labels":
         values = label_values(development.judged, judged.answers, objective)
-    elif rule == "information":
-        if judged.swept.shares is None:
-            raise SettingError("rule information: how likely yes and no are was not kept; judge with has_shares=True")
-        often = repeated(development.rows)
-        shares = judged.swept.shares[:, often].double().numpy()
-        values = information_values([development.rows[place] for place in often], shares)
     else:
         told = None if progress is None else lambda done, total: progress("paths along alpha", done, total)
         stayed = farthest(judged.points, lambda place: float(judged.departed(place).mean()), limit, told)
@@ -219,8 +205,6 @@ def _check(rule: str, development: Development) -> None:
     check_choice("rule", rule, RULES)
     if rule == "labels" and not development.has_labels:
         raise SettingError("rule labels: these questions have no labels; give some, or take the rule departure")
-    if rule == "information":
-        repeated(development.rows)
 
 
 def token_words(model: Model) -> list[str]:

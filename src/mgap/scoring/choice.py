@@ -2,7 +2,6 @@
 
 - labels: the best mean over splits of F1, or of accuracy.
 - departure: the farthest step along alpha that leaves no more states outside than is allowed; of several paths the longest.
-- information: the step after which an answer tells most about the picture (`scoring.information`).
 
 Every criterion is a figure of counts that pictures add to, so that intervals and paired differences come as for any other.
 """
@@ -25,7 +24,7 @@ from mgap.scoring.stats import Counts, Rate, share
 from mgap.scoring.tally import Difference, Figure, Tally, by_picture, compare
 from mgap.types import Sample
 
-RULES = ("departure", "information", "labels")
+RULES = ("departure", "labels")
 OBJECTIVES = ("f1", "accuracy")
 VERDICTS = ("yes", "no", None)
 _OUTCOMES = 6  # columns of `outcomes`
