@@ -1,6 +1,7 @@
 """Figures for print: what is written, in which look, and which run gives which."""
 
 import csv
+import json
 import math
 import re
 import subprocess
@@ -15,6 +16,7 @@ from PIL import Image
 
 from mgap.errors import CorruptFile, SettingError
 from mgap.reports.callouts import label_points
+from mgap.reports.folder import write_files
 from mgap.reports.gallery import draw_prints
 from mgap.reports.manifold import BLIND, JOINT, TRUTH, ManifoldPicture, Stop, print_manifold
 from mgap.reports.plots import are_apart
@@ -441,3 +443,22 @@ def test_more_methods_than_colours_share_out_their_departures_to_several_figures
     assert [one.name for one in prints] == ["departures", "departures-2"]
     drawn = [row[one.columns.index("method")] for one in prints for row in one.rows]
     assert set(drawn) == set(measured)
+
+
+def test_pictures_of_two_diagnosed_runs_are_named_after_their_runs(tmp_path):
+    for name in ("one", "other"):
+        write_files(departure(tmp_path / name) / "analysis", {"picture.json": json.dumps(small_picture().to_json())})
+    names = [one.name for one in draw_prints(scored(tmp_path / "one", tmp_path / "other"))]
+    assert len(set(names)) == 4
+    assert sorted(name.split("-")[0] for name in names) == ["departures", "departures", "manifold", "manifold"]
+    assert all(name.endswith(("-one", "-other")) for name in names)
+
+
+def test_a_damaged_analysis_is_refused_by_its_name(tmp_path):
+    folder = departure(tmp_path / "run")
+    write_files(folder / "analysis", {"picture.json": "{"})
+    with pytest.raises(CorruptFile, match=r"picture\.json"):
+        draw_prints(scored(folder))
+    write_files(folder / "analysis", {"picture.json": "{}"})
+    with pytest.raises(CorruptFile, match="mgap diagnose again"):
+        draw_prints(scored(folder))

@@ -35,14 +35,13 @@ def draw_prints(runs: Sequence[Scores], beside: str | None = None) -> list[Print
     for _, scores in named:
         _refuse_empty(scores)
     along = [one for one in named if _is_along(one[1])]
-    found = [*_sensitivities(along, beside)]
+    found = [("", one) for one in _sensitivities(along, beside)]  # of several runs together
     for name, scores in named:
         if scores.run.plan.get("departure"):
-            found += [*print_departures("departures", name, scores, beside), *analysis_prints(name, scores)]
-        elif _is_along(scores):
-            found += _tradeoffs(name, scores)
+            prints = [*print_departures("departures", name, scores, beside), *analysis_prints(name, scores)]
         else:
-            found += _bars(name, scores, beside)
+            prints = [*(_tradeoffs(name, scores) if _is_along(scores) else _bars(name, scores, beside))]
+        found += [(name, one) for one in prints]
     return _with_own_names(found)
 
 
@@ -106,17 +105,14 @@ def _refuse_empty(scores: Scores) -> None:
         raise SettingError(f"{folder}: none of its figures is a share, so it has no figure; leave --figures out")
 
 
-def _with_own_names(prints: Sequence[Print]) -> list[Print]:
+def _with_own_names(prints: Sequence[tuple[str, Print]]) -> list[Print]:
     """Those that share a name get the run's, and a number where that is the same too."""
-    names = [one.name for one in prints]
+    names = [one.name for _, one in prints]
     own = [
-        name if names.count(name) == 1 or name == "sensitivity" else f"{name}-{_slug(str(one.rows[0][0]))}"
-        for name, one in zip(names, prints, strict=True)
+        name if names.count(name) == 1 or not run else f"{name}-{_slug(run)}"
+        for name, (run, _) in zip(names, prints, strict=True)
     ]
-    return [
-        one if own.count(name) == 1 and name == one.name else replace(one, name=_numbered(own, at))
-        for at, (name, one) in enumerate(zip(own, prints, strict=True))
-    ]
+    return [replace(one, name=_numbered(own, at)) for at, (_, one) in enumerate(prints)]
 
 
 def _numbered(names: Sequence[str], at: int) -> str:
