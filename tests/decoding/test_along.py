@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import mgap
 from mgap.decoding.along import answer_states
@@ -37,16 +35,6 @@ MADE = {
     "mgap of the authors": lambda prior: mgap.MGAP(prior, preset="reference-code"),
 }
 BRANCHED = ["vcd", "m3id gated", "code", "haltrapper"]
-
-
-@pytest.fixture(scope="module")
-def exact(family, checkpoints):
-    return mgap.load(str(checkpoints[family]), dtype=torch.float32)
-
-
-@pytest.fixture(scope="module")
-def pictures(picture):
-    return [picture, Image.fromarray(np.asarray(picture)[::-1].copy()), picture]
 
 
 @pytest.fixture(scope="module")

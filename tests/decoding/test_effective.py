@@ -70,16 +70,6 @@ def in_mode(method, mode):
     return method if is_fixed else replace(method, branch_mode=mode)
 
 
-@pytest.fixture(scope="module")
-def exact(family, checkpoints):
-    return mgap.load(str(checkpoints[family]), dtype=torch.float32)
-
-
-@pytest.fixture(scope="module")
-def pictures(picture):
-    return [picture, Image.fromarray(np.asarray(picture)[::-1].copy()), picture]
-
-
 def logits_of(model, inputs, tokens=1):
     """What generate chooses each token from, [B, vocab] each."""
     options = {"max_new_tokens": tokens, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}

@@ -229,6 +229,11 @@ class Backbone:
             raise PromptError(f"{self.name} has no chat template: set processor.chat_template before using it")
         return template["default"] if isinstance(template, dict) else str(template)
 
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        """How an answer of each of these tokens alone reads."""
+        spelled = self.tokenizer.batch_decode([[token] for token in tokens], skip_special_tokens=True)
+        return [str(word).strip() for word in spelled]
+
     def render(self, prompt: str, *, has_image: bool = True, system: str | None = None) -> str:
         """The prompt as the model reads it, with one placeholder where the picture goes; `system` comes before it."""
         content = [{"type": "image"}] if has_image else []

@@ -7,7 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from mgap.cli.options import Device, Dtype, ModelName, Revision, TrustRemoteCode, load_model
+from mgap.cli.options import (
+    BatchSize,
+    Data,
+    Device,
+    Dtype,
+    Images,
+    Limit,
+    ModelName,
+    Revision,
+    SavedPrior,
+    TrustRemoteCode,
+    load_model,
+)
 from mgap.cli.running import answer, by_method, is_whole, report_scores
 
 METHODS = ("vanilla", "blind", "vcd", "icd", "mgap")  # by default: none of them reads a picture twice
@@ -24,9 +36,9 @@ def diagnose(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="A method's setting, as METHOD.KEY=VALUE, such as vcd.noise_step=999.")
     ] = None,
-    prior: Annotated[str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one.")] = None,
-    images: Annotated[str | None, typer.Option(help="Folder of the pictures, such as coco/val2014.")] = None,
-    data: Annotated[str | None, typer.Option(help="Folder of the published files; default: fetched into a cache.")] = None,
+    prior: SavedPrior = None,
+    images: Images = None,
+    data: Data = None,
     dataset: Annotated[str | None, typer.Option(help="pocket, coco, aokvqa or gqa.")] = None,
     questions: Annotated[
         str | None, typer.Option(help="Own questions instead of POPE's: a JSONL or CSV file with image, question and label.")
@@ -35,7 +47,7 @@ def diagnose(
         list[str] | None, typer.Option("--split", help="Of POPE: random, popular, adversarial; default: adversarial.")
     ] = None,
     scenes: Annotated[int, typer.Option(help="Of the pocket world, to judge; as many others make the bank.")] = 100,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many pictures.")] = None,
+    limit: Limit = None,
     bank: Annotated[
         float | None, typer.Option(help="Scenes for the bank (pocket), or the share of the pictures that goes into it.")
     ] = None,
@@ -44,7 +56,7 @@ def diagnose(
     metric: Annotated[str | None, typer.Option(help="euclidean or cosine.")] = None,
     search: Annotated[str | None, typer.Option(help="For the nearest: exact, approximate (FAISS), or auto.")] = None,
     against: Annotated[str | None, typer.Option(help="Another model, to compare its prior with this one's by words.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Questions a forward.")] = None,
+    batch_size: BatchSize = None,
     out: Annotated[str | None, typer.Option("--out", "-o", help="Folder to write; default: runs/DATE_....")] = None,
     device: Device = None,
     dtype: Dtype = "auto",

@@ -33,6 +33,11 @@ MatchLength = Annotated[bool, typer.Option("--match-length", help="Also compare 
 Parser = Annotated[str | None, typer.Option(help="How yes and no are read, instead of the run's own way.")]
 Language = Annotated[str | None, typer.Option(help="Which language resource reads captions, instead of the run's own.")]
 Scoring = Annotated[list[str] | None, typer.Option("--set", help="Another setting of the scorer, key=value (repeatable).")]
+SavedPrior = Annotated[str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one.")]
+Images = Annotated[str | None, typer.Option(help="Folder of the pictures, such as coco/val2014.")]
+Data = Annotated[str | None, typer.Option(help="Folder of the published files; default: fetched into a cache.")]
+Limit = Annotated[int | None, typer.Option(help="Only the first so many pictures.")]
+BatchSize = Annotated[int | None, typer.Option(help="Questions a forward.")]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model ships.")]
 
 

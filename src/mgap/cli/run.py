@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgap.cli.options import parse_settings
+from mgap.cli.options import (
+    BatchSize,
+    Data,
+    Device,
+    Images,
+    Limit,
+    Revision,
+    SavedPrior,
+    TrustRemoteCode,
+    parse_settings,
+)
 from mgap.cli.running import answer, by_method, is_whole, report_scores
 
 if TYPE_CHECKING:
@@ -26,9 +36,9 @@ def run(
         list[str] | None,
         typer.Option("--set", help="A method's setting, as METHOD.KEY=VALUE, such as mgap.alpha=1; repeatable."),
     ] = None,
-    prior: Annotated[str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one.")] = None,
-    images: Annotated[str | None, typer.Option(help="Folder of the pictures, such as coco/val2014.")] = None,
-    data: Annotated[str | None, typer.Option(help="Folder of the published files; default: fetched into a cache.")] = None,
+    prior: SavedPrior = None,
+    images: Images = None,
+    data: Data = None,
     dataset: Annotated[str | None, typer.Option(help="pocket, coco, aokvqa, gqa or amber.")] = None,
     questions: Annotated[str | None, typer.Option(help="own: a JSONL or CSV file with image, question and label.")] = None,
     split: Annotated[
@@ -38,7 +48,7 @@ def run(
     image_set: Annotated[str | None, typer.Option(help="Of CHAIR: a published list, or a file with an id a line.")] = None,
     prompt: Annotated[str | None, typer.Option(help="A published way to ask; see docs/benchmarks.")] = None,
     scenes: Annotated[int | None, typer.Option(help="Of the pocket world.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many pictures.")] = None,
+    limit: Limit = None,
     missing: Annotated[str | None, typer.Option(help="Pictures that are not there: refuse or skip.")] = None,
     decoding: Annotated[
         list[str] | None, typer.Option("--decoding", help="As KEY=VALUE, such as max_new_tokens=64; repeatable.")
@@ -46,17 +56,15 @@ def run(
     scoring: Annotated[
         list[str] | None, typer.Option("--scoring", help="As KEY=VALUE, such as parser=vcd; repeatable.")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Questions a forward.")] = None,
+    batch_size: BatchSize = None,
     prefill: Annotated[str | None, typer.Option(help="auto, shared (one prefill a picture) or own.")] = None,
     out: Annotated[str | None, typer.Option("--out", "-o", help="Folder of the run; default: runs/DATE_....")] = None,
     shard: Annotated[str | None, typer.Option(help="This process's share, such as 0/4; a launcher's ranks are found.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask again what failed before.")] = False,
-    device: Annotated[str | None, typer.Option(help="cuda, cuda:1, cpu, ...; default: a GPU when there is one.")] = None,
+    device: Device = None,
     dtype: Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that the model ships.")
-    ] = False,
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Answer a benchmark under several methods; stop it at any moment and start it again with the same --out.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgap.cli.options import Device, Dtype, ModelName, Revision, TrustRemoteCode, load_model
+from mgap.cli.options import Device, Dtype, ModelName, Revision, SavedPrior, TrustRemoteCode, load_model
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def tune(
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the prior to, with its tuning.")],
     rule: Annotated[str, typer.Option(help="departure (no labels are read), or labels.")] = "departure",
     objective: Annotated[str | None, typer.Option(help="Of the rule labels: f1 (default) or accuracy.")] = None,
-    prior: Annotated[str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one.")] = None,
+    prior: SavedPrior = None,
     prompts: Annotated[str | None, typer.Option(help="To fit on: a text file, one prompt a line.")] = None,
     null_image: Annotated[str | None, typer.Option(help="To fit with: black336 (default), mean_colour, ...")] = None,
     grid: Annotated[

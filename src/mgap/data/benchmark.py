@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mgap.data.images import ImageSource
+from PIL import Image
+
+from mgap.data.images import ImageSource, open_image
 from mgap.errors import BenchmarkError
 from mgap.types import Sample
 
@@ -32,3 +34,9 @@ class Benchmark:
             raise BenchmarkError(
                 f"{self.name}: {len(twice)} ids stand for several samples, {twice[0]!r} first; make them unique"
             )
+
+
+def open_pictures(samples: Sequence[Sample], picture: Callable[[str], ImageSource]) -> list[Image.Image]:
+    """The picture of every sample, each opened once however many ask about it."""
+    opened = {name: open_image(picture(name)) for name in dict.fromkeys(sample.image for sample in samples)}
+    return [opened[sample.image] for sample in samples]

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 import torch
 
-from mgap.data.images import open_image
+from mgap.data.benchmark import open_pictures
 from mgap.decoding.along import AnswerStates, answer_states
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
@@ -67,8 +67,8 @@ class AlongWorker:
 
     def _measure(self, samples: Sequence[Sample], variants: Variants) -> list[Record]:
         started, backbone = time.perf_counter(), self.model.backbone
-        images = {name: open_image(self.picture(name)) for name in dict.fromkeys(sample.image for sample in samples)}
-        inputs = backbone.encode([images[s.image] for s in samples], [s.prompt for s in samples])
+        images = open_pictures(samples, self.picture)
+        inputs = backbone.encode(images, [sample.prompt for sample in samples])
         distances: list[dict[str, list[float]]] = [{} for _ in samples]
         answers: list[AnswerStates] = []
         for key, method in variants.items():
@@ -84,7 +84,7 @@ class AlongWorker:
                 id=sample.id,
                 text=said[row].strip(),
                 prompt=backbone.render(sample.prompt),
-                image=hashlib.sha256(images[sample.image].tobytes()).hexdigest(),
+                image=hashlib.sha256(images[row].tobytes()).hexdigest(),
                 tokens=len(answers[row].tokens),
                 stop="end" if answers[row].is_ended else "length",
                 milliseconds=round(spent / len(samples), 3),

@@ -20,7 +20,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mgap.data.images import ImageSource, open_image
+from mgap.data.benchmark import open_pictures
+from mgap.data.images import ImageSource
 from mgap.decoding.attach import attached
 from mgap.decoding.effective import StepStates, first_states
 from mgap.decoding.model import Model
@@ -136,19 +137,18 @@ class DepartureWorker:
 
     def _measure(self, samples: Sequence[Sample], read: Callable[..., StepStates]) -> list[Record]:
         started, backbone = time.perf_counter(), self.model.backbone
-        images = {name: open_image(self.picture(name)) for name in dict.fromkeys(sample.image for sample in samples)}
-        seen = read(backbone.encode([images[s.image] for s in samples], [s.prompt for s in samples]))
+        images = open_pictures(samples, self.picture)
+        seen = read(backbone.encode(images, [sample.prompt for sample in samples]))
         strengths = {"0": 0.0} if seen.method is None else self.strengths
         distances = {key: self.manifold.distances(seen.at(value)).tolist() for key, value in strengths.items()}
-        tokens = [[token] for token in seen.plain_tokens()]
-        words = [str(word).strip() for word in backbone.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+        words = backbone.words(seen.plain_tokens())
         spent, now = 1000 * (time.perf_counter() - started), datetime.now(timezone.utc).isoformat(timespec="seconds")
         return [
             Record(
                 id=sample.id,
                 text=words[row],
                 prompt=backbone.render(sample.prompt),
-                image=hashlib.sha256(images[sample.image].tobytes()).hexdigest(),
+                image=hashlib.sha256(images[row].tobytes()).hexdigest(),
                 tokens=1,
                 milliseconds=spent / len(samples),
                 rows=len(samples),

@@ -6,18 +6,16 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mgap.data.benchmark import Benchmark
-from mgap.decoding.effective import first_states
 from mgap.decoding.model import Model
-from mgap.errors import SettingError
 from mgap.run.departure import asked_once, set_aside
 from mgap.run.progress import Progress
+from mgap.states.bank import Bank
 from mgap.types import Sample
 
 
@@ -93,33 +91,23 @@ class States:
 def read_states(model: Model, development: Development, *, batch_size: int = 32, progress: Progress | None = None) -> States:
     """The one pass through the model, as greedy decoding makes it."""
     bank, judged = development.bank_rows, development.rows
-    done, total = 0, len(bank) + len(judged)
 
-    def tell(count: int) -> None:
-        nonlocal done
-        done += count
+    def tell(before: int, done: int) -> None:
         if progress is not None:
-            progress("states", done, total)
+            progress("states", before + done, len(bank) + len(judged))
 
-    known, asked = (read_rows(model, rows, development.benchmark, batch_size, tell) for rows in (bank, judged))
+    known = read_rows(model, bank, development.benchmark, batch_size, partial(tell, 0))
+    asked = read_rows(model, judged, development.benchmark, batch_size, partial(tell, len(bank)))
     return States(known, asked, batch_size)
 
 
 def read_rows(
     model: Model, rows: Sequence[Sample], benchmark: Benchmark, batch_size: int, tell: Callable[[int], None] | None = None
 ) -> Tensor:
-    """Head inputs [n, d] at the first token; `tell` is called with how many more are done."""
-    if batch_size < 1:
-        raise SettingError(f"batch_size={batch_size} must be at least 1")
-    opened, found = lru_cache(maxsize=1)(benchmark.picture), []  # a picture's rows stand together
-    with first_states(model, None) as read:
-        for start in range(0, len(rows), batch_size):
-            batch = rows[start : start + batch_size]
-            inputs = model.backbone.encode([opened(s.image) for s in batch], [s.prompt for s in batch])
-            found.append(read(inputs).h.float().cpu())
-            if tell is not None:
-                tell(len(batch))
-    return torch.cat(found)
+    """Head inputs [n, d] at the first token; `tell` hears how many are done."""
+    opened = lru_cache(maxsize=1)(benchmark.picture)  # a picture's rows stand together
+    images, prompts = (opened(row.image) for row in rows), [row.prompt for row in rows]
+    return Bank.collect(model, images, prompts, batch_size=batch_size, progress=tell).states
 
 
 def _pictures(samples: Sequence[Sample]) -> dict[str, Any]:

@@ -20,10 +20,11 @@ from mgap.methods.base import Method, Seam
 from mgap.methods.bias import token_ids
 from mgap.reports.diagnosis import file_of
 from mgap.reports.folder import write_files
-from mgap.run.arms import Prior, Priors, build_method
+from mgap.reports.records import Run
+from mgap.run.arms import VANILLA, Prior, Priors, build_method
 from mgap.run.departure import STRENGTHS
 from mgap.run.job import Job
-from mgap.run.picture import FIRST_WRONG, first_wrong, picture_manifold
+from mgap.run.manifold import FIRST_WRONG, picture_manifold, wrong_answers
 from mgap.run.progress import Progress
 from mgap.run.representation import Captions, known_answers, measure_representation
 from mgap.run.subspaces import READOUT, analyse_subspace, compare_models
@@ -100,11 +101,12 @@ class Diagnosis:
 
     def picture(self) -> dict[str, Any]:
         """The first question that plain decoding answers wrongly, or the first one at all, as every method moves it."""
-        samples, show = self._judged.samples, self._judged.picture
-        try:
-            sample, rule = first_wrong(self.model, samples, show, group=samples[0].group), FIRST_WRONG
-        except SettingError:
-            sample, rule = samples[0], "the first {group} question; none was seen to be answered wrongly"
+        samples, run = self._judged.samples, Run.load(self.job.out)
+        (plain,) = (arm for arm in run.arms if arm.method == VANILLA)
+        wrong = wrong_answers(samples, {id: record.text for id, record in run.records(plain).items()})
+        sample, rule = (
+            (wrong[0], FIRST_WRONG) if wrong else (samples[0], "the first {group} question; none is answered wrongly")
+        )
         asked = self.job.config.departure
         how = {key: asked[key] for key in ("k", "delta", "metric", "search") if key in asked}
         return picture_manifold(
@@ -112,7 +114,7 @@ class Diagnosis:
             Manifold.of(self._bank, device=self.model.backbone.device, **how),
             self._bank.parts,
             [sample],
-            show,
+            self._judged.picture,
             self._methods,
             rule=rule,
             strengths=self._strengths,

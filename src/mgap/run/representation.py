@@ -1,7 +1,6 @@
 """Measure the representation analysis (paper, section 5 and Theorem 1): one pass a method serves every strength.
 
 found = measure_representation(model, benchmark, bank, bank_samples, methods, prior)    # methods by label, each with a state
-(folder / FILE).write_text(json.dumps(found.to_json(), indent=1))
 
 The benchmark asks yes/no questions; so do the bank's samples, about other pictures. `captions` adds the `teacher` reference.
 """
@@ -15,8 +14,7 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.rows import Ids, spell
-from mgap.data.benchmark import Benchmark
-from mgap.data.images import open_image
+from mgap.data.benchmark import Benchmark, open_pictures
 from mgap.data.yesno import LABELS
 from mgap.decoding.effective import StepStates, first_states
 from mgap.decoding.model import Model
@@ -34,8 +32,6 @@ from mgap.states.reference import aligned_states, closest_text, common, forced_s
 from mgap.states.shift import Terms, split_shift
 from mgap.states.subspace import Subspace
 from mgap.types import Sample
-
-FILE = "representation.json"
 
 
 @dataclass(frozen=True)
@@ -230,7 +226,7 @@ def _teach(
     rows_of, apart = list[Sample](), list[bool]()
     for rows in _batches(samples, batch_size):
         batch = samples[rows]
-        images = [open_image(captions.benchmark.picture(sample.image)) for sample in batch]
+        images = open_pictures(batch, captions.benchmark.picture)
         prompts = [sample.prompt for sample in batch]
         answers = model.answers(images, prompts, batch_size=batch_size, max_new_tokens=captions.max_new_tokens)
         plain = [list(answer.token_ids) for answer in answers]
@@ -262,13 +258,11 @@ def _spell(model: Model, texts: Sequence[str], like: Sequence[int]) -> list[Ids]
 
 def _words(model: Model, tokens: Sequence[int]) -> list[str | None]:
     """yes, no or None for each of these first tokens."""
-    words = model.backbone.tokenizer.batch_decode([[token] for token in tokens], skip_special_tokens=True)
-    return [yes_or_no(str(word)) for word in words]
+    return [yes_or_no(word) for word in model.backbone.words(tokens)]
 
 
 def _encode(model: Model, benchmark: Benchmark, samples: Sequence[Sample]) -> dict[str, Tensor]:
-    images = {name: open_image(benchmark.picture(name)) for name in dict.fromkeys(sample.image for sample in samples)}
-    return model.backbone.encode([images[s.image] for s in samples], [s.prompt for s in samples])
+    return model.backbone.encode(open_pictures(samples, benchmark.picture), [sample.prompt for sample in samples])
 
 
 def _batches(samples: Sequence[Sample], size: int) -> Iterator[slice]:

@@ -71,7 +71,7 @@ class Judged:
         self.points, self.development, self.states = list(points), development, states
         device = model.backbone.device
         self.manifold = Manifold.of(Bank.of(states.bank), k=k, delta=delta, metric=metric, device=device)
-        kinds = torch.tensor(kinds_of(token_words(model)))
+        kinds = torch.tensor(kinds_of(model.backbone.words(range(self.head.vocab_size))))
         self.swept = sweep(
             self.head,
             self.basis,
@@ -205,10 +205,3 @@ def _check(rule: str, development: Development) -> None:
     check_choice("rule", rule, RULES)
     if rule == "labels" and not development.has_labels:
         raise SettingError("rule labels: these questions have no labels; give some, or take the rule departure")
-
-
-def token_words(model: Model) -> list[str]:
-    """Every token of the head as an answer of that one token reads."""
-    backbone = model.backbone
-    tokens = [[token] for token in range(backbone.probe_head().vocab_size)]
-    return [str(word).strip() for word in backbone.tokenizer.batch_decode(tokens, skip_special_tokens=True)]

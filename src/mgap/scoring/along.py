@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from mgap.errors import BenchmarkError
-from mgap.scoring.departure import Measured
+from mgap.scoring.departure import Measured, measured
 from mgap.scoring.stats import Counts, share
 from mgap.scoring.tally import Figure, Tally, by_picture
 from mgap.types import Sample
@@ -75,17 +74,8 @@ def departed_by_step(records: Iterable[Measured], tau: float) -> dict[str, list[
 
 
 def measured_along(records: Iterable[Measured]) -> dict[str, Along]:
-    """The distances of every sample that has them; refuses records of unlike strengths."""
-    found: dict[str, Along] = {}
-    for record in records:
-        if record.failed:
-            continue
-        if "distances" not in record.extra:
-            raise BenchmarkError(f"the record of {record.id} has no distances along an answer: measure with along: answers")
-        found[record.id] = record.extra["distances"]
-        if list(found[record.id]) != list(next(iter(found.values()))):
-            raise BenchmarkError(f"the record of {record.id} has other strengths than those before it: measure all alike")
-    return found
+    """The distances along the answer of every sample that has them."""
+    return measured(records, "distances")
 
 
 def _share(counts: Counts, at: int) -> Counts:

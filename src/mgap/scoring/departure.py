@@ -54,18 +54,24 @@ def departure_tally(samples: Sequence[Sample], records: Iterable[Measured], tau:
     return Tally(pictures, counts, figures, right)
 
 
-def measured(records: Iterable[Measured]) -> dict[str, Distances]:
-    """The distances of every sample that has them; refuses records of unlike strengths."""
-    found: dict[str, Distances] = {}
+def measured(records: Iterable[Measured], key: str = "distance") -> dict[str, Any]:
+    """What every sample has under `key`, by strength; refuses records without it, and those of unlike strengths."""
+    found: dict[str, Any] = {}
     for record in records:
         if record.failed:
             continue
-        if "distance" not in record.extra:
-            raise BenchmarkError(f"the record of {record.id} has no distance: it is an answer, not a departure")
-        found[record.id] = record.extra["distance"]
+        if key not in record.extra:
+            raise BenchmarkError(f"the record of {record.id} has no {_MISSING[key]}")
+        found[record.id] = record.extra[key]
         if list(found[record.id]) != list(next(iter(found.values()))):
             raise BenchmarkError(f"the record of {record.id} has other strengths than those before it: measure all alike")
     return found
+
+
+_MISSING = {
+    "distance": "distance: it is an answer, not a departure",
+    "distances": "distances along an answer: measure with along: answers",
+}
 
 
 def _departed(counts: Counts, column: int) -> Counts:

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from mgap.backbones.base import Backbone
 from mgap.backbones.rows import Ids
 from mgap.errors import PromptError, SettingError
+from mgap.states.neighbours import Exact
 
 _AT_ONCE = 1 << 24  # numbers: 64 MiB in float32
 
@@ -99,8 +100,5 @@ def aligned_states(states: Tensor, truths: Sequence[str], known: Mapping[str, Te
 
 def _means(states: Tensor, known: Tensor, k: int) -> Tensor:
     """The mean [n, d] of the k nearest of known states [m, d]."""
-    means = []
-    for part in states.split(max(1, _AT_ONCE // max(len(known), k * known.shape[1]))):
-        apart = torch.cdist(part, known, compute_mode="donot_use_mm_for_euclid_dist")  # [part, m]
-        means.append(known[apart.topk(k, largest=False).indices].mean(1))
-    return torch.cat(means)
+    _, rows = Exact.of(known).nearest(states, k)  # [n, k]
+    return torch.cat([known[some].mean(1) for some in rows.split(max(1, _AT_ONCE // (k * known.shape[1])))])

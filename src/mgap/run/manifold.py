@@ -1,7 +1,7 @@
 """Fill the picture of the manifold (paper, figure 3) from a model: one sample, or the mean of several, under several methods.
 
-    sample = first_wrong(model, samples, picture)
-    found = picture_manifold(model, manifold, [bank.states], [sample], picture, {"VCD": vcd, "MGAP": ours}, rule=FIRST_WRONG)
+    (sample, *_) = wrong_answers(samples, said)
+    found = picture_manifold(model, manifold, bank.parts, [sample], picture, {"VCD": vcd, "MGAP": ours}, rule=FIRST_WRONG)
     print_manifold(found).save("figures")
 
 Of several samples, marks and paths are means of their states, and d_k is the mean of theirs, not that of the mean state.
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mgap.data.images import open_image
+from mgap.data.benchmark import open_pictures
 from mgap.decoding.effective import first_states
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
@@ -32,22 +32,10 @@ FIRST_WRONG = "the first {group} question that plain decoding answers wrongly"
 DRAWN = 2000  # states of the bank that are shown, at most
 
 
-def first_wrong(
-    model: Model, samples: Sequence[Sample], picture: Picture, *, group: str = "adversarial", batch_size: int = 8
-) -> Sample:
-    """The first yes/no question of a group whose plain first token is the wrong answer; refuses where there is none."""
-    asked = [sample for sample in samples if sample.group == group]
-    for start in range(0, len(asked), batch_size):
-        batch = asked[start : start + batch_size]
-        images = [open_image(picture(sample.image)) for sample in batch]
-        with first_states(model, None) as read:
-            tokens = read(model.backbone.encode(images, [sample.prompt for sample in batch])).plain_tokens()
-        words = model.backbone.tokenizer.batch_decode([[token] for token in tokens], skip_special_tokens=True)
-        for sample, word in zip(batch, words, strict=True):
-            said = yes_or_no(str(word))
-            if said is not None and said != sample.truth:
-                return sample
-    raise SettingError(f"none of {len(asked)} {group} questions is answered wrongly: choose a sample, or another group")
+def wrong_answers(samples: Sequence[Sample], said: Mapping[str, str]) -> list[Sample]:
+    """The yes/no questions that were answered wrongly, by what was said to each, in order; an unclear answer is not wrong."""
+    verdicts = {sample.id: yes_or_no(said[sample.id]) for sample in samples}
+    return [sample for sample in samples if verdicts[sample.id] not in (None, sample.truth)]
 
 
 def picture_manifold(
@@ -78,7 +66,7 @@ def picture_manifold(
     axes = principal_directions((part.float() for part in bank), 2)
     told("principal directions of the bank", 1, 1)
     backbone, prompts = model.backbone, [sample.prompt for sample in samples]
-    images = [open_image(picture(sample.image)) for sample in samples]
+    images = open_pictures(samples, picture)
     blind = torch.cat(list(blind_states(backbone, prompts, null_image=null_image, size=images[0].size)))  # [n, d]
     with first_states(model, None) as read:
         marks = {BLIND: _middle(axes, blind), JOINT: _middle(axes, read(backbone.encode(images, prompts)).h)}
