@@ -8,7 +8,7 @@ from mgap.decoding.effective import first_states
 from mgap.errors import SettingError
 from mgap.methods.mgap import MGAP
 from mgap.methods.vcd import VCD
-from mgap.reports.manifold import BLIND, JOINT, TRUTH, print_manifold
+from mgap.reports.printed.manifold import BLIND, JOINT, TRUTH, print_manifold
 from mgap.run.manifold import FIRST_WRONG, picture_manifold, wrong_answers
 from mgap.states.bank import Bank
 from mgap.states.collect import blind_states

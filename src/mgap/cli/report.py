@@ -34,8 +34,8 @@ def report(
     Example: mgap report runs/pope-main --figures
     """
     from mgap.reports.folder import check_folder, write_files
-    from mgap.reports.gallery import draw_prints, save_prints
-    from mgap.reports.prints import FIGURES
+    from mgap.reports.printed.gallery import draw_prints, save_prints
+    from mgap.reports.printed.look import FIGURES
     from mgap.reports.report import FILES, report_files
 
     target = _target(folders, out)

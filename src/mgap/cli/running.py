@@ -75,8 +75,8 @@ def is_whole(run: Run, summary: Summary) -> bool:
 def report_scores(run: Run, *, figures: bool = False) -> None:
     """Print the scores, and write them and a report into the run's folder; with figures for print, if asked."""
     from mgap.reports.folder import write_files
-    from mgap.reports.gallery import draw_prints, save_prints
-    from mgap.reports.prints import FIGURES
+    from mgap.reports.printed.gallery import draw_prints, save_prints
+    from mgap.reports.printed.look import FIGURES
     from mgap.reports.report import report_files
     from mgap.reports.scores import SCORES, score
 

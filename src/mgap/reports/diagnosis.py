@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from mgap.errors import CorruptFile
-from mgap.reports.manifold import ManifoldPicture, print_manifold
 from mgap.reports.page import Table
-from mgap.reports.prints import Print
-from mgap.reports.reach import print_reach
+from mgap.reports.printed.look import Print
+from mgap.reports.printed.manifold import ManifoldPicture, print_manifold
+from mgap.reports.printed.reach import print_reach
+from mgap.reports.printed.spectra import print_subspaces
 from mgap.reports.representation import representation_tables
 from mgap.reports.scores import Scores
-from mgap.reports.spectra import print_subspaces
 from mgap.reports.subspaces import models_table, subspace_tables
 from mgap.scoring.representation import Representation
 from mgap.states.analysis import ModelComparison, SubspaceAnalysis

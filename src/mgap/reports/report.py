@@ -14,7 +14,7 @@ from mgap.reports.examples import Changes, changes
 from mgap.reports.figures import Plots, draw
 from mgap.reports.page import Table, render_page
 from mgap.reports.plots import SYMBOLS
-from mgap.reports.prints import FIGURES, Print
+from mgap.reports.printed.look import FIGURES, Print
 from mgap.reports.records import Arm
 from mgap.reports.results import coverage_table, effort_table, matched_tables, paired_tables, run_names, score_tables
 from mgap.reports.scores import Scores

@@ -19,7 +19,7 @@ from mgap.decoding.effective import first_states
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
 from mgap.methods.base import Method, check_strength
-from mgap.reports.manifold import BLIND, JOINT, TRUTH, ManifoldPicture, Stop
+from mgap.reports.printed.manifold import BLIND, JOINT, TRUTH, ManifoldPicture, Stop
 from mgap.run.departure import STRENGTHS, Picture
 from mgap.run.progress import Progress
 from mgap.scoring.parse import yes_or_no

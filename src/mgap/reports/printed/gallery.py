@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from mgap.errors import SettingError
-from mgap.reports.bars import print_bars
-from mgap.reports.curves import print_departures, print_sensitivity
 from mgap.reports.diagnosis import analysis_prints
 from mgap.reports.figures import departure_lines, points_on_axis, same_figures
 from mgap.reports.folder import write_files
-from mgap.reports.prints import COLOURS, FORMATS, Print
+from mgap.reports.printed.bars import print_bars
+from mgap.reports.printed.curves import print_departures, print_sensitivity
+from mgap.reports.printed.look import COLOURS, FORMATS, Print
+from mgap.reports.printed.tradeoff import NEEDED, STRENGTHS, print_tradeoff
 from mgap.reports.results import run_names
 from mgap.reports.scores import Scores
-from mgap.reports.tradeoff import NEEDED, STRENGTHS, print_tradeoff
 
 PRINTED = (("CHAIRs", "CHAIRi", "recall"), ("chair", "hal", "cover"), ("accuracy", "precision", "f1"))
 SIDE_BY_SIDE = 4  # runs in one figure

@@ -9,7 +9,7 @@ from __future__ import annotations
 from matplotlib.lines import Line2D
 
 from mgap.reports.figures import departure_lines
-from mgap.reports.prints import COLUMN, GREY, Print, Value, grid, legend, looks, sheet, style
+from mgap.reports.printed.look import COLUMN, GREY, Print, Value, grid, legend, looks, sheet, style
 from mgap.reports.scores import Scores
 from mgap.scoring.representation import Representation
 

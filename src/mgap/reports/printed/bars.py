@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from mgap.reports.beside import OTHER, backbone_of, printed_values
-from mgap.reports.prints import BLACK, COLUMN, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
+from mgap.reports.printed.look import BLACK, COLUMN, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
 from mgap.reports.results import column
 from mgap.reports.scores import Scores
 from mgap.scoring.stats import Rate

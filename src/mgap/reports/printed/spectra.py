@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from mgap.errors import CorruptFile, SettingError
-from mgap.reports.prints import COLUMN, GREY, TEXT, Print, Value, grid, legend, looks, sheet, style
+from mgap.reports.printed.look import COLUMN, GREY, TEXT, Print, Value, grid, legend, looks, sheet, style
 
 DIRECTIONS = 50  # that are drawn, at most
 COMPARED = {"largest": "largest principal angle (degrees)", "shared": "mean cos\N{SUPERSCRIPT TWO} of the principal angles"}

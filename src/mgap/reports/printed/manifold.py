@@ -20,8 +20,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from mgap.errors import CorruptFile, SettingError
-from mgap.reports.callouts import label_points
-from mgap.reports.prints import (
+from mgap.reports.printed.callouts import label_points
+from mgap.reports.printed.look import (
     BLACK,
     BLUE,
     COLUMN,

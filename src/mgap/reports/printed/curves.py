@@ -16,7 +16,7 @@ from mgap.reports.along import is_along
 from mgap.reports.beside import OTHER, backbone_of, printed_values
 from mgap.reports.figures import departure_lines, points_on_axis
 from mgap.reports.plots import are_apart
-from mgap.reports.prints import COLOURS, COLUMN, FAINT, GREY, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
+from mgap.reports.printed.look import COLOURS, COLUMN, FAINT, GREY, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
 from mgap.reports.results import column
 from mgap.reports.scores import STATES, Scores
 from mgap.scoring.stats import Rate

@@ -33,7 +33,7 @@ def label_points(
 ) -> list[Bbox]:
     """Write each text near its point, with a thin line to it where it is not beside it; returns the room taken, in pixels.
 
-    Call when all else is drawn and has its place (`prints.settle`). `avoid`: further places to keep free; `taken`: room
+    Call when all else is drawn and has its place (`look.settle`). `avoid`: further places to keep free; `taken`: room
     of earlier labels.
     """
     canvas = FigureCanvasAgg(figure)

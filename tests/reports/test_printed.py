@@ -15,12 +15,11 @@ from matplotlib.colors import to_hex
 from PIL import Image
 
 from mgap.errors import CorruptFile, SettingError
-from mgap.reports.callouts import label_points
 from mgap.reports.folder import write_files
-from mgap.reports.gallery import draw_prints
-from mgap.reports.manifold import BLIND, JOINT, TRUTH, ManifoldPicture, Stop, print_manifold
 from mgap.reports.plots import are_apart
-from mgap.reports.prints import (
+from mgap.reports.printed.callouts import label_points
+from mgap.reports.printed.gallery import draw_prints
+from mgap.reports.printed.look import (
     COLOURS,
     COLUMN,
     FAINT,
@@ -37,10 +36,11 @@ from mgap.reports.prints import (
     sheet,
     style,
 )
+from mgap.reports.printed.manifold import BLIND, JOINT, TRUTH, ManifoldPicture, Stop, print_manifold
+from mgap.reports.printed.spectra import print_angles, print_spectrum, print_subspaces
 from mgap.reports.records import Arm, Record, Run
 from mgap.reports.report import report_files
 from mgap.reports.scores import score
-from mgap.reports.spectra import print_angles, print_spectrum, print_subspaces
 from tests.reports.runs import PUBLISHED, answers, questions, write_run
 
 STRENGTHS, ALPHA = (0.0, 0.5, 1.0), "\N{GREEK SMALL LETTER ALPHA}"
@@ -117,7 +117,7 @@ def test_a_figure_is_four_files_of_the_width_that_was_asked_for(tmp_path):
 
 @given(st.lists(st.tuples(st.floats(allow_nan=False), st.text("ab,\"\n'", max_size=5)), max_size=5))
 def test_a_csv_gives_back_every_number_and_word(tmp_path_factory, rows):
-    from mgap.reports.prints import _csv
+    from mgap.reports.printed.look import _csv
 
     read = list(csv.reader(_csv(("x", "word"), rows).decode().splitlines(keepends=True)))
     assert [(float(x), word) for x, word in read[1:]] == rows
