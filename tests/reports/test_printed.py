@@ -124,7 +124,7 @@ def test_a_csv_gives_back_every_number_and_word(tmp_path_factory, rows):
 
 
 def test_the_same_data_gives_the_same_bytes_in_another_process(tmp_path):
-    code = "import sys; from tests.reports.test_prints import *; print_manifold(small_picture()).save(sys.argv[1])"
+    code = "import sys; from tests.reports.test_printed import *; print_manifold(small_picture()).save(sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "there")], check=True)
     for path in print_manifold(small_picture()).save(tmp_path / "here"):
         assert path.read_bytes() == (tmp_path / "there" / path.name).read_bytes(), path.name
