@@ -11,10 +11,11 @@ import torch
 from PIL import Image
 
 import mgap
+from mgap.backbones import prefix
+from mgap.backbones.prefix import SharedPrefill
 from mgap.backbones.sharing import digest
-from mgap.decoding import prefix
 from mgap.decoding.generate import generation_config
-from mgap.decoding.prefix import SharedPrefill, can_share
+from mgap.decoding.prefix import can_share
 from mgap.errors import ImageError, ModelError, PromptError, SettingError, UnsupportedDecoding
 from mgap.pocket.benchmark import TEST, pope
 from mgap.pocket.scenes import render
@@ -64,7 +65,7 @@ def first_logits(model, rows):
     backbone, decoding = model.backbone, Decoding(max_new_tokens=1)
     config = generation_config(backbone, decoding)
     config.output_logits = True
-    begun = SharedPrefill(backbone).encode(*rows, decoding)
+    begun = SharedPrefill(backbone).encode(*rows)
     calls = [backbone.encode(*rows), {**begun.inputs, "past_key_values": begun.cache}]
     with torch.no_grad():
         own, shared = (backbone.model.generate(**call, generation_config=config).logits[0] for call in calls)
@@ -136,40 +137,40 @@ def test_a_file_is_a_picture_too(model, picture_file, picture):
 
 
 def test_only_the_pictures_of_the_last_batch_are_held(model):
-    shared, decoding = SharedPrefill(model.backbone), Decoding()
-    shared.encode([A, B], ASKED[:2], decoding)
+    shared = SharedPrefill(model.backbone)
+    shared.encode([A, B], ASKED[:2])
     before = weakref.ref(shared.held.cache.layers[0].keys)
-    begun = shared.encode([B, C], ASKED[:2], decoding)
+    begun = shared.encode([B, C], ASKED[:2])
     gc.collect()
     assert before() is None
     held = shared.held.cache.layers[0].keys
     assert len(held) == len(shared.held.blocks) == 2
-    shared.encode([C], ASKED[:1], decoding)
+    shared.encode([C], ASKED[:1])
     assert len(shared.held.blocks) == 1
     assert begun.cache.layers[0].keys is not held, "generate must not write into what is held"
 
 
 def test_what_is_held_is_no_wider_than_its_pictures(model):
-    shared, decoding = SharedPrefill(model.backbone), Decoding()
-    shared.encode([A, B], [ASKED[2], ASKED[3]], decoding)
+    shared = SharedPrefill(model.backbone)
+    shared.encode([A, B], [ASKED[2], ASKED[3]])
     width = shared.held.cache.get_seq_length()
-    shared.encode([A], ASKED[:1], decoding)
+    shared.encode([A], ASKED[:1])
     narrow = shared.held.cache.get_seq_length()
     assert narrow == len(shared.held.begins[0]) <= width
     assert shared.held.cache.layers[0].keys.untyped_storage().nbytes() == shared.held.cache.layers[0].keys.nbytes
 
 
 def test_words_that_rows_share_are_not_read_again(model):
-    shared, decoding = SharedPrefill(model.backbone), Decoding()
-    alike = shared.encode([A, A], ["Is there a dog?", "Is there a cat?"], decoding)
+    shared = SharedPrefill(model.backbone)
+    alike = shared.encode([A, A], ["Is there a dog?", "Is there a cat?"])
     shared.held = None
-    unlike = shared.encode([A, A], ["Is there a dog?", "Where? A cat?"], decoding)
+    unlike = shared.encode([A, A], ["Is there a dog?", "Where? A cat?"])
     assert alike.cache.get_seq_length() > unlike.cache.get_seq_length()
     assert alike.inputs["position_ids"].shape[-1] < unlike.inputs["position_ids"].shape[-1]
 
 
 def test_what_fills_up_a_row_is_masked_and_new_to_no_row(model):
-    inputs = SharedPrefill(model.backbone).encode(*ROWS["mixed, in turns"], Decoding()).inputs
+    inputs = SharedPrefill(model.backbone).encode(*ROWS["mixed, in turns"]).inputs
     own = model.backbone.encode(*ROWS["mixed, in turns"])
     for ids, mask, plain, used in zip(
         *(part[key] for part in (inputs, own) for key in ("input_ids", "attention_mask")), strict=True
@@ -314,7 +315,7 @@ def test_a_picture_that_words_may_run_into_is_refused(model, monkeypatch):
     shared = SharedPrefill(model.backbone)
     shared.special = set()
     with pytest.raises(ModelError, match="run into"):
-        shared.encode([A], ASKED[:1], Decoding())
+        shared.encode([A], ASKED[:1])
 
 
 @pytest.mark.parametrize("name", EMBEDDED)

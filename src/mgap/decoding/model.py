@@ -13,10 +13,11 @@ from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStr
 
 from mgap.backbones.base import Backbone, backbone_class
 from mgap.backbones.loading import load_backbone
+from mgap.backbones.prefix import SharedPrefill
 from mgap.data.images import ImageSource
 from mgap.decoding.attach import Attachment, attach, attached, refuse_modes
 from mgap.decoding.generate import Generated, end_ids, generate, until_end
-from mgap.decoding.prefix import PREFILLS, SharedPrefill, refuse_unshared
+from mgap.decoding.prefix import PREFILLS, refuse_unshared
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, check_choice
@@ -154,7 +155,8 @@ class Model:
         if shared is None:
             inputs, more, before = self.backbone.encode(images, prompts), _draft(assistant), 0.0
         else:  # a picture's own forward comes before the recorder: its states are no step of an answer
-            begun = shared.encode(images, prompts, decoding)
+            times = max(decoding.num_beams, decoding.num_return_sequences)  # generate repeats rows, but not a cache
+            begun = shared.encode(images, prompts, times)
             inputs, more, before = begun.inputs, {"past_key_values": begun.cache}, begun.milliseconds
         with ExitStack() as stack:
             recorder = stack.enter_context(attached(self.backbone.model)[0].record()) if trace else None
