@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from mgap.backbones.loading import load_backbone
 from mgap.backbones.prefix import SharedPrefill
 from mgap.data.images import ImageSource
 from mgap.decoding.attach import Attachment, attach, attached, refuse_modes
+from mgap.decoding.compiled import generate_captured, head_of, is_ours
 from mgap.decoding.generate import Generated, end_ids, generate, until_end
 from mgap.decoding.prefix import PREFILLS, refuse_unshared
 from mgap.decoding.trace import Recorder
@@ -64,6 +66,7 @@ class Model:
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
+        self.hearer: Callable[[str], None] = _tell_terminal  # hears what keeps the first token waiting, such as compiling
 
     @contextmanager
     def using(self, method: Method, *others: Method) -> Iterator[Attachment]:
@@ -117,15 +120,26 @@ class Model:
     def stream(self, image: ImageSource | None, prompt: str, *, assistant: Any = None, **options: Any) -> Iterator[str]:
         """Yield the answer's text as it is made. Leaving the loop early stops the model."""
         decoding = Decoding.of(**options)
-        self._check(decoding.modes(stream=True, assistant=assistant is not None), False)
+        modes = decoding.modes(stream=True, assistant=assistant is not None)
+        self._check(modes, False)
         inputs = self.backbone.encode([image], [prompt])
+        head = head_of(self.backbone) if is_ours(self.backbone, modes) else None
         streamer = TextIteratorStreamer(self.backbone.tokenizer, skip_prompt=True, skip_special_tokens=True)
         stop, failure = _Stop(), list[BaseException]()
 
-        def work() -> None:
-            try:
+        def decode() -> None:
+            if head is None:
                 criteria = StoppingCriteriaList([stop])
                 generate(self.backbone, inputs, decoding, streamer=streamer, stopping_criteria=criteria, **_draft(assistant))
+                return
+            heard = {"say": streamer.put, "is_stopped": lambda: stop.asked}
+            streamer.put(inputs["input_ids"])
+            generate_captured(self.backbone, inputs, decoding, head=head, told=self.hearer, **heard)
+            streamer.end()
+
+        def work() -> None:
+            try:
+                decode()
             except BaseException as error:  # carried to the consumer below
                 failure.append(error)
             finally:
@@ -151,16 +165,24 @@ class Model:
         assistant: Any = None,
         shared: SharedPrefill | None = None,
     ) -> list[Answer]:
-        self._check(decoding.modes(rows=len(prompts), assistant=assistant is not None), trace)
+        modes = decoding.modes(rows=len(prompts), assistant=assistant is not None)
+        self._check(modes, trace)
+        # what runs the model comes before the recorder: neither a picture's own forward nor a look at the head is a step
+        head = head_of(self.backbone) if is_ours(self.backbone, modes) else None
         if shared is None:
-            inputs, more, before = self.backbone.encode(images, prompts), _draft(assistant), 0.0
-        else:  # a picture's own forward comes before the recorder: its states are no step of an answer
-            times = max(decoding.num_beams, decoding.num_return_sequences)  # generate repeats rows, but not a cache
+            inputs, cache, before = self.backbone.encode(images, prompts), None, 0.0
+        else:
+            # generate repeats rows, but not a cache
+            times = 1 if head is not None else max(decoding.num_beams, decoding.num_return_sequences)
             begun = shared.encode(images, prompts, times)
-            inputs, more, before = begun.inputs, {"past_key_values": begun.cache}, begun.milliseconds
+            inputs, cache, before = begun.inputs, begun.cache, begun.milliseconds
         with ExitStack() as stack:
             recorder = stack.enter_context(attached(self.backbone.model)[0].record()) if trace else None
-            made = generate(self.backbone, inputs, decoding, keep_beams=trace, **more)
+            if head is not None:
+                made = generate_captured(self.backbone, inputs, decoding, head=head, told=self.hearer, cache=cache)
+            else:
+                more = _draft(assistant) if cache is None else {"past_key_values": cache}
+                made = generate(self.backbone, inputs, decoding, keep_beams=trace, **more)
         texts = [self.backbone.render(p, has_image=i is not None) for i, p in zip(images, prompts, strict=True)]
         return self._read(replace(made, milliseconds=made.milliseconds + before), texts, decoding, recorder)
 
@@ -202,6 +224,12 @@ class Model:
 
     def _end_ids(self) -> set[int]:
         return end_ids(self.backbone)
+
+
+def _tell_terminal(text: str) -> None:
+    """To somebody who sits before a terminal; records and pipes are left alone."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
 
 
 def _draft(assistant: Any) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from typing import Any
 from mgap.backbones.base import Backbone
 from mgap.backbones.prefix import unshareable
 from mgap.decoding.attach import attached
+from mgap.decoding.compiled import is_ours
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Method
 from mgap.types import Mode
 
 PREFILLS = ("own", "shared")
-MODES = frozenset({Mode.GREEDY, Mode.SAMPLE, Mode.BEAM, Mode.BATCH, Mode.SEQUENCES})  # that go on from a cache
+MODES = frozenset({Mode.GREEDY, Mode.SAMPLE, Mode.BEAM, Mode.BATCH, Mode.SEQUENCES})  # of generate, that go on from a cache
 
 
 def can_share(model: Any, method: Method | None = None) -> str:
@@ -25,7 +26,7 @@ def can_share(model: Any, method: Method | None = None) -> str:
 def refuse_unshared(backbone: Backbone, modes: frozenset[Mode]) -> None:
     """Raise, before any token is made, if a shared prefill cannot act: the mode, the model, or a method that is on."""
     refused = sorted(mode.value for mode in modes - MODES)
-    if refused:
+    if refused and not is_ours(backbone, modes):
         raise UnsupportedDecoding(f'prefill="shared" does not work with {", ".join(refused)} decoding: leave it, or use "own"')
     on: list[Method | None] = [attachment.method for attachment in attached(backbone.model)]
     for method in on or [None]:

@@ -1,0 +1,190 @@
+"""The loop of static and compiled decoding: choose a token, run the captured step, never wait for the card.
+
+transformers' `generate` asks the card after every token whether all rows have ended, and prepares every step anew. Here the
+question is answered two tokens late: the card always has work, and at most two steps are run for nothing. Greedy and sampling,
+with its own logits processors; beams and drafts are generate's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    DynamicCache,
+    GenerationConfig,
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from mgap.backbones.base import Backbone
+from mgap.backbones.head import Head
+from mgap.backbones.rows import ALONG
+from mgap.decoding.attach import attached
+from mgap.decoding.captured import Told, step_for, uncapturable
+from mgap.decoding.generate import Generated, generation_config, seeded
+from mgap.methods.base import Seam
+from mgap.methods.lanes import lanes_of
+from mgap.types import Decoding, Mode
+
+MODES = frozenset({Mode.GREEDY, Mode.SAMPLE, Mode.BATCH, Mode.SEQUENCES, Mode.STREAM, Mode.STATIC, Mode.COMPILE})
+LATE = 2  # tokens
+
+
+def is_ours(backbone: Backbone, modes: frozenset[Mode]) -> bool:
+    """Whether this loop decodes in these modes with what is attached; otherwise transformers' own does."""
+    on = [attachment.method.seam for attachment in attached(backbone.model)]
+    fits = Mode.STATIC in modes and modes <= MODES and all(seam is Seam.HEAD for seam in on)
+    return fits and not uncapturable(backbone)
+
+
+_heads: WeakKeyDictionary[nn.Module, Head] = WeakKeyDictionary()
+
+
+def head_of(backbone: Backbone) -> Head:
+    """The head and what the model does to its output; measured once, and not while a trace is kept, as that runs the model."""
+    if backbone.model not in _heads:
+        with lanes_of(backbone.model).paused():
+            _heads[backbone.model] = backbone.probe_head()
+    return _heads[backbone.model]
+
+
+@dataclass
+class Begun:
+    """A prompt that has been read."""
+
+    logits: Tensor  # [B, vocab] float, of the first token
+    ids: Tensor  # [B, T]
+    mask: Tensor  # [B, T]
+    positions: Tensor  # [..., B, 1] of the last tokens
+    cache: DynamicCache
+
+
+def begin(backbone: Backbone, inputs: dict[str, Tensor], cache: DynamicCache | None) -> Begun:
+    """Run the prompt as it is, with whatever is attached; what a shared prefill has read already is not run again."""
+    given = dict(inputs)
+    positions = given.pop("position_ids", None)
+    ids, mask = given["input_ids"], given["attention_mask"]
+    if cache is None or positions is None:
+        positions, cache = backbone.positions(given), DynamicCache(config=backbone.config)
+    else:
+        rest = positions.shape[-1]
+        given.update({key: given[key][:, -rest:] for key in ALONG if key in given and key != "attention_mask"})
+    out = backbone.model(**given, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return Begun(out.logits[:, -1].float(), ids, mask, positions[..., -1:], cache)
+
+
+class Choice:
+    """From logits to tokens, as `generate` with the same configuration chooses them."""
+
+    def __init__(self, config: GenerationConfig, ids: Tensor) -> None:
+        self.is_sampling, self.pad = bool(config.do_sample), config.pad_token_id
+        ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+        self.ends = torch.tensor([end for end in ends if end is not None], device=ids.device)
+        self.finished = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        self.processors = LogitsProcessorList()
+        self.ids: Tensor | None = None  # [B, T], where what was said matters
+        if config.repetition_penalty != 1.0:
+            self.ids = ids
+            self.processors.append(RepetitionPenaltyLogitsProcessor(config.repetition_penalty))
+        if self.is_sampling and config.temperature != 1.0:
+            self.processors.append(TemperatureLogitsWarper(config.temperature))
+        if self.is_sampling and config.top_k:
+            self.processors.append(TopKLogitsWarper(config.top_k))
+        if self.is_sampling and config.top_p < 1.0:
+            self.processors.append(TopPLogitsWarper(config.top_p))
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """The next token of each row [B] from its logits [B, vocab]; rows that have ended are filled up."""
+        scores = self.processors(self.ids, logits)
+        token = torch.multinomial(scores.softmax(-1), 1)[:, 0] if self.is_sampling else scores.argmax(-1)
+        if len(self.ends):
+            token = token.masked_fill(self.finished, self.pad)
+            self.finished |= torch.isin(token, self.ends)
+        if self.ids is not None:
+            self.ids = torch.cat([self.ids, token.unsqueeze(-1)], 1)
+        return token
+
+
+class Watch:
+    """Reads what the card says without stopping it: a report is looked at when `LATE` more have been sent off."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.is_late = device.type == "cuda"
+        self.sent: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
+
+    def send(self, report: Tensor) -> None:
+        if not self.is_late:
+            self.sent.append((report, None))
+            return
+        there = torch.empty(report.shape, dtype=report.dtype, pin_memory=True)
+        there.copy_(report, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        self.sent.append((there, event))
+
+    def read(self, *, all_of_it: bool = False) -> list[Tensor]:
+        """The reports that are due, oldest first."""
+        due = []
+        while len(self.sent) > (0 if all_of_it or not self.is_late else LATE):
+            report, event = self.sent.popleft()
+            if event is not None:
+                event.synchronize()
+            due.append(report)
+        return due
+
+
+def generate_captured(
+    backbone: Backbone,
+    inputs: dict[str, Tensor],
+    decoding: Decoding,
+    *,
+    head: Head,
+    told: Told,
+    cache: DynamicCache | None = None,
+    say: Callable[[Tensor], None] | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Generated:
+    """Decode rows through the captured step, from their prompts or from a cache that holds their beginnings.
+
+    `say` hears the tokens [B] as they come, `is_stopped` is asked before each.
+    """
+    config, times = generation_config(backbone, decoding), decoding.num_return_sequences
+    started = time.perf_counter()
+    with seeded(decoding, backbone.device), torch.no_grad():
+        prompt = begin(backbone, inputs, cache)
+        rows, length = len(prompt.ids) * times, prompt.ids.shape[1] + decoding.max_new_tokens
+        step = step_for(backbone, prompt.cache, prompt.positions, rows, length, compiled=decoding.compile, told=told)
+        step.start(prompt.cache, prompt.mask, prompt.positions, times)
+        choose = Choice(config, prompt.ids.repeat_interleave(times, 0))
+        watch = Watch(backbone.device)
+        logits, said = prompt.logits.repeat_interleave(times, 0), list[Tensor]()
+        is_over = False
+        while not is_over and len(said) < decoding.max_new_tokens and not (said and is_stopped()):
+            if said:
+                state = step.run(said[-1])
+                logits = head.post(head.module(state))[:rows, -1].float()
+            said.append(choose(logits))
+            watch.send(torch.cat([said[-1], choose.finished.all().long().unsqueeze(0)]))
+            is_over = _hear(watch.read(), say)
+        _hear(watch.read(all_of_it=True), None if is_over else say)
+    tokens = torch.stack(said, 1).cpu()
+    return Generated(tokens, None, 1000 * (time.perf_counter() - started))
+
+
+def _hear(reports: list[Tensor], say: Callable[[Tensor], None] | None) -> bool:
+    """Pass tokens on; whether all rows had ended at one of them."""
+    for report in reports:
+        if say is not None:
+            say(report[:-1])
+        if bool(report[-1]):
+            return True
+    return False

@@ -1,0 +1,97 @@
+"""Keys and values at fixed addresses, and the attention of one new token to them: what a captured step reads and writes.
+
+transformers' static cache counts in every layer for itself. Here one number says where the next token goes, one mask says what
+is filled, and both are moved on from outside, so that a layer does nothing but store and attend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AttentionInterface, DynamicCache
+from transformers.cache_utils import Cache, StaticLayer
+
+ATTENTION = "mgap_slots"  # the name under which transformers finds `attend`
+
+
+class SlotLayer(StaticLayer):
+    """One layer's keys and values [rows, heads, length, d]; a token goes to `place` [1], which the layers share."""
+
+    def __init__(self, keys: Tensor, values: Tensor, place: Tensor) -> None:
+        super().__init__(max_cache_len=keys.shape[-2])
+        self.keys, self.values, self.place = keys, values, place
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        self.keys.index_copy_(2, self.place, key_states)
+        self.values.index_copy_(2, self.place, value_states)
+        return self.keys, self.values
+
+
+class Slots(Cache):
+    """A cache for `rows` rows of up to `length` tokens, shaped like one that a prompt has filled already."""
+
+    def __init__(self, like: DynamicCache, rows: int, length: int) -> None:
+        device, dtype = like.layers[0].keys.device, like.layers[0].keys.dtype
+        self.place = torch.zeros(1, dtype=torch.long, device=device)
+        self.mask = torch.zeros(rows, 1, 1, length, dtype=dtype, device=device)  # 0 where there is a token, else very low
+
+        def empty(filled: Tensor) -> Tensor:  # [B, heads, T, d]
+            return filled.new_zeros(rows, filled.shape[1], length, filled.shape[3])
+
+        super().__init__(layers=[SlotLayer(empty(own.keys), empty(own.values), self.place) for own in like.layers])
+
+    def fill(self, prompt: DynamicCache, attention_mask: Tensor, times: int) -> None:
+        """Take the prompt's keys and values over, each row `times` times; the prompt's own are let go layer by layer."""
+        filled = attention_mask.repeat_interleave(times, 0).bool()  # [B * times, T]
+        rows, length = filled.shape
+        for own, given in zip(self.layers, prompt.layers, strict=True):
+            own.keys[:rows, :, :length] = given.keys.repeat_interleave(times, 0) if times > 1 else given.keys
+            own.values[:rows, :, :length] = given.values.repeat_interleave(times, 0) if times > 1 else given.values
+            given.keys = given.values = None
+        self.mask.fill_(torch.finfo(self.mask.dtype).min)
+        self.mask[rows:, ..., 0] = 0  # rows that nobody asked for attend to something
+        self.mask[:rows, 0, 0, :length].masked_fill_(filled, 0)
+        self.place.fill_(length)
+
+
+def attend(
+    module: nn.Module,  # noqa: ARG001
+    query: Tensor,  # [B, heads, 1, d]
+    key: Tensor,  # [B, key-value heads, length, d]
+    value: Tensor,
+    attention_mask: Tensor,  # [B, 1, 1, length], added to the scores
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention of one token: heads that share keys are rows of one product, so that no key is copied for each of them.
+
+    For rows of their own keys torch's kernel is faster, for the rest two products that the compiler fuses with what is around.
+    """
+    rows, heads, width = len(query), query.shape[1], query.shape[-1]
+    grouped = query.reshape(rows, key.shape[1], -1, width)  # [B, key-value heads, heads each, d]
+    if rows > 1 and grouped.shape[2] == 1:
+        out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
+    else:
+        scores = (grouped @ key.transpose(-1, -2)).float() * (width**-0.5 if scaling is None else scaling)
+        out = (scores + attention_mask).softmax(-1).to(value.dtype) @ value
+    return out.reshape(rows, 1, heads, width), None
+
+
+AttentionInterface.register(ATTENTION, attend)
+
+
+@contextmanager
+def attending(config: Any) -> Iterator[None]:
+    """Inside the block, models with this configuration attend by `attend`."""
+    before = config._attn_implementation
+    config._attn_implementation = ATTENTION
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
