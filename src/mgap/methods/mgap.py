@@ -24,6 +24,7 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
 from mgap.methods.base import Method, Observation, Seam, Tap, check_strength
+from mgap.methods.fused import Fused, numbers_of, why_not
 from mgap.methods.lanes import lanes_of, on_main_rows
 from mgap.methods.seen import Seen, Weight
 from mgap.states.subspace import Subspace
@@ -97,23 +98,38 @@ def cut_logits(
 class Correction:
     """MGAP bound to one head. Called as that head's forward hook."""
 
-    def __init__(self, basis: Tensor, head: Head, settings: Settings, tap: Tap) -> None:
+    def __init__(self, basis: Tensor, head: Head, settings: Settings, tap: Tap, *, fused: bool | None = None) -> None:
+        """`fused`: the step of `fused.py`, or the plain one; None takes the fused one where it can be taken."""
         self.basis = basis.to(head.device, head.wide)  # [d, K]
         self.table = head.table(self.basis) if head.linear else None  # [K, vocab]; None: the exact path
         self.head, self.settings, self.tap = head, settings, tap
+        reason = "it was not asked for" if fused is False else why_not(head, self.basis.shape[1], settings)
+        if fused and reason:
+            raise SettingError(f"fused=True cannot be had, because {reason}: leave fused out, and the plain step is taken")
+        self.fused = None if self.table is None or reason else Fused(self.basis, self.table, head, settings)
 
     def __call__(self, _module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        s, listener = self.settings, self.tap.listener
-        if s.alpha == 0 and listener is None:
+        listener = self.tap.listener
+        if self.settings.alpha == 0 and listener is None:
             return output
+        # what a compiler follows is plain: it fuses that itself
+        if self.fused is not None and not torch.compiler.is_compiling() and self.fused.takes(args[0], output):
+            corrected, scratch = self.fused(args[0], output)
+            if listener is not None:
+                listener(self.observe(Gate(*numbers_of(scratch, output.shape[:-1])), output, corrected))
+            return corrected
         h = args[0].to(self.basis)  # [B, T, d], to the head's device and float32
         logits = output.to(self.basis.dtype)  # [B, T, vocab]
         coeff, norm, gate = self.read(h, logits)
-        corrected = self.correct(h, output, logits, coeff, norm, gate, s)
+        corrected = self.correct(h, output, logits, coeff, norm, gate, self.settings)
         if listener is not None:
-            post = self.head.post
-            listener(Observation(gate._asdict(), post(logits), post(corrected.to(logits.dtype))))
+            listener(self.observe(gate, logits, corrected))
         return corrected
+
+    def observe(self, gate: Gate, output: Tensor, corrected: Tensor) -> Observation:
+        """The gate as used, and what the model makes of the head's output and of its correction."""
+        post, wide = self.head.post, self.basis.dtype
+        return Observation(gate._asdict(), post(output.to(wide)), post(corrected.to(wide)))
 
     def read(self, h: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Gate]:
         """c [..., K], |h| [...] and the gate of a state [..., d] and the head's output for it [..., vocab]."""

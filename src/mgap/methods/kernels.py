@@ -1,0 +1,158 @@
+"""MGAP's step as two Triton kernels; `fused.py` launches them. Imported late: a machine without triton never reads this.
+
+`measure` leaves in each row of a scratch [rows, LEAD + K + 3 SPLITS] what `correct` needs:
+
+    entropy, cosine, gamma, delta, beta (by `correct`)   |h|^2   c = V'h [K]   top, total, moment [SPLITS each]
+
+where a slice of the vocabulary with logits l has top = max l, total = sum exp(l - top), moment = sum (l - top) exp(l - top), so
+that slices can be put together in any order and entropy = ln(total) - moment / total. A masked token (-inf) counts as LOW, which
+weighs 0 beside any other token and makes no nan where -inf would.
+
+Annotations are read by Triton, so this file has them for compile-time constants only.
+"""
+
+import triton
+import triton.language as tl
+
+LEAD = tl.constexpr(6)  # the five numbers of the gate, and |h|^2
+LOW = tl.constexpr(-1e38)
+
+
+@triton.jit(do_not_specialize=["span"])
+def measure(
+    h,  # [rows, d], any float
+    logits,  # [rows, vocab], any float: the head's own output
+    basis,  # [K, d] float32
+    scratch,
+    h_stride,
+    logits_stride,
+    d,
+    vocab,
+    span,  # blocks of one slice
+    scale,
+    cap,
+    K: tl.constexpr,
+    SPLITS: tl.constexpr,  # room for slices in the scratch
+    SCALED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Programs (row, part): the first K parts take one direction each, the others one slice of the vocabulary each."""
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    into = scratch + row * (LEAD + K + 3 * SPLITS)
+    if part < K:
+        dot = tl.full([WIDE], 0.0, tl.float32)
+        square = tl.full([WIDE], 0.0, tl.float32)
+        for start in range(0, d, WIDE):
+            i = start + tl.arange(0, WIDE)
+            x = tl.load(h + row * h_stride + i, mask=i < d, other=0.0).to(tl.float32)
+            dot += x * tl.load(basis + part * d + i, mask=i < d, other=0.0)
+            square += x * x
+        tl.store(into + LEAD + part, tl.sum(dot, 0))
+        if part == 0:
+            tl.store(into + LEAD - 1, tl.sum(square, 0))
+    else:
+        top = tl.full([BLOCK], LOW, tl.float32)
+        total = tl.full([BLOCK], 0.0, tl.float32)
+        moment = tl.full([BLOCK], 0.0, tl.float32)
+        first = (part - K) * span
+        for block in range(first, first + span):
+            i = block * BLOCK + tl.arange(0, BLOCK)
+            x = tl.load(logits + row * logits_stride + i, mask=i < vocab, other=0.0).to(tl.float32)
+            if SCALED:
+                x = x * scale
+            if CAPPED:
+                e = tl.exp(-2.0 * tl.abs(x / cap))
+                x = tl.where(x < 0, -cap, cap) * ((1.0 - e) / (1.0 + e))  # cap * tanh(x / cap)
+            x = tl.where((i >= vocab) | (x < LOW), LOW, x)
+            rise = x - top
+            e = tl.exp(-tl.abs(rise))  # of the new logit, or of all before it: whichever is not the top
+            shift = rise * e
+            higher = rise > 0
+            moment = tl.where(higher, moment * e - shift * total, moment + shift)
+            total = tl.where(higher, total * e + 1.0, total + e)
+            top = tl.where(higher, x, top)
+        most = tl.max(top, 0)
+        weight = tl.exp(top - most)
+        into += LEAD + part  # part - K slices lie before it, behind K coefficients
+        tl.store(into, most)
+        tl.store(into + SPLITS, tl.sum(total * weight, 0))
+        tl.store(into + 2 * SPLITS, tl.sum(moment * weight + ((top - most) * weight) * total, 0))
+
+
+@triton.jit(do_not_specialize=["rows", "splits"])
+def correct(
+    logits,  # [rows, vocab], any float
+    out,  # [rows, vocab], the same
+    table,  # [K, vocab] float32: W V
+    scratch,
+    logits_stride,
+    rows,
+    vocab,
+    splits,
+    alpha,
+    lam,
+    slope,  # 1 / (1 - threshold)
+    K: tl.constexpr,
+    ROOM: tl.constexpr,  # K, up to a power of two
+    SPLITS: tl.constexpr,
+    GATE: tl.constexpr,
+    PROTECT: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STEP: tl.constexpr,  # directions whose reads are under way together
+):
+    """Programs (ROWS rows, BLOCK tokens): every one puts the slices together itself, which costs less than a third launch."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mine, inside = row < rows, token < vocab
+    place, tile = row.to(tl.int64), mine[:, None] & inside[None, :]
+    raw = tl.load(logits + place[:, None] * logits_stride + token[None, :], mask=tile, other=0.0)  # [ROWS, BLOCK]
+
+    base = scratch + place * (LEAD + K + 3 * SPLITS)  # [ROWS]
+    every = tl.arange(0, ROOM)
+    held = tl.load((base + LEAD)[:, None] + every[None, :], mask=mine[:, None] & (every < K)[None, :], other=0.0)
+    held = tl.sqrt(tl.sum(held * held, 1))
+    norm = tl.sqrt(tl.load(base + LEAD - 1, mask=mine, other=0.0))
+    split = tl.arange(0, SPLITS)
+    slices, here = (base + LEAD + K)[:, None] + split[None, :], mine[:, None] & (split < splits)[None, :]
+    top = tl.load(slices, mask=here, other=LOW)
+    total = tl.load(slices + SPLITS, mask=here, other=0.0)
+    moment = tl.load(slices + 2 * SPLITS, mask=here, other=0.0)
+    below = top - tl.max(top, 1)[:, None]
+    weight = tl.exp(below)
+    moment = tl.sum(moment * weight + (below * weight) * total, 1)
+    total = tl.sum(total * weight, 1)
+    total = tl.where(mine, total, 1.0)
+    entropy = tl.log(total) - moment / total
+    entropy = tl.where(entropy < 0, 0.0, entropy)  # [ROWS]; a nan stays one
+
+    cosine = tl.where(norm > 0, held / tl.where(norm > 0, norm, 1.0), 0.0)
+    cosine = tl.where(cosine > 1, 1.0, cosine)
+    gamma = tl.full([ROWS], 1.0, tl.float32)
+    if GATE:
+        e = tl.exp(-2.0 * lam * entropy)
+        gamma = (1.0 - e) / (1.0 + e)  # tanh(lam * entropy)
+    delta = tl.full([ROWS], 1.0, tl.float32)
+    if PROTECT:
+        delta = (1.0 - cosine) * slope
+        delta = tl.where(delta > 1, 1.0, delta)
+    beta = alpha * gamma * delta
+    if tl.program_id(1) == 0:
+        tl.store(base, entropy, mask=mine)
+        tl.store(base + 1, cosine, mask=mine)
+        tl.store(base + 2, gamma, mask=mine)
+        tl.store(base + 3, delta, mask=mine)
+        tl.store(base + 4, beta, mask=mine)
+
+    away = tl.full([ROWS, BLOCK], 0.0, tl.float32)
+    for start in range(0, K, STEP):
+        for j in tl.static_range(STEP):
+            k = start + j
+            w = tl.load(table + k * vocab + token, mask=inside & (k < K), other=0.0)
+            c = tl.load(base + LEAD + k, mask=mine & (k < K), other=0.0)
+            away += (beta * c)[:, None] * w[None, :]
+    cut = raw.to(tl.float32) - away
+    tl.store(out + place[:, None] * vocab + token[None, :], cut.to(out.dtype.element_ty), mask=tile)
