@@ -33,9 +33,9 @@ test: check
 	@$(BIN)/pytest -n 2
 
 test-gpu: setup
-	@echo "== decoding tests, and those of states, on the GPU"
+	@echo "== decoding tests, and those of states and methods, on the GPU"
 	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/decoding
-	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/states -m gpu
+	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/states tests/methods -m gpu
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

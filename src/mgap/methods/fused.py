@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RANKS = 64  # the largest rank
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # of states and logits
-_CARD = 132  # multiprocessors, of a Hopper card; the constants below were chosen there
+_CARD = 132  # multiprocessors of a Hopper card, which the constants here were chosen for
 _SLICE = 2048  # tokens or dimensions that a program reads at a time
 _SPLITS = 128  # the most slices of a row's vocabulary
 _LEAD = 6  # numbers in front of a row of the scratch, as in `kernels.py`
@@ -41,17 +41,17 @@ class Plan(NamedTuple):
     block: int  # its tokens
 
 
-def plan_of(rows: int, vocab: int, rank: int) -> Plan:
-    """Enough programs to fill the card at one row; at many, few enough that a program reads the table for several rows."""
+def plan_of(rows: int, vocab: int, rank: int, card: int = _CARD) -> Plan:
+    """Enough programs to fill a card of so many multiprocessors; where rows do that, a program takes several of them."""
     blocks = _ceil(vocab, _SLICE)
-    wanted = min(max(16 * _CARD // rows, 1), _SPLITS, blocks)
+    wanted = min(max(16 * card // rows, 1), _SPLITS, blocks)
     span = _ceil(blocks, wanted)
     splits = _ceil(blocks, span)
     together = 4 if rank <= 16 else 8  # more share the table's reads, fewer leave registers for reads under way
-    while together > 1 and _ceil(rows, together) * _ceil(vocab, 1024) < 2 * _CARD:
+    while together > 1 and _ceil(rows, together) * _ceil(vocab, 1024) < 2 * card:
         together //= 2
     block = 1024
-    while block > 256 and _ceil(rows, together) * _ceil(vocab, block) < _CARD:
+    while block > 256 and _ceil(rows, together) * _ceil(vocab, block) < card:
         block //= 2
     return Plan(
         measures=(rows, rank + splits),
@@ -79,6 +79,7 @@ class Fused:
         self.alpha, self.lam, self.slope = float(s.alpha), float(s.lam), 1.0 / (1.0 - s.threshold)
         self.gate, self.protect = s.gate, s.protect
         self.device = table.device
+        self.card = torch.cuda.get_device_properties(self.device).multi_processor_count if table.is_cuda else _CARD
         self.plans: dict[int, Plan] = {}
 
     def takes(self, h: Tensor, output: Tensor) -> bool:
@@ -106,7 +107,7 @@ class Fused:
         rows = len(logits)
         plan = self.plans.get(rows)
         if plan is None:
-            plan = self.plans[rows] = plan_of(rows, self.vocab, self.rank)
+            plan = self.plans[rows] = plan_of(rows, self.vocab, self.rank, self.card)
         stride = logits.stride(0)
         corrected = torch.empty_like(output, memory_format=torch.contiguous_format)
         scratch = torch.empty((rows, _LEAD + self.rank + 3 * plan.room), dtype=torch.float32, device=output.device)

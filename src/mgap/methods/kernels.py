@@ -4,9 +4,9 @@
 
     entropy, cosine, gamma, delta, beta (by `correct`)   |h|^2   c = V'h [K]   top, total, moment [SPLITS each]
 
-where a slice of the vocabulary with logits l has top = max l, total = sum exp(l - top), moment = sum (l - top) exp(l - top), so
-that slices can be put together in any order and entropy = ln(total) - moment / total. A masked token (-inf) counts as LOW, which
-weighs 0 beside any other token and makes no nan where -inf would.
+Of a slice of the vocabulary with logits l, top = max l, total = sum exp(l - top), moment = sum (l - top) exp(l - top): slices
+can be put together in any order, and entropy = ln(total) - moment / total. A masked token (-inf) counts as LOW, which weighs
+0 beside any other token and makes no nan where -inf would.
 
 Annotations are read by Triton, so this file has them for compile-time constants only.
 """
