@@ -35,7 +35,7 @@ test: check
 test-gpu: setup
 	@echo "== decoding tests, and those of states and methods, on the GPU"
 	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/decoding
-	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/states tests/methods -m gpu
+	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/states tests/methods tests/bench -m gpu
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
