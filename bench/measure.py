@@ -95,24 +95,28 @@ def in_turns(
 ) -> list[dict[str, Measured]]:
     """What `clock` says of every way in every round; each round begins with another way. Warm up before.
 
-    A way in `seldom` takes part in so many rounds only. Past `limit_s` seconds no round is begun that would not fit; the first
-    one always is. With a label, progress is one line on standard error.
+    A way in `seldom` takes part in so many rounds only, from the first on. With `limit_s`, a round that would end later than
+    that, by what its ways took the last time, goes without those of `seldom`; if it still would, there is none. With a label,
+    progress is one line on standard error.
     """
-    rare, made = dict(seldom or {}), list[dict[str, Measured]]()
+    rare, cost, made = dict(seldom or {}), dict[str, float](), list[dict[str, Measured]]()
     began = time.perf_counter()
     for number in range(rounds):
         spent = time.perf_counter() - began
-        if limit_s is not None and made and spent + spent / number > limit_s:
-            break
         names = [name for name in ways if number < rare.get(name, rounds)]
-        first = number % len(names)
-        found: dict[str, Measured] = {}
+        if limit_s is not None and made and spent + sum(cost[name] for name in names) > limit_s:
+            names = [name for name in names if name not in rare]
+            if not names or spent + sum(cost[name] for name in names) > limit_s:
+                break
         if label:
             say(f"{label}: round {number + 1} of {rounds}, {spent:.0f} s")
+        made.append({})
+        first = number % len(names)
         for name in names[first:] + names[:first]:
             with undisturbed():
-                found[name] = clock(ways[name])
-        made.append(found)
+                before = time.perf_counter()
+                made[-1][name] = clock(ways[name])
+                cost[name] = time.perf_counter() - before
     if label:
         say("")
     return made
@@ -185,8 +189,8 @@ def about(device: str | torch.device) -> str:
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Markdown."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+    head, *body = ("| " + " | ".join(map(str, line)) + " |" for line in (heads, *rows))
+    return "\n".join([head, "|---" * len(heads) + "|", *body])
 
 
 def say(text: str) -> None:

@@ -1,0 +1,397 @@
+"""What each method costs a token, at the sizes of the papers' models, against plain decoding and against the floor.
+
+    python bench/decoding.py --out decoding.json                      # LLaVA-1.5-7B and Qwen3-VL-8B on a GPU, tiny ones without
+    python bench/decoding.py --models llava-1.5-7b --ways eager --methods vanilla mgap --profile kernels.md
+
+Weights are random: how long a step takes does not depend on them. A prior is fitted on 50 prompts. Then, for each model, batch
+size and way (`eager`: generate as it is; `compiled`: compile=True), the methods take turns in one process. In its turn a method
+is attached, answers with 1 new token and with N, and is taken off again:
+
+    ms a token = (time of N tokens - time of 1) / (N - 1),   prompt = time of 1 token
+
+Ratios are of two turns of the same round. Methods that act at the head take part in all rounds, others in a few. Not counted:
+preparing pictures, attaching, the first answers after it in compiled decoding (a graph is captured), and what a method asks
+the model about a picture when it first sees it (CODE, HalTrapper). MGAP is timed only where the steps at a large alpha choose
+other tokens than the plain model would after the same words, in that very way of decoding. The floor is one step's bytes, of
+weights and cache, over the bandwidth measured here; it is plain decoding's for all methods. The paper's ratios are of whole
+answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import measure
+import shapes
+import torch
+import yaml
+from floor import Floor, floor
+from measure import Bandwidth, say, seconds, spread
+from profiling import kernels
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+
+import mgap
+from mgap.data.prompts import default_prompts
+from mgap.decoding.attach import refuse_modes
+from mgap.decoding.generate import generate
+from mgap.errors import MgapError
+from mgap.methods.base import Method, Seam
+from mgap.registry import EXPERIMENTS, METHODS
+from mgap.states.steering import Steering
+from mgap.types import Decoding
+
+VANILLA = "vanilla"
+USUAL = (VANILLA, "mgap", "vcd", "icd", "code", "m3id", "blind")
+WAYS = {"eager": False, "compiled": True}  # compile=
+LARGE = 50.0  # an alpha that no answer survives
+PROMPTS = 50  # that the prior is fitted on
+WORDS = 40  # tokens of the prompt besides the picture's
+BEGINNING = 8  # tokens of an answer that are looked at
+DESCRIBES = ("code", "haltrapper")  # ask the model about a picture first, and remember it
+DESCRIBED = 64  # tokens of what it says then
+
+
+class NoEffect(MgapError):
+    """A method that leaves every token as it is: its times would say nothing."""
+
+
+class Turn(NamedTuple):
+    """Seconds of one turn of a method, and what it allocated at most."""
+
+    first: float | None  # an answer of one token that does not count, where there is something to be found or captured first
+    prompt: float  # an answer of one token
+    whole: float  # an answer of all
+    peak_gib: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows that are ready to be answered, and how."""
+
+    model: mgap.Model
+    inputs: dict[str, Tensor]
+    new_tokens: int
+    compile: bool
+
+    @property
+    def rows(self) -> int:
+        return len(self.inputs["input_ids"])
+
+    def decoding(self, new: int) -> Decoding:
+        return Decoding(max_new_tokens=new, compile=self.compile)
+
+    def answer(self, new: int) -> Tensor:
+        """Tokens [B, new]; refuses an answer that ended by itself, which would be timed as a longer one."""
+        tokens = generate(self.model.backbone, self.inputs, self.decoding(new)).tokens
+        if tokens.shape != (self.rows, new):
+            raise RuntimeError(f"asked for {self.rows} x {new} tokens and got {tuple(tokens.shape)}: times would mean nothing")
+        return tokens
+
+    def using(self, method: Method | None) -> Any:
+        if method is None:
+            return nullcontext()
+        refuse_modes(method, self.decoding(1).modes(rows=self.rows))
+        return self.model.using(method)
+
+    def beginning(self, method: Method | None) -> Tensor:
+        """The first words under a method, [B, n]; also warms up whatever is slow the first time."""
+        with self.using(method):
+            if self.compile:
+                self.answer(1)
+            return self.answer(self.new_tokens if self.compile else min(self.new_tokens, BEGINNING))[:, :BEGINNING]
+
+    def turn(self, method: Method | None) -> Turn:
+        device, first = self.model.backbone.device, None
+        measure.forget_peak(device)
+        with self.using(method):
+            if self.compile or (method is not None and method.name in DESCRIBES):
+                first = seconds(lambda: self.answer(1), device)
+            if self.compile:
+                self.answer(self.new_tokens)  # captured anew after attaching, at this length
+            prompt = seconds(lambda: self.answer(1), device)
+            whole = seconds(lambda: self.answer(self.new_tokens), device)
+        return Turn(first, prompt, whole, measure.peak_gib(device))
+
+    def plainly(self, words: Tensor) -> Tensor:
+        """What the plain model would choose at each step of an answer [B, n], after the answer's own words."""
+        follow = Follow(words)
+        eager = Decoding(max_new_tokens=words.shape[1])
+        generate(self.model.backbone, self.inputs, eager, logits_processor=LogitsProcessorList([follow]))
+        return torch.stack(follow.chosen, dim=1)
+
+
+class Follow(LogitsProcessor):
+    """Makes generate say given words [B, n], and keeps what it would have said at each step."""
+
+    def __init__(self, words: Tensor) -> None:
+        self.words, self.chosen = words, list[Tensor]()
+
+    def __call__(self, _ids: Tensor, scores: Tensor) -> Tensor:
+        said = self.words[:, len(self.chosen)]
+        self.chosen.append(scores.argmax(-1).cpu())
+        return scores.scatter(1, said.unsqueeze(1).to(scores.device), torch.inf)
+
+
+def paper_ratios() -> dict[str, float]:
+    """Times of the paper's table as multiples of its vanilla, by method: whole answers, on one RTX A6000."""
+    plan = yaml.safe_load(EXPERIMENTS["efficiency"].read_text(encoding="utf-8"))
+    rows = plan["published"]["backbones"][0]["rows"]
+    figures = {label: row["figures"] if isinstance(row, dict) else row for label, row in rows.items()}
+    place = plan["published"]["columns"].index("seconds")
+    base = figures["Vanilla"][place]
+    return {arm["method"]: figures[arm["label"]][place] / base for arm in plan["methods"]}
+
+
+def make_endless(model: mgap.Model) -> None:
+    """No answer ends by itself: the token that would end it is one that the head does not have."""
+    model.backbone.model.generation_config.eos_token_id = model.backbone.probe_head().vocab_size
+
+
+def ask(model: mgap.Model, rows: int) -> dict[str, Tensor]:
+    """A picture of its own for every row, and one prompt of about so many tokens."""
+    backbone = model.backbone
+    words = " ".join(default_prompts()).split()
+    count = next(n for n in range(1, len(words)) if len(backbone.tokenize(backbone.render(" ".join(words[:n])))) > WORDS)
+    return backbone.encode([shapes.picture(row) for row in range(rows)], [" ".join(words[:count])] * rows)
+
+
+def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method | None:
+    """A method with its usual settings; descriptions are short, and what needs fitted vectors gets random ones."""
+    if name == VANILLA:
+        return None
+    backbone, generator = model.backbone, torch.Generator().manual_seed(0)
+    settings: dict[str, Any] = {}
+    if name == "mgap":
+        settings = {"prior": prior, "preset": "paper"}
+    elif name == "asd":
+        drawn = torch.randn(len(backbone.layers), prior.hidden_size, generator=generator, dtype=torch.float64)
+        settings = {"steering": Steering(drawn, (1, 1), backbone.identity)}
+    elif name == "bias":
+        settings = {"shift": 1.0, "up": ("the",), "down": ("a",)}
+    elif name in DESCRIBES:
+        settings = {"length": DESCRIBED}
+    method: Method = METHODS.get(name).of(**settings)
+    return method
+
+
+def require_effect(case: Case, prior: mgap.Subspace) -> None:
+    """Refuse a way of decoding whose steps pass over the hook, and a prior that moves nothing.
+
+    The prompt's own token does not count: in compiled decoding it comes from another forward than the steps.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="alpha=")
+        strong = mgap.MGAP(prior, alpha=LARGE)
+    words = case.beginning(strong)
+    same = float((words == case.plainly(words))[:, 1:].float().mean())
+    if same > 0.5:
+        raise NoEffect(
+            f"mgap at alpha={LARGE:g} chooses what the plain model would in {same:.0%} of the steps: it does not act here, "
+            "so it is not timed"
+        )
+
+
+def compare(case: Case, names: Sequence[str], prior: mgap.Subspace, given: argparse.Namespace, label: str) -> dict[str, Any]:
+    """Every method that runs here in turns: rounds as they were, rows whose first words differ from vanilla's, refusals."""
+    methods: dict[str, Method | None] = {}
+    changed: dict[str, int] = {}
+    refused: dict[str, str] = {}
+    say(f"{label}: warming up")
+    plain = case.beginning(None)
+    for name in names:
+        try:
+            method = build_method(name, case.model, prior)
+            if name == "mgap":
+                require_effect(case, prior)
+            told = plain if method is None else case.beginning(method)
+        except (MgapError, torch.OutOfMemoryError) as error:
+            refused[name] = str(error)
+            continue
+        methods[name], changed[name] = method, int((told != plain).any(1).sum())
+    rare = [name for name, method in methods.items() if method is not None and method.seam is not Seam.HEAD]
+    rounds = measure.in_turns(
+        {name: lambda method=method: case.turn(method) for name, method in methods.items()},
+        given.rounds,
+        clock=lambda turn: turn(),
+        seldom=dict.fromkeys(rare, given.other_rounds),
+        limit_s=given.seconds,
+        label=label,
+    )
+    return {"rounds": rounds, "changed": changed, "refused": refused}
+
+
+def read(found: dict[str, Any], new_tokens: int, least: Floor) -> dict[str, dict[str, Any]]:
+    """Figures of each method, in milliseconds."""
+    rounds: list[dict[str, Turn]] = found["rounds"]
+    steps = [{name: 1000 * (turn.whole - turn.prompt) / (new_tokens - 1) for name, turn in each.items()} for each in rounds]
+    prompts = [{name: 1000 * turn.prompt for name, turn in each.items()} for each in rounds]
+    figures: dict[str, dict[str, Any]] = {}
+    for name in rounds[0]:
+        step = spread(measure.column(steps, name))
+        turns = [each[name] for each in rounds if name in each]
+        figures[name] = {
+            "step_ms": step,  # low, middle, high
+            "of_vanilla": spread(measure.ratios(steps, name, VANILLA)),
+            "of_floor": step.middle / least.ms,
+            "prompt_ms": spread(measure.column(prompts, name)),
+            "prompt_of_vanilla": spread(measure.ratios(prompts, name, VANILLA)),
+            "peak_gib": max(turn.peak_gib for turn in turns),
+            "changed": found["changed"][name],
+            "turns": [turn._asdict() for turn in turns],
+        }
+    return figures
+
+
+def show(figures: dict[str, dict[str, Any]], refused: dict[str, str], rows: int, on_gpu: bool) -> str:
+    paper = paper_ratios()
+    heads = ["method", "ms a token (quartiles)", "times vanilla (quartiles)", "the paper's", "times the floor", "prompt, ms",
+             "rounds", "answers begin otherwise"]  # fmt: skip
+    lines = [
+        [
+            name,
+            each["step_ms"].text(2),
+            each["of_vanilla"].text(3),
+            f"{paper[name]:.2f}" if name in paper else "-",
+            f"{each['of_floor']:.2f}",
+            f"{each['prompt_ms'].middle:.1f}",
+            len(each["turns"]),
+            f"{each['changed']} of {rows}",
+        ]
+        for name, each in figures.items()
+    ]
+    if on_gpu:
+        peaks = "at most allocated, GiB: " + ", ".join(f"{name} {each['peak_gib']:.2f}" for name, each in figures.items())
+    else:
+        peaks = f"at most in this process so far: {max(each['peak_gib'] for each in figures.values()):.2f} GiB"
+    return "\n".join([measure.table(heads, lines), "", peaks, *(f"{name}: {why}" for name, why in refused.items())])
+
+
+def measure_case(
+    case: Case, way: str, prior: mgap.Subspace, speed: Bandwidth, given: argparse.Namespace, name: str
+) -> dict[str, Any]:
+    """One table: printed, and as plain JSON."""
+    least = floor(case.model.backbone, case.inputs, given.new_tokens, speed)
+    found = compare(case, given.methods, prior, given, f"{name}, batch {case.rows}, {way}")
+    figures = read(found, given.new_tokens, least)
+    length = case.inputs["input_ids"].shape[1]
+    print(f"\n{name}, batch {case.rows}, {way}: {length} tokens of prompt, {given.new_tokens} new; ", end="")
+    print(f"floor {least.ms:.3g} ms a step ({least.weights / 1e9:.3g} GB of weights, {least.cache / 1e9:.3g} GB of cache)\n")
+    print(show(figures, found["refused"], case.rows, case.model.backbone.device.type == "cuda"), flush=True)
+    return {
+        "model": name, "batch": case.rows, "way": way, "prompt_tokens": length, "new_tokens": given.new_tokens,
+        "floor": {**asdict(least), "ms": least.ms}, "methods": figures, "refused": found["refused"],
+    }  # fmt: skip
+
+
+def measure_model(name: str, speed: Bandwidth, given: argparse.Namespace, keep: Any) -> int:
+    """All tables of one model, each kept as soon as it is there; the number of those without MGAP or not made at all."""
+    began = time.perf_counter()
+    say(f"{name}: building")
+    model = shapes.build(name, given.device)
+    measure.finish(given.device)
+    built = time.perf_counter()
+    say(f"{name}: fitting a prior")
+    prior = mgap.Subspace.fit(model, default_prompts()[:PROMPTS], rank=5)
+    say("")
+    print(f"\n{name}: built in {built - began:.1f} s, prior of rank {prior.rank} from {prior.count} prompts in ", end="")
+    print(f"{time.perf_counter() - built:.1f} s", flush=True)
+    make_endless(model)
+    failed = 0
+    for batch in given.batches:
+        inputs = ask(model, batch)
+        if given.profile and batch == given.batches[0]:
+            profile(model, inputs, prior, f"{name}, batch {batch}, eager", given.profile)
+        for way in given.ways:
+            try:
+                made = measure_case(Case(model, inputs, given.new_tokens, WAYS[way]), way, prior, speed, given, name)
+                keep(made)
+                failed += "mgap" in made["refused"]
+            except Exception as error:  # the other tables are worth having
+                failed += 1
+                say("")
+                print(f"\n{name}, batch {batch}, {way}: no table. {type(error).__name__}: {error}", flush=True)
+                traceback.print_exc(limit=-6)
+    return failed
+
+
+def profile(model: mgap.Model, inputs: dict[str, Tensor], prior: mgap.Subspace, title: str, path: Path) -> None:
+    parts = [kernels(model.backbone, inputs, f"{title}, vanilla")]
+    with model.using(mgap.MGAP(prior)):
+        parts.append(kernels(model.backbone, inputs, f"{title}, mgap"))
+    with path.open("a") as file:
+        file.write("\n\n".join(parts) + "\n\n")
+    print(f"profile in {path}: " + "; ".join(part.splitlines()[0] for part in parts), flush=True)
+
+
+def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--models", nargs="+", choices=shapes.SHAPES, help="default: both papers' on a GPU, both tiny ones else"
+    )
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--methods", nargs="+", default=list(USUAL), help='names, or "all"; vanilla always comes first')
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--other-rounds", type=int, default=3, help="of methods that do not act at the head")
+    parser.add_argument("--seconds", type=float, default=45.0, help="of each table's rounds: none is begun that would not fit")
+    parser.add_argument("--profile", type=Path, help="write the kernels of vanilla and MGAP there, of the first batch size")
+    parser.add_argument("--out", type=Path, help="write everything as JSON, turn by turn")
+    given = parser.parse_args(arguments)
+    is_gpu = given.device.startswith("cuda")
+    given.models = given.models or [name for name in shapes.SHAPES if name.startswith("tiny") != is_gpu]
+    names = [*USUAL, *METHODS.names()] if given.methods == ["all"] else given.methods
+    given.methods = list(dict.fromkeys([VANILLA, *names]))  # each once
+    for name in given.methods[1:]:
+        METHODS.get(name)  # refuses a name that is none
+    if given.new_tokens < 2 or given.rounds < 1 or given.other_rounds < 1 or min(given.batches) < 1:
+        parser.error("--new-tokens must be at least 2, and --rounds, --other-rounds and --batches at least 1")
+    if given.profile:
+        given.profile.write_text("")
+    return given
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = read_arguments(arguments)
+    speed = measure.bandwidth(given.device)
+    print(measure.about(given.device))
+    print(f"memory: {speed.copied / 1e9:.0f} GB/s copied (read and written), {speed.read / 1e9:.0f} GB/s read", flush=True)
+    tables: list[dict[str, Any]] = []
+    result = {
+        "date": time.strftime("%Y-%m-%d"),
+        "device": measure.device_name(given.device),
+        "versions": measure.versions(),
+        "bandwidth": speed._asdict(),
+        "settings": {name: str(value) if isinstance(value, Path) else value for name, value in vars(given).items()},
+        "paper": paper_ratios(),
+        "tables": tables,
+    }
+
+    def keep(table: dict[str, Any]) -> None:
+        tables.append(table)
+        if given.out:
+            given.out.write_text(json.dumps(result, indent=1))
+
+    failed = 0
+    for name in given.models:
+        failed += measure_model(name, speed, given, keep)
+        gc.collect()  # one model at a time on the card
+        if given.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
