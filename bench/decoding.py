@@ -24,123 +24,30 @@ import gc
 import json
 import time
 import traceback
-import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import measure
 import shapes
 import torch
 import yaml
+from cases import VANILLA, Case, Turn, ask, build_method, make_endless, require_effect
 from floor import Floor, floor
-from measure import Bandwidth, say, seconds, spread
+from measure import Bandwidth, say, spread
 from profiling import kernels
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
 
 import mgap
 from mgap.data.prompts import default_prompts
-from mgap.decoding.attach import refuse_modes
-from mgap.decoding.generate import generate
 from mgap.errors import MgapError
 from mgap.methods.base import Method, Seam
 from mgap.registry import EXPERIMENTS, METHODS
-from mgap.states.steering import Steering
-from mgap.types import Decoding
 
-VANILLA = "vanilla"
 USUAL = (VANILLA, "mgap", "vcd", "icd", "code", "m3id", "blind")
 WAYS = {"eager": False, "compiled": True}  # compile=
-LARGE = 50.0  # an alpha that no answer survives
 PROMPTS = 50  # that the prior is fitted on
-WORDS = 40  # tokens of the prompt besides the picture's
-BEGINNING = 8  # tokens of an answer that are looked at
-DESCRIBES = ("code", "haltrapper")  # ask the model about a picture first, and remember it
-DESCRIBED = 64  # tokens of what it says then
-
-
-class NoEffect(MgapError):
-    """A method that leaves every token as it is: its times would say nothing."""
-
-
-class Turn(NamedTuple):
-    """Seconds of one turn of a method, and what it allocated at most."""
-
-    first: float | None  # an answer of one token that does not count, where there is something to be found or captured first
-    prompt: float  # an answer of one token
-    whole: float  # an answer of all
-    peak_gib: float
-
-
-@dataclass(frozen=True)
-class Case:
-    """Rows that are ready to be answered, and how."""
-
-    model: mgap.Model
-    inputs: dict[str, Tensor]
-    new_tokens: int
-    compile: bool
-
-    @property
-    def rows(self) -> int:
-        return len(self.inputs["input_ids"])
-
-    def decoding(self, new: int) -> Decoding:
-        return Decoding(max_new_tokens=new, compile=self.compile)
-
-    def answer(self, new: int) -> Tensor:
-        """Tokens [B, new]; refuses an answer that ended by itself, which would be timed as a longer one."""
-        tokens = generate(self.model.backbone, self.inputs, self.decoding(new)).tokens
-        if tokens.shape != (self.rows, new):
-            raise RuntimeError(f"asked for {self.rows} x {new} tokens and got {tuple(tokens.shape)}: times would mean nothing")
-        return tokens
-
-    def using(self, method: Method | None) -> Any:
-        if method is None:
-            return nullcontext()
-        refuse_modes(method, self.decoding(1).modes(rows=self.rows))
-        return self.model.using(method)
-
-    def beginning(self, method: Method | None) -> Tensor:
-        """The first words under a method, [B, n]; also warms up whatever is slow the first time."""
-        with self.using(method):
-            if self.compile:
-                self.answer(1)
-            return self.answer(self.new_tokens if self.compile else min(self.new_tokens, BEGINNING))[:, :BEGINNING]
-
-    def turn(self, method: Method | None) -> Turn:
-        device, first = self.model.backbone.device, None
-        measure.forget_peak(device)
-        with self.using(method):
-            if self.compile or (method is not None and method.name in DESCRIBES):
-                first = seconds(lambda: self.answer(1), device)
-            if self.compile:
-                self.answer(self.new_tokens)  # captured anew after attaching, at this length
-            prompt = seconds(lambda: self.answer(1), device)
-            whole = seconds(lambda: self.answer(self.new_tokens), device)
-        return Turn(first, prompt, whole, measure.peak_gib(device))
-
-    def plainly(self, words: Tensor) -> Tensor:
-        """What the plain model would choose at each step of an answer [B, n], after the answer's own words."""
-        follow = Follow(words)
-        eager = Decoding(max_new_tokens=words.shape[1])
-        generate(self.model.backbone, self.inputs, eager, logits_processor=LogitsProcessorList([follow]))
-        return torch.stack(follow.chosen, dim=1)
-
-
-class Follow(LogitsProcessor):
-    """Makes generate say given words [B, n], and keeps what it would have said at each step."""
-
-    def __init__(self, words: Tensor) -> None:
-        self.words, self.chosen = words, list[Tensor]()
-
-    def __call__(self, _ids: Tensor, scores: Tensor) -> Tensor:
-        said = self.words[:, len(self.chosen)]
-        self.chosen.append(scores.argmax(-1).cpu())
-        return scores.scatter(1, said.unsqueeze(1).to(scores.device), torch.inf)
 
 
 def paper_ratios() -> dict[str, float]:
@@ -151,55 +58,6 @@ def paper_ratios() -> dict[str, float]:
     place = plan["published"]["columns"].index("seconds")
     base = figures["Vanilla"][place]
     return {arm["method"]: figures[arm["label"]][place] / base for arm in plan["methods"]}
-
-
-def make_endless(model: mgap.Model) -> None:
-    """No answer ends by itself: the token that would end it is one that the head does not have."""
-    model.backbone.model.generation_config.eos_token_id = model.backbone.probe_head().vocab_size
-
-
-def ask(model: mgap.Model, rows: int) -> dict[str, Tensor]:
-    """A picture of its own for every row, and one prompt of about so many tokens."""
-    backbone = model.backbone
-    words = " ".join(default_prompts()).split()
-    count = next(n for n in range(1, len(words)) if len(backbone.tokenize(backbone.render(" ".join(words[:n])))) > WORDS)
-    return backbone.encode([shapes.picture(row) for row in range(rows)], [" ".join(words[:count])] * rows)
-
-
-def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method | None:
-    """A method with its usual settings; descriptions are short, and what needs fitted vectors gets random ones."""
-    if name == VANILLA:
-        return None
-    backbone, generator = model.backbone, torch.Generator().manual_seed(0)
-    settings: dict[str, Any] = {}
-    if name == "mgap":
-        settings = {"prior": prior, "preset": "paper"}
-    elif name == "asd":
-        drawn = torch.randn(len(backbone.layers), prior.hidden_size, generator=generator, dtype=torch.float64)
-        settings = {"steering": Steering(drawn, (1, 1), backbone.identity)}
-    elif name == "bias":
-        settings = {"shift": 1.0, "up": ("the",), "down": ("a",)}
-    elif name in DESCRIBES:
-        settings = {"length": DESCRIBED}
-    method: Method = METHODS.get(name).of(**settings)
-    return method
-
-
-def require_effect(case: Case, prior: mgap.Subspace) -> None:
-    """Refuse a way of decoding whose steps pass over the hook, and a prior that moves nothing.
-
-    The prompt's own token does not count: in compiled decoding it comes from another forward than the steps.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="alpha=")
-        strong = mgap.MGAP(prior, alpha=LARGE)
-    words = case.beginning(strong)
-    same = float((words == case.plainly(words))[:, 1:].float().mean())
-    if same > 0.5:
-        raise NoEffect(
-            f"mgap at alpha={LARGE:g} chooses what the plain model would in {same:.0%} of the steps: it does not act here, "
-            "so it is not timed"
-        )
 
 
 def compare(case: Case, names: Sequence[str], prior: mgap.Subspace, given: argparse.Namespace, label: str) -> dict[str, Any]:

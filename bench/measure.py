@@ -112,8 +112,8 @@ def in_turns(
             say(f"{label}: round {number + 1} of {rounds}, {spent:.0f} s")
         made.append({})
         first = number % len(names)
-        for name in names[first:] + names[:first]:
-            with undisturbed():
+        with undisturbed():
+            for name in names[first:] + names[:first]:
                 before = time.perf_counter()
                 made[-1][name] = clock(ways[name])
                 cost[name] = time.perf_counter() - before

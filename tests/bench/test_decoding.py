@@ -1,0 +1,126 @@
+"""The benchmark of decoding runs where there is no GPU; what it says of time is not looked at."""
+
+import json
+import math
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import mgap
+from mgap.errors import SettingError
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Scripts of bench/ import each other by name, as they do when one of them is run."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    yield import_module
+    for name in ("cases", "decoding", "floor", "measure", "profiling", "shapes"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def bench(script, tmp_path, capsys):
+    """Run it in this process: exit status, what it printed, and its JSON."""
+
+    def call(*words):
+        out = tmp_path / "decoding.json"
+        status = script("decoding").main(
+            ["--device", "cpu", "--new-tokens", "4", "--rounds", "2", "--out", str(out), *map(str, words)]
+        )
+        return status, capsys.readouterr().out, json.loads(out.read_text())
+
+    return call
+
+
+@pytest.mark.parametrize(("name", "batch"), [("tiny-llava", 1), ("tiny-qwen3-vl", 3)])
+def test_every_usual_method_has_a_row_with_its_figures_in_eager_decoding(name, batch, bench, script, monkeypatch, tmp_path):
+    monkeypatch.setattr(script("cases"), "DESCRIBED", 4)
+    profile = tmp_path / "kernels.md"
+    words = ("--models", name, "--batches", batch, "--other-rounds", 1, "--profile", profile)
+    status, printed, found = bench("--ways", "eager", *words)
+    assert status == 0
+    assert min(found["bandwidth"].values()) > 0
+    (table,) = found["tables"]
+    assert (table["model"], table["batch"], table["way"], table["new_tokens"]) == (name, batch, "eager", 4)
+    assert list(table["methods"]) == ["vanilla", "mgap", "vcd", "icd", "code", "m3id", "blind"]
+    assert not table["refused"]
+    assert min(table["floor"].values()) > 0
+    for method, figures in table["methods"].items():
+        assert f"| {method} | " in printed
+        assert len(figures["turns"]) == (2 if method in ("vanilla", "mgap") else 1)
+        assert all(turn["prompt"] > 0 and turn["whole"] > 0 for turn in figures["turns"])
+        assert (figures["turns"][0]["first"] is not None) == (method == "code")  # it describes the picture first
+        assert all(map(math.isfinite, (*figures["step_ms"], *figures["of_vanilla"], figures["of_floor"])))
+        assert figures["peak_gib"] > 0
+    assert table["methods"]["vanilla"]["of_vanilla"] == [1, 1, 1]
+    assert "2.19" in printed  # the paper's, beside ours
+    assert f"{name}, batch {batch}, eager, mgap: " in profile.read_text()
+    assert "aten::mm" in profile.read_text()
+
+
+def test_compiled_decoding_times_mgap_and_says_what_is_refused(bench):
+    words = ("--models", "tiny-llava", "--batches", 1, "--rounds", 1, "--methods", "mgap", "vcd")
+    status, printed, found = bench("--ways", "compiled", *words)
+    assert status == 0
+    (table,) = found["tables"]
+    assert list(table["methods"]) == ["vanilla", "mgap"]
+    assert "vcd does not work with compile" in table["refused"]["vcd"]
+    assert table["refused"]["vcd"] in printed
+    assert all(turn["first"] > 0 for figures in table["methods"].values() for turn in figures["turns"])
+
+
+def test_mgap_is_not_timed_where_no_strength_of_it_changes_a_token(bench, script, monkeypatch):
+    monkeypatch.setattr(script("cases"), "LARGE", 0.0)  # as if the steps passed over the hook
+    status, printed, found = bench("--ways", "eager", "--models", "tiny-llava", "--batches", 2, "--methods", "vanilla", "mgap")
+    assert status == 1
+    assert list(found["tables"][0]["methods"]) == ["vanilla"]
+    assert "| mgap |" not in printed
+    assert "mgap at alpha=0 chooses what the plain model would in 100% of the steps" in printed
+
+
+def test_another_first_token_is_no_sign_that_the_steps_are_changed(script, model, prior, monkeypatch):
+    cases = script("cases")
+    case = cases.Case(model, cases.ask(model, 2), 8, False)
+    cases.require_effect(case, prior)
+    said = (case.beginning(None) + 1) % 100  # another first token
+    for step in range(1, 8):  # and behind it what the plain model says
+        said[:, step] = case.plainly(said)[:, step]
+    monkeypatch.setattr(cases.Case, "beginning", lambda *_: said)
+    with pytest.raises(cases.NoEffect, match="100% of the steps"):
+        cases.require_effect(case, prior)
+
+
+def test_answers_are_as_long_as_they_are_timed_for(script, checkpoints):
+    cases, model = script("cases"), mgap.load(str(checkpoints["llava"]))
+    cases.make_endless(model)
+    assert cases.Case(model, cases.ask(model, 2), 300, False).answer(300).shape == (2, 300)
+    ending = cases.Case(model, cases.ask(model, 1), 8, False)
+    model.backbone.model.generation_config.eos_token_id = int(ending.answer(8)[0, 3])
+    with pytest.raises(RuntimeError, match="asked for 1 x 8 tokens"):
+        ending.answer(8)
+
+
+def test_the_floor_counts_what_a_step_reads(script, model, family):
+    cases, floor = script("cases"), script("floor")
+    backbone, inputs = model.backbone, cases.ask(model, 3)
+    text = backbone.config.get_text_config()
+    size = next(backbone.language.parameters()).element_size()
+    width, vocabulary, inner = text.hidden_size, text.vocab_size, text.intermediate_size
+    heads, keys, depth = text.num_attention_heads, text.num_key_value_heads, text.head_dim
+    block = 2 * width * heads * depth + 2 * width * keys * depth + 3 * width * inner + 2 * width
+    block += 2 * depth * (family == "qwen3-vl")  # norms of queries and keys
+    weights = text.num_hidden_layers * block + width + vocabulary * width + 3 * width  # blocks, norm, head, embedded tokens
+    least = floor.floor(backbone, inputs, 10, script("measure").Bandwidth(1e9, 2e9))
+    assert least.weights == size * weights
+    assert least.cache == 3 * (inputs["input_ids"].shape[1] + 5) * text.num_hidden_layers * 2 * keys * depth * size
+    assert least.ms == pytest.approx(1000 * (least.weights + least.cache) / 2e9)
+
+
+def test_an_unknown_method_is_refused_before_anything_is_built(script):
+    with pytest.raises(SettingError, match="unknown method 'mgab'"):
+        script("decoding").main(["--methods", "mgab"])
