@@ -1,0 +1,92 @@
+"""What bench/growth.py measures, and how it grows: flat, linear, or between.
+
+A curve is fitted twice: y = a + b x by least squares over all of it, and the exponent p of y ~ x^p over the last half of its
+points, where what is fixed weighs least. p says what a curve is called; a and b say what it costs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FLAT, LINEAR = 0.1, 0.9  # exponents up to here, and from here to as much above 1 as this is below it
+
+
+@dataclass(frozen=True)
+class Point:
+    """One way at one place of an axis."""
+
+    axis: str
+    model: str  # "" where there is none
+    way: str
+    x: float
+    ms: float  # median
+    low: float  # quartiles
+    high: float
+    ratio: float | None = None  # to vanilla, in the same round
+    mib: float | None = None  # memory; None: not measured
+    floor_ms: float | None = None  # bytes that must move over measured bandwidth
+
+
+class Growth(NamedTuple):
+    """Of one curve."""
+
+    kind: str
+    a: float
+    b: float  # y = a + b x
+    exponent: float
+
+    def text(self) -> str:
+        return f"{self.kind}: {self.a:.3g} {'-' if self.b < 0 else '+'} {abs(self.b):.3g} x, exponent {self.exponent:.2f}"
+
+
+def growth(xs: Sequence[float], ys: Sequence[float]) -> Growth | None:
+    """Of positive values at ascending, positive x; None of fewer than two."""
+    if len(xs) < 2:
+        return None
+    b, a = statistics.linear_regression(xs, ys)
+    start = min(len(xs) // 2, len(xs) - 2)
+    p = statistics.linear_regression([math.log(x) for x in xs[start:]], [math.log(y) for y in ys[start:]])[0]
+    return Growth(kind(p), a, b, p)
+
+
+def kind(exponent: float) -> str:
+    if exponent < -FLAT:
+        return "falling"
+    if exponent <= FLAT:
+        return "flat"
+    if exponent < LINEAR:
+        return "between"
+    return "linear" if exponent <= 2 - LINEAR else "steeper"
+
+
+def curves(points: Iterable[Point]) -> dict[tuple[str, str, str], list[Point]]:
+    """By axis, model and way, each ascending in x."""
+    found: dict[tuple[str, str, str], list[Point]] = {}
+    for point in points:
+        found.setdefault((point.axis, point.model, point.way), []).append(point)
+    return {key: sorted(some, key=lambda point: point.x) for key, some in found.items()}
+
+
+def write(path: str | os.PathLike[str], about: dict[str, Any], points: Sequence[Point]) -> None:
+    told = {"about": about, "points": [asdict(point) for point in points]}
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(told, indent=1) + "\n")
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[Point]]:
+    """What `write` wrote; anything else is refused."""
+    try:
+        told = json.loads(Path(path).read_text())
+        about, rows = told["about"], told["points"]
+        if any(set(row) != {f.name for f in fields(Point)} for row in rows):
+            raise KeyError("fields")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"{path}: no measurements of growth ({error}); give a growth.json that --out wrote") from None
+    return about, [Point(**row) for row in rows]

@@ -1,0 +1,135 @@
+import csv
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mgap.reports.printed.look import FORMATS
+
+SMALL = [
+    *("--device", "cpu", "--models", "tiny-llava", "tiny-qwen3-vl", "--batch", "2", "1", "--tokens", "10", "--rounds", "1"),
+    *(
+        "--length",
+        "4",
+        "8",
+        "--k",
+        "1",
+        "4",
+        "--step-vocabulary",
+        "128",
+        "--vocabulary",
+        "64",
+        "256",
+        "--step-batches",
+        "1",
+        "3",
+    ),
+    *("--width", "32", "--n", "10", "40", "--bank", "100", "300", "--bank-width", "16", "--queries", "20"),
+]
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """The scripts, as `python bench/growth.py` sees them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parents[2] / "bench"))
+        yield importlib.import_module("growth"), importlib.import_module("growth_points")
+
+
+def test_every_axis_is_measured_told_and_drawn_and_again_from_its_file(bench, tmp_path, capsys):
+    script, points = bench
+    script.main([*SMALL, "--out", str(tmp_path / "first")])
+    told = capsys.readouterr().out
+    about, found = points.read(tmp_path / "first" / "growth.json")
+    assert about["run"] in told
+    curves = points.curves(found)
+    ways = {axis: {way for a, _, way in curves if a == axis} for axis in script.AXES}
+    assert ways["batch"] == {"vanilla", "mgap", "vcd", "first token"}
+    assert ways["length"] == {"vanilla", "mgap"}
+    assert ways["k"] == ways["vocabulary"] == {"eager, batch 1", "eager, batch 3"}
+    assert ways["n"] == {"fit"}
+    assert ways["bank"] == {"tau", "d_k"}
+    assert {model for axis, model, _ in curves if axis in ("batch", "length")} == {"tiny-llava", "tiny-qwen3-vl"}
+    for (axis, _, _), some in curves.items():
+        assert [point.x for point in some] == sorted(getattr(script.arguments_of(SMALL), axis))
+        assert all(0 < point.low <= point.ms <= point.high for point in some)
+    assert all((point.ratio is None) == (point.way == "first token") for point in found if point.axis in ("batch", "length"))
+    kept = [point.mib for point in curves["k", "", "eager, batch 1"]]
+    assert kept == [4 * rank * (32 + 128) / 2**20 for rank in (1, 4)], "a table [K, vocab] and a basis [d, K] in float32"
+
+    rows = list(csv.DictReader((tmp_path / "first" / "growth-decoding.csv").read_text().splitlines()))
+    drawn = {(row["axis"], row["model"], row["way"], float(row["x"])): float(row["value"]) for row in rows}
+    wanted = [point for point in found if point.axis in ("batch", "length") and point.way != "first token"]
+    assert drawn == {(p.axis, p.model, p.way, p.x): p.ms for p in wanted}
+
+    some = [point for point in found if point.axis == "k"]
+    points.write(tmp_path / "some.json", about, some)
+    script.main(["--from", str(tmp_path / "some.json"), "--out", str(tmp_path / "again")])
+    again = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert len(again) == 2 + 3, "two curves of time and one of memory"
+    assert set(again) < set(told.splitlines()), "the same is told as after measuring"
+    assert {path.name for path in (tmp_path / "again").iterdir()} == {f"growth-parts.{form}" for form in FORMATS}
+
+
+def test_mgap_acts_in_its_own_turns_only(bench):
+    script, _ = bench
+    decoding = importlib.import_module("growth_decoding")
+    model = decoding.Bench("tiny-llava", script.build("tiny-llava", "cpu"), 1e9)
+    calls, hook = [], model.hook
+    model.hook = lambda *args: calls.append(args[2].shape) or hook(*args)
+    timed = model.answer(2, 12, decoding.BOTH)
+    steps = {way: [step for step, _ in some] for way, some in timed.ms.items()}
+    assert steps == {"first token": [0], "vanilla": [1, 2, 5, 6, 9, 10], "mgap": [3, 4, 7, 8, 11]}
+    assert len(calls) == len(steps["mgap"])
+    assert {shape[0] for shape in calls} == {2}
+    assert not model.head.module._forward_hooks, "nothing stays on the model"
+
+
+def test_larger_fits_are_left_out_beyond_the_patience_and_that_is_said(bench, capsys):
+    script, _ = bench
+    script.main([*SMALL, "--axes", "n", "--patience", "0"])
+    out = capsys.readouterr().out
+    assert "n: fit of 10 took 0 s; larger ones are left out (--patience)" in out
+    assert "one point only" in out
+
+
+@given(slope=st.floats(1e-3, 1e3), places=st.lists(st.integers(1, 10**6), min_size=2, max_size=8, unique=True))
+def test_a_line_through_the_origin_is_linear(bench, slope, places):
+    _, points = bench
+    xs = sorted(places)
+    found = points.growth(xs, [slope * x for x in xs])
+    assert found.kind == "linear"
+    assert found.b == pytest.approx(slope)
+    assert found.exponent == pytest.approx(1)
+
+
+@given(level=st.floats(1e-3, 1e6), places=st.lists(st.integers(1, 10**6), min_size=2, max_size=8, unique=True))
+def test_a_constant_is_flat(bench, level, places):
+    _, points = bench
+    found = points.growth(sorted(places), [level] * len(places))
+    assert found.kind == "flat"
+    assert found.a == pytest.approx(level)
+    assert (found.b, found.exponent) == pytest.approx((0, 0), abs=1e-9)
+
+
+def test_a_fixed_part_and_a_linear_one_are_between_and_told_apart(bench):
+    _, points = bench
+    xs = [1, 2, 4, 8, 16, 32, 64]
+    found = points.growth(xs, [20 + 0.5 * x for x in xs])
+    assert found.kind == "between"
+    assert (found.a, found.b) == pytest.approx((20, 0.5))
+    assert found.text() == "between: 20 + 0.5 x, exponent 0.37"
+    assert points.growth(xs, [x**2 for x in xs]).kind == "steeper"
+    assert points.growth(xs, [1 / x for x in xs]).kind == "falling"
+    assert points.growth([1], [1.0]) is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", json.dumps({"about": {}, "points": [{"axis": "k"}]})])
+def test_a_file_of_something_else_is_refused_by_name(bench, tmp_path, text):
+    script, _ = bench
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(SystemExit, match=r"other\.json: no measurements of growth .*; give a growth\.json that --out wrote"):
+        script.main(["--from", str(tmp_path / "other.json")])
