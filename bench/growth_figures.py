@@ -27,7 +27,7 @@ FIGURES = {
 TITLES = {"k": "MGAP's step", "vocabulary": "MGAP's step", "n": "fitting a prior", "bank": "distances"}
 HIDDEN = ("first token",)  # told in the table: a hundred times a step
 COLUMNS = ("axis", "model", "way", "x", "quantity", "value", "low", "high", "floor")
-NAMES = {"mgap": "MGAP", "vcd": "VCD", "d_k": "d_k", "fit": "fit"}
+NAMES = {"mgap": "MGAP", "vcd": "VCD", "tau": "τ"}
 LEAST = 8.0  # times that an axis covers at least: a flat curve is to look flat
 
 Panel = tuple[str, str]  # axis and model
@@ -69,12 +69,12 @@ def _figure(name: str, points: Sequence[Point], about: str) -> Print | None:
 def _times(axes: Axes, panel: Panel, ways: dict[str, list[Point]], look: dict[str, Look]) -> list[tuple[Value, ...]]:
     label, factor = TIMES[panel[0]]
     rows, drawn = list[tuple[Value, ...]](), list[list[tuple[float, float]]]()
-    for way, some in ways.items():
+    for above, (way, some) in enumerate(reversed(ways.items())):  # where curves meet, the first is seen
         xs, ys = [point.x for point in some], [factor * point.ms for point in some]
         ends = [[y - factor * point.low for y, point in zip(ys, some, strict=True)],
                 [factor * point.high - y for y, point in zip(ys, some, strict=True)]]  # fmt: skip
         one = look[way]
-        axes.errorbar(xs, ys, ends, color=one.colour, marker=one.mark, linestyle=one.line, elinewidth=0.6)
+        axes.errorbar(xs, ys, ends, color=one.colour, marker=one.mark, linestyle=one.line, elinewidth=0.6, zorder=3 + above)
         floors = [(point.x, factor * point.floor_ms) for point in some if point.floor_ms is not None]
         if floors and floors not in drawn:  # ways share theirs
             drawn.append(floors)
@@ -88,10 +88,11 @@ def _times(axes: Axes, panel: Panel, ways: dict[str, list[Point]], look: dict[st
 
 def _sizes(axes: Axes, panel: Panel, ways: dict[str, list[Point]], look: dict[str, Look]) -> list[tuple[Value, ...]]:
     rows: list[tuple[Value, ...]] = []
-    for way, some in ways.items():
+    for above, (way, some) in enumerate(reversed(ways.items())):
         sizes = [(point.x, point.mib) for point in some if point.mib]
         if sizes:
-            axes.plot(*zip(*sizes, strict=True), color=look[way].colour, marker=look[way].mark, linestyle=look[way].line)
+            one = look[way]
+            axes.plot(*zip(*sizes, strict=True), color=one.colour, marker=one.mark, linestyle=one.line, zorder=3 + above)
         rows += [(*panel, way, x, "MiB", mib, None, None, None) for x, mib in sizes]
     if rows:
         _finish(axes, "MiB", [float(str(row[3])) for row in rows])
@@ -123,16 +124,18 @@ def _finish(axes: Axes, label: str, places: Sequence[float]) -> None:
 
 
 def _apart(places: Sequence[float]) -> list[float]:
-    """Those whose labels have room beside each other."""
-    ordered, kept = sorted(set(places)), list[float]()
+    """Those whose labels have room beside each other, the last one first."""
+    ordered, kept = sorted(set(places), reverse=True), list[float]()
+    whole = math.log(ordered[0] / ordered[-1]) or 1.0
     for x in ordered:
-        if not kept or math.log(x / kept[-1]) >= 0.14 * math.log(ordered[-1] / ordered[0]):
+        wide = 0.03 + 0.03 * len(_short(x) + (_short(kept[-1]) if kept else ""))  # of the panel
+        if not kept or math.log(kept[-1] / x) >= wide * whole:
             kept.append(x)
     return kept
 
 
 def _short(value: float) -> str:
-    if value >= 1024 and value % 1024 == 0:
+    if value >= 4096 and value % 1024 == 0:
         return f"{value / 1024:g}k"
     for size, sign in ((1e6, "M"), (1e3, "k")):
         if value >= size * 0.9999:

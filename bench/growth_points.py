@@ -41,9 +41,12 @@ class Growth(NamedTuple):
     a: float
     b: float  # y = a + b x
     exponent: float
+    explained: float  # share (0..1) of the variance of y that a + b x explains
 
     def text(self) -> str:
-        return f"{self.kind}: {self.a:.3g} {'-' if self.b < 0 else '+'} {abs(self.b):.3g} x, exponent {self.exponent:.2f}"
+        line = f"{self.a:.3g} {'-' if self.b < 0 else '+'} {abs(self.b):.3g} x"
+        held = f" (R2 {self.explained:.3f})" if self.kind == "between" else ""  # near 1: a fixed part and a linear one
+        return f"{self.kind}: {line}{held}, exponent {self.exponent:.2f}"
 
 
 def growth(xs: Sequence[float], ys: Sequence[float]) -> Growth | None:
@@ -53,7 +56,9 @@ def growth(xs: Sequence[float], ys: Sequence[float]) -> Growth | None:
     b, a = statistics.linear_regression(xs, ys)
     start = min(len(xs) // 2, len(xs) - 2)
     p = statistics.linear_regression([math.log(x) for x in xs[start:]], [math.log(y) for y in ys[start:]])[0]
-    return Growth(kind(p), a, b, p)
+    spread = statistics.pvariance(ys)
+    left = statistics.fmean((y - a - b * x) ** 2 for x, y in zip(xs, ys, strict=True))
+    return Growth(kind(p), a, b, p, 1 - left / spread if spread else 1.0)
 
 
 def kind(exponent: float) -> str:

@@ -39,12 +39,12 @@ def bench():
         yield importlib.import_module("growth"), importlib.import_module("growth_points")
 
 
-def test_every_axis_is_measured_told_and_drawn_and_again_from_its_file(bench, tmp_path, capsys):
+def test_every_axis_is_measured_and_drawn_from_its_file(bench, tmp_path, capsys):
     script, points = bench
-    script.main([*SMALL, "--out", str(tmp_path / "first")])
-    told = capsys.readouterr().out
-    about, found = points.read(tmp_path / "first" / "growth.json")
-    assert about["run"] in told
+    given = script.arguments_of(SMALL)
+    measured = script.measure(given, lambda some: points.write(tmp_path / "growth.json", {"run": "here and now"}, some))
+    _, found = points.read(tmp_path / "growth.json")
+    assert found == measured
     curves = points.curves(found)
     ways = {axis: {way for a, _, way in curves if a == axis} for axis in script.AXES}
     assert ways["batch"] == {"vanilla", "mgap", "vcd", "first token"}
@@ -54,24 +54,22 @@ def test_every_axis_is_measured_told_and_drawn_and_again_from_its_file(bench, tm
     assert ways["bank"] == {"tau", "d_k"}
     assert {model for axis, model, _ in curves if axis in ("batch", "length")} == {"tiny-llava", "tiny-qwen3-vl"}
     for (axis, _, _), some in curves.items():
-        assert [point.x for point in some] == sorted(getattr(script.arguments_of(SMALL), axis))
+        assert [point.x for point in some] == sorted(getattr(given, axis))
         assert all(0 < point.low <= point.ms <= point.high for point in some)
     assert all((point.ratio is None) == (point.way == "first token") for point in found if point.axis in ("batch", "length"))
     kept = [point.mib for point in curves["k", "", "eager, batch 1"]]
     assert kept == [4 * rank * (32 + 128) / 2**20 for rank in (1, 4)], "a table [K, vocab] and a basis [d, K] in float32"
 
-    rows = list(csv.DictReader((tmp_path / "first" / "growth-decoding.csv").read_text().splitlines()))
+    capsys.readouterr()
+    script.main(["--from", str(tmp_path / "growth.json"), "--out", str(tmp_path / "drawn")])
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert len(told) == 2 + len(curves) + sum(any(point.mib for point in some) for some in curves.values())
+    names = {f"{name}.{form}" for name in ("growth-decoding", "growth-parts") for form in FORMATS}
+    assert {path.name for path in (tmp_path / "drawn").iterdir()} == names
+    rows = list(csv.DictReader((tmp_path / "drawn" / "growth-decoding.csv").read_text().splitlines()))
     drawn = {(row["axis"], row["model"], row["way"], float(row["x"])): float(row["value"]) for row in rows}
     wanted = [point for point in found if point.axis in ("batch", "length") and point.way != "first token"]
     assert drawn == {(p.axis, p.model, p.way, p.x): p.ms for p in wanted}
-
-    some = [point for point in found if point.axis == "k"]
-    points.write(tmp_path / "some.json", about, some)
-    script.main(["--from", str(tmp_path / "some.json"), "--out", str(tmp_path / "again")])
-    again = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    assert len(again) == 2 + 3, "two curves of time and one of memory"
-    assert set(again) < set(told.splitlines()), "the same is told as after measuring"
-    assert {path.name for path in (tmp_path / "again").iterdir()} == {f"growth-parts.{form}" for form in FORMATS}
 
 
 def test_mgap_acts_in_its_own_turns_only(bench):
@@ -88,10 +86,13 @@ def test_mgap_acts_in_its_own_turns_only(bench):
     assert not model.head.module._forward_hooks, "nothing stays on the model"
 
 
-def test_larger_fits_are_left_out_beyond_the_patience_and_that_is_said(bench, capsys):
-    script, _ = bench
-    script.main([*SMALL, "--axes", "n", "--patience", "0"])
+def test_larger_fits_are_left_out_beyond_the_patience_and_that_is_said(bench, tmp_path, capsys):
+    script, points = bench
+    script.main([*SMALL, "--axes", "n", "--patience", "0", "--out", str(tmp_path)])
     out = capsys.readouterr().out
+    about, found = points.read(tmp_path / "growth.json")
+    assert [(point.axis, point.x) for point in found] == [("n", 10)]
+    assert about["run"] in out
     assert "n: fit of 10 took 0 s; larger ones are left out (--patience)" in out
     assert "one point only" in out
 
@@ -121,7 +122,7 @@ def test_a_fixed_part_and_a_linear_one_are_between_and_told_apart(bench):
     found = points.growth(xs, [20 + 0.5 * x for x in xs])
     assert found.kind == "between"
     assert (found.a, found.b) == pytest.approx((20, 0.5))
-    assert found.text() == "between: 20 + 0.5 x, exponent 0.37"
+    assert found.text() == "between: 20 + 0.5 x (R2 1.000), exponent 0.37"
     assert points.growth(xs, [x**2 for x in xs]).kind == "steeper"
     assert points.growth(xs, [1 / x for x in xs]).kind == "falling"
     assert points.growth([1], [1.0]) is None
