@@ -215,7 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 write(Path(given.out) / "growth.json", told, some)
 
         print(told["run"])
+        began = time.perf_counter()
         points = measure(given, keep)
+        print(f"\nmeasured in {time.perf_counter() - began:.0f} s")
     if given.out:
         for figure in draw(points, told["run"]):
             for path in figure.save(given.out):

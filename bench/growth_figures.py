@@ -69,12 +69,12 @@ def _figure(name: str, points: Sequence[Point], about: str) -> Print | None:
 def _times(axes: Axes, panel: Panel, ways: dict[str, list[Point]], look: dict[str, Look]) -> list[tuple[Value, ...]]:
     label, factor = TIMES[panel[0]]
     rows, drawn = list[tuple[Value, ...]](), list[list[tuple[float, float]]]()
-    for above, (way, some) in enumerate(reversed(ways.items())):  # where curves meet, the first is seen
+    for way, some in ways.items():
         xs, ys = [point.x for point in some], [factor * point.ms for point in some]
         ends = [[y - factor * point.low for y, point in zip(ys, some, strict=True)],
                 [factor * point.high - y for y, point in zip(ys, some, strict=True)]]  # fmt: skip
         one = look[way]
-        axes.errorbar(xs, ys, ends, color=one.colour, marker=one.mark, linestyle=one.line, elinewidth=0.6, zorder=3 + above)
+        axes.errorbar(xs, ys, ends, color=one.colour, marker=one.mark, linestyle=one.line, elinewidth=0.6)
         floors = [(point.x, factor * point.floor_ms) for point in some if point.floor_ms is not None]
         if floors and floors not in drawn:  # ways share theirs
             drawn.append(floors)
@@ -88,11 +88,11 @@ def _times(axes: Axes, panel: Panel, ways: dict[str, list[Point]], look: dict[st
 
 def _sizes(axes: Axes, panel: Panel, ways: dict[str, list[Point]], look: dict[str, Look]) -> list[tuple[Value, ...]]:
     rows: list[tuple[Value, ...]] = []
-    for above, (way, some) in enumerate(reversed(ways.items())):
+    for way, some in ways.items():
         sizes = [(point.x, point.mib) for point in some if point.mib]
         if sizes:
             one = look[way]
-            axes.plot(*zip(*sizes, strict=True), color=one.colour, marker=one.mark, linestyle=one.line, zorder=3 + above)
+            axes.plot(*zip(*sizes, strict=True), color=one.colour, marker=one.mark, linestyle=one.line)
         rows += [(*panel, way, x, "MiB", mib, None, None, None) for x, mib in sizes]
     if rows:
         _finish(axes, "MiB", [float(str(row[3])) for row in rows])
@@ -135,8 +135,8 @@ def _apart(places: Sequence[float]) -> list[float]:
 
 
 def _short(value: float) -> str:
-    if value >= 4096 and value % 1024 == 0:
-        return f"{value / 1024:g}k"
+    if value % 1024 == 0:
+        return f"{value / 1024:g}k" if value > 1024 else "1024"
     for size, sign in ((1e6, "M"), (1e3, "k")):
         if value >= size * 0.9999:
             return f"{value / size:g}{sign}"

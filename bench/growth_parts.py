@@ -60,17 +60,17 @@ def draw_head(vocabulary: int, width: int, device: str) -> Head:
     return Head.measure(module, torch.randn(1, 1, width, device=device, dtype=torch.bfloat16))
 
 
+@torch.no_grad()
 def _steps(axis: str, places: Sequence[tuple[int, int, Head]], given: argparse.Namespace, bandwidth: float) -> Iterator[Point]:
-    with torch.no_grad():
-        steps = [step for place in places for step in _bind(*place, given.step_batches, bandwidth)]
-        calls = {f"{step.x} {step.way}": partial(_train, step.call, given.device) for step in steps}
-        made = in_turns(calls, ROUNDS, clock=lambda call: 1000 * float(call()), label=f"MGAP's step along {axis}")
-        for step in steps:
-            low, middle, high = spread(column(made, f"{step.x} {step.way}"))
-            yield Point(axis, "", f"eager, {step.way}", step.x, middle, low, high, None, step.mib, step.floor_ms)
-            if torch.device(given.device).type == "cuda":
-                low, middle, high = _captured(step.call)
-                yield Point(axis, "", f"captured, {step.way}", step.x, middle, low, high, None, None, step.floor_ms)
+    steps = [step for place in places for step in _bind(*place, given.step_batches, bandwidth)]
+    calls = {f"{step.x} {step.way}": partial(_train, step.call, given.device) for step in steps}
+    made = in_turns(calls, ROUNDS, clock=lambda call: 1000 * float(call()), label=f"MGAP's step along {axis}")
+    for step in steps:
+        low, middle, high = spread(column(made, f"{step.x} {step.way}"))
+        yield Point(axis, "", f"eager, {step.way}", step.x, middle, low, high, None, step.mib, step.floor_ms)
+        if torch.device(given.device).type == "cuda":
+            low, middle, high = _captured(step.call)
+            yield Point(axis, "", f"captured, {step.way}", step.x, middle, low, high, None, None, step.floor_ms)
 
 
 def _bind(x: int, rank: int, head: Head, batches: Sequence[int], bandwidth: float) -> Iterator[Step]:
@@ -93,7 +93,12 @@ def _train(call: Callable[[], Tensor], device: str) -> float:
     """Seconds of a call among several in a row, about 10 ms of them."""
     once = min(seconds(call, device) for _ in range(3))
     times = max(1, min(200, round(TRAIN_S / once)))
-    return seconds(lambda: [call() for _ in range(times)][:0], device) / times
+
+    def train() -> None:
+        for _ in range(times):
+            call()
+
+    return seconds(train, device) / times
 
 
 def _captured(call: Callable[[], Tensor]) -> tuple[float, float, float]:
