@@ -17,6 +17,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 import mgap
 from mgap.data.prompts import default_prompts
 from mgap.decoding.attach import refuse_modes
+from mgap.decoding.compiled import generate_captured, head_of, is_ours
 from mgap.decoding.generate import generate
 from mgap.errors import MgapError
 from mgap.methods.base import Method
@@ -63,7 +64,11 @@ class Case:
 
     def answer(self, new: int) -> Tensor:
         """Tokens [B, new]; refuses an answer that ended by itself, which would be timed as a longer one."""
-        tokens = generate(self.model.backbone, self.inputs, self.decoding(new)).tokens
+        backbone, decoding = self.model.backbone, self.decoding(new)
+        if is_ours(backbone, decoding.modes(rows=self.rows)):
+            tokens = generate_captured(backbone, self.inputs, decoding, head=head_of(backbone), told=measure.say).tokens
+        else:
+            tokens = generate(backbone, self.inputs, decoding).tokens
         if tokens.shape != (self.rows, new):
             raise RuntimeError(f"asked for {self.rows} x {new} tokens and got {tuple(tokens.shape)}: times would mean nothing")
         return tokens
