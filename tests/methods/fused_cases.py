@@ -67,7 +67,7 @@ CASES = {
     "strided in the row": Case(layout="strided"),
     "positions before rows": Case(shape=(3, 4), layout="swapped"),
     "batch 256": Case(shape=(256, 1), rank=1, vocab=1030, dtype=HALF, card=1),
-    "vocabulary 32064, batch 2": Case(vocab=32064, dtype=HALF, rank=2),
+    "vocabulary 32064, batch 2": Case(vocab=32064, dtype=HALF, rank=2, card=16),
     "vocabulary 151936": Case(shape=(1, 1), vocab=151936, dtype=HALF),
     "vocabulary 262144": Case(shape=(1, 1), vocab=262144, rank=1, dtype=torch.float16, masked=(262000, 262144)),
 }

@@ -103,16 +103,15 @@ class Fused:
     def launch(self, h: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
         if h.device != output.device:
             h = h.to(output.device)
-        states, logits = _rows(h, self.width), _rows(output, self.vocab)
-        rows = len(logits)
+        (states, apart), (logits, stride) = _rows(h, self.width), _rows(output, self.vocab)
+        rows = output.numel() // self.vocab
         plan = self.plans.get(rows)
         if plan is None:
             plan = self.plans[rows] = plan_of(rows, self.vocab, self.rank, self.card)
-        stride = logits.stride(0)
         corrected = torch.empty_like(output, memory_format=torch.contiguous_format)
         scratch = torch.empty((rows, _LEAD + self.rank + 3 * plan.room), dtype=torch.float32, device=output.device)
         self.measure[plan.measures](
-            states, logits, self.basis, scratch, states.stride(0), stride, self.width, self.vocab, plan.span,
+            states, logits, self.basis, scratch, apart, stride, self.width, self.vocab, plan.span,
             self.scale, self.cap, self.rank, plan.room, self.is_scaled, self.is_capped, _SLICE, _SLICE,
             num_warps=4,
         )  # fmt: skip
@@ -165,10 +164,12 @@ def _fault(device: torch.device) -> str:
     return ""
 
 
-def _rows(x: Tensor, width: int) -> Tensor:
-    """[..., width] as [rows, width] with neighbours in a row next to each other; copied only where it must be."""
+def _rows(x: Tensor, width: int) -> tuple[Tensor, int]:
+    """What holds [..., width] as rows of neighbours, copied only where it must be, and how far its rows lie apart."""
+    if x.is_contiguous():
+        return x, width
     x = x.reshape(-1, width)
-    return x if x.stride(1) == 1 else x.contiguous()
+    return (x, x.stride(0)) if x.stride(1) == 1 else (x.contiguous(), width)
 
 
 def _ceil(count: int, size: int) -> int:
