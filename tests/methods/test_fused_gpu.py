@@ -35,7 +35,7 @@ def test_a_captured_step_replays_on_new_inputs_with_its_own_alpha(batch):
                 h.copy_(other), output.copy_(fresh), logits.fill_(torch.nan)
                 graph.replay()
                 torch.testing.assert_close(logits, plain(None, (h,), output), rtol=torch.finfo(HALF).eps, atol=3e-5)
-        replayed.append(logits)
+        replayed.append(logits.clone())
     assert not torch.allclose(*map(torch.Tensor.float, replayed), atol=1e-2)
 
 
