@@ -83,7 +83,7 @@ class Fused:
         self.plans: dict[int, Plan] = {}
 
     def takes(self, h: Tensor, output: Tensor) -> bool:
-        """Whether this call can be taken: the rest, such as one that autograd or a compiler follows, is the plain version's."""
+        """Whether this call can be taken: the rest, such as one that autograd follows, is the plain version's."""
         return (
             type(output) is Tensor
             and output.dtype in DTYPES
