@@ -26,6 +26,7 @@ from mgap.states.steering import Steering
 from mgap.types import Decoding
 
 VANILLA = "vanilla"
+AGAIN = "vanilla-again"  # the same once more: how far from 1 a ratio is by chance
 LARGE = 50.0  # an alpha that no answer survives
 WORDS = 40  # tokens of the prompt besides the picture's
 BEGINNING = 8  # tokens of an answer that are looked at
@@ -134,7 +135,7 @@ def ask(model: mgap.Model, rows: int) -> dict[str, Tensor]:
 
 def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method | None:
     """A method with its usual settings; descriptions are short, and what needs fitted vectors gets random ones."""
-    if name == VANILLA:
+    if name in (VANILLA, AGAIN):
         return None
     backbone, generator = model.backbone, torch.Generator().manual_seed(0)
     settings: dict[str, Any] = {}

@@ -33,7 +33,7 @@ import measure
 import shapes
 import torch
 import yaml
-from cases import VANILLA, Case, Turn, ask, build_method, make_endless, require_effect
+from cases import AGAIN, VANILLA, Case, Turn, ask, build_method, make_endless, require_effect
 from floor import Floor, floor
 from measure import Bandwidth, say, spread
 from profiling import kernels
@@ -41,7 +41,7 @@ from torch import Tensor
 
 import mgap
 from mgap.data.prompts import default_prompts
-from mgap.errors import MgapError
+from mgap.errors import MgapError, SettingError
 from mgap.methods.base import Method, Seam
 from mgap.registry import EXPERIMENTS, METHODS
 
@@ -168,8 +168,6 @@ def measure_model(name: str, speed: Bandwidth, given: argparse.Namespace, keep: 
     failed = 0
     for batch in given.batches:
         inputs = ask(model, batch)
-        if given.profile and batch == given.batches[0]:
-            profile(model, inputs, prior, f"{name}, batch {batch}, eager", given.profile)
         for way in given.ways:
             try:
                 made = measure_case(Case(model, inputs, given.new_tokens, WAYS[way]), way, prior, speed, given, name)
@@ -180,6 +178,8 @@ def measure_model(name: str, speed: Bandwidth, given: argparse.Namespace, keep: 
                 say("")
                 print(f"\n{name}, batch {batch}, {way}: no table. {type(error).__name__}: {error}", flush=True)
                 traceback.print_exc(limit=-6)
+        if given.profile and batch == given.batches[0]:
+            profile(model, inputs, prior, f"{name}, batch {batch}, eager", given.profile)
     return failed
 
 
@@ -200,7 +200,7 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--methods", nargs="+", default=list(USUAL), help='names, or "all"; vanilla always comes first')
+    parser.add_argument("--methods", nargs="+", default=list(USUAL), help=f'names, or "all"; {AGAIN} shows what chance does')
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--other-rounds", type=int, default=3, help="of methods that do not act at the head")
@@ -212,8 +212,11 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     given.models = given.models or [name for name in shapes.SHAPES if name.startswith("tiny") != is_gpu]
     names = [*USUAL, *METHODS.names()] if given.methods == ["all"] else given.methods
     given.methods = list(dict.fromkeys([VANILLA, *names]))  # each once
-    for name in given.methods[1:]:
-        METHODS.get(name)  # refuses a name that is none
+    try:
+        for name in {*given.methods} - {VANILLA, AGAIN}:
+            METHODS.get(name)
+    except SettingError as error:
+        parser.error(str(error))
     if given.new_tokens < 2 or given.rounds < 1 or given.other_rounds < 1 or min(given.batches) < 1:
         parser.error("--new-tokens must be at least 2, and --rounds, --other-rounds and --batches at least 1")
     if given.profile:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import platform
-import resource
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
 import torch
+from measure import peak_gib
 from torch import Tensor
 
 from mgap.states import departure
@@ -33,11 +33,6 @@ def draw(count: int, mix: Tensor, noise: float, generator: torch.Generator, dtyp
         low = torch.randn(len(some), len(mix), generator=generator) @ mix
         some.copy_(low + noise * torch.randn(some.shape, generator=generator) + 1)
     return states
-
-
-def peak_gib() -> float:
-    """Of this process so far; Linux counts in KiB, macOS in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (30 if sys.platform == "darwin" else 20))
 
 
 def clocks() -> tuple[float, float]:

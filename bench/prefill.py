@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import math
 import platform
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from typing import Any
 
 import torch
 import transformers
+from measure import spread
 from PIL import Image
 
 import mgap
@@ -95,21 +95,14 @@ def table(found: dict[str, Any], sizes: list[int]) -> list[str]:
     base, plain = found["spent"]["one by one"], found["told"]["one by one"]
     for name, spent in found["spent"].items():
         whole, most = (sum(ms * n for ms, n in zip(times, sizes, strict=True)) / 1000 for times in (spent, base))
-        low, middle, high = quartiles(spent)
-        slow, _, fast = quartiles([b / s for b, s in zip(base, spent, strict=True)])
+        low, middle, high = spread(spent)
+        slow, _, fast = spread([b / s for b, s in zip(base, spent, strict=True)])
         apart = sum(mine != theirs for mine, theirs in zip(found["told"][name], plain, strict=True))
         lines.append(
             f"| {name} | {whole:.1f} | {middle:.1f} ({low:.1f} to {high:.1f}) | {most / whole:.2f}x ({slow:.2f} to {fast:.2f}) "
             f"| {apart} of {len(plain)} |"
         )
     return lines
-
-
-def quartiles(values: list[float]) -> tuple[float, float, float]:
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, middle, high
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
