@@ -24,7 +24,7 @@ import gc
 import json
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -152,8 +152,8 @@ def measure_case(
     }  # fmt: skip
 
 
-def measure_model(name: str, speed: Bandwidth, given: argparse.Namespace, keep: Any) -> int:
-    """All tables of one model, each kept as soon as it is there; the number of those without MGAP or not made at all."""
+def measure_model(name: str, speed: Bandwidth, given: argparse.Namespace, keep: Callable[[dict[str, Any]], bool]) -> bool:
+    """All tables of one model, each kept as soon as it is there; whether all were made."""
     began = time.perf_counter()
     say(f"{name}: building")
     model = shapes.build(name, given.device)
@@ -165,31 +165,37 @@ def measure_model(name: str, speed: Bandwidth, given: argparse.Namespace, keep: 
     print(f"\n{name}: built in {built - began:.1f} s, prior of rank {prior.rank} from {prior.count} prompts in ", end="")
     print(f"{time.perf_counter() - built:.1f} s", flush=True)
     make_endless(model)
-    failed = 0
+    complete = True
     for batch in given.batches:
         inputs = ask(model, batch)
         for way in given.ways:
-            try:
-                made = measure_case(Case(model, inputs, given.new_tokens, WAYS[way]), way, prior, speed, given, name)
-                keep(made)
-                failed += "mgap" in made["refused"]
-            except Exception as error:  # the other tables are worth having
-                failed += 1
-                say("")
-                print(f"\n{name}, batch {batch}, {way}: no table. {type(error).__name__}: {error}", flush=True)
-                traceback.print_exc(limit=-6)
+            case, title = Case(model, inputs, given.new_tokens, WAYS[way]), f"{name}, batch {batch}, {way}"
+            complete &= attempt(title, lambda case=case, way=way: keep(measure_case(case, way, prior, speed, given, name)))
         if given.profile and batch == given.batches[0]:
-            profile(model, inputs, prior, f"{name}, batch {batch}, eager", given.profile)
-    return failed
+            title = f"{name}, batch {batch}, eager"
+            complete &= attempt(title, lambda inputs=inputs, title=title: profile(model, inputs, prior, title, given.profile))
+    return complete
 
 
-def profile(model: mgap.Model, inputs: dict[str, Tensor], prior: mgap.Subspace, title: str, path: Path) -> None:
+def attempt(title: str, call: Callable[[], bool]) -> bool:
+    """What it returns; an error is printed, and the next one is tried: what else was asked for is worth having."""
+    try:
+        return call()
+    except Exception as error:
+        say("")
+        print(f"\n{title}: failed. {type(error).__name__}: {error}", flush=True)
+        traceback.print_exc(limit=-6)
+        return False
+
+
+def profile(model: mgap.Model, inputs: dict[str, Tensor], prior: mgap.Subspace, title: str, path: Path) -> bool:
     parts = [kernels(model.backbone, inputs, f"{title}, vanilla")]
     with model.using(mgap.MGAP(prior)):
         parts.append(kernels(model.backbone, inputs, f"{title}, mgap"))
     with path.open("a") as file:
         file.write("\n\n".join(parts) + "\n\n")
     print(f"profile in {path}: " + "; ".join(part.splitlines()[0] for part in parts), flush=True)
+    return True
 
 
 def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -240,18 +246,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "tables": tables,
     }
 
-    def keep(table: dict[str, Any]) -> None:
+    def keep(table: dict[str, Any]) -> bool:
         tables.append(table)
         if given.out:
             given.out.write_text(json.dumps(result, indent=1))
+        return "mgap" not in table["refused"]  # it works in every way of decoding
 
-    failed = 0
+    complete = True
     for name in given.models:
-        failed += measure_model(name, speed, given, keep)
+        complete &= measure_model(name, speed, given, keep)
         gc.collect()  # one model at a time on the card
         if given.device.startswith("cuda"):
             torch.cuda.empty_cache()
-    return 1 if failed else 0
+    return 0 if complete else 1
 
 
 if __name__ == "__main__":
