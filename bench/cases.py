@@ -70,7 +70,6 @@ class Case:
             tokens = generate_captured(backbone, self.inputs, decoding, head=head_of(backbone), told=measure.say).tokens
         else:
             tokens = generate(backbone, self.inputs, decoding).tokens
-        tokens = generate(self.model.backbone, self.inputs, self.decoding(new)).tokens
         if tokens.shape != (self.rows, new):
             raise RuntimeError(f"asked for {self.rows} x {new} tokens and got {tuple(tokens.shape)}: times would mean nothing")
         return tokens

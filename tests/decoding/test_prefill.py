@@ -226,10 +226,18 @@ def test_the_trace_is_the_same(model, prior, name, options):
             assert [c.probability for c in step.after] == pytest.approx([c.probability for c in other.after], abs=1e-4)
 
 
+@pytest.mark.parametrize("options", [{"static_cache": True}, {"compile": True}], ids=str)
+def test_static_and_compiled_decoding_go_on_from_what_rows_share(model, prior, options):
+    rows = ROWS["mixed, in turns"]
+    with model.using(build("mgap", prior)):
+        assert tokens(model, rows, prefill="shared", **options) == tokens(model, rows)
+
+
 @pytest.mark.parametrize(
     ("options", "mode"),
-    [({"static_cache": True}, "static"), ({"compile": True}, "compile"), ({"prompt_lookup": 2}, "assisted")],
-)
+    [({"static_cache": True, "num_beams": 2}, "static"), ({"compile": True, "num_beams": 2}, "compile"),
+     ({"prompt_lookup": 2}, "assisted")],
+)  # fmt: skip
 def test_modes_that_cannot_go_on_from_a_cache_are_refused(model, options, mode):
     with pytest.raises(UnsupportedDecoding, match=mode):
         tokens(model, ([A], ASKED[:1]), prefill="shared", **options)
