@@ -166,7 +166,7 @@ def _one_token(model: nn.Module) -> dict[str, Tensor]:
     config: Any = getattr(model, "config", None)
     text = config.get_text_config()
     images = {getattr(config, name, None) for name in ("image_token_id", "image_token_index", "video_token_id")}
-    usual = [text.eos_token_id, text.bos_token_id, 0, 1, 2, 3, 4]
+    usual = [getattr(text, "eos_token_id", None), getattr(text, "bos_token_id", None), 0, 1, 2, 3, 4]  # some configs name none
     flat = [i for entry in usual for i in (entry if isinstance(entry, list) else [entry])]
     token = next(i for i in flat if i is not None and i not in images)
     device = next(model.parameters()).device

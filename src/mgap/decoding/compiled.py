@@ -117,28 +117,29 @@ class Choice:
 class Watch:
     """Reads what the card says without stopping it: a report is looked at when `LATE` more have been sent off."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.is_late = device.type == "cuda"
+    def __init__(self, like: Tensor) -> None:
+        self.room = torch.empty(LATE + 1, *like.shape, dtype=like.dtype, pin_memory=True) if like.is_cuda else None
         self.sent: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
+        self.count = 0
 
     def send(self, report: Tensor) -> None:
-        if not self.is_late:
+        if self.room is None:
             self.sent.append((report, None))
             return
-        there = torch.empty(report.shape, dtype=report.dtype, pin_memory=True)
+        there, event = self.room[self.count % len(self.room)], torch.cuda.Event()
         there.copy_(report, non_blocking=True)
-        event = torch.cuda.Event()
         event.record()
         self.sent.append((there, event))
+        self.count += 1
 
     def read(self, *, all_of_it: bool = False) -> list[Tensor]:
         """The reports that are due, oldest first."""
         due = []
-        while len(self.sent) > (0 if all_of_it or not self.is_late else LATE):
+        while len(self.sent) > (0 if all_of_it or self.room is None else LATE):
             report, event = self.sent.popleft()
             if event is not None:
                 event.synchronize()
-            due.append(report)
+            due.append(report.clone())  # its room is for a later one
         return due
 
 
@@ -165,7 +166,7 @@ def generate_captured(
         step = step_for(backbone, prompt.cache, prompt.positions, rows, length, compiled=decoding.compile, told=told)
         step.start(prompt.cache, prompt.mask, prompt.positions, times)
         choose = Choice(config, prompt.ids.repeat_interleave(times, 0))
-        watch = Watch(backbone.device)
+        watch = Watch(torch.zeros(rows + 1, dtype=torch.long, device=backbone.device))
         logits, said = prompt.logits.repeat_interleave(times, 0), list[Tensor]()
         is_over = False
         while not is_over and len(said) < decoding.max_new_tokens and not (said and is_stopped()):
