@@ -1,0 +1,263 @@
+"""What a token costs besides arithmetic: operations, kernels and waits of one decoding step, for every method beside vanilla.
+
+    python bench/launches.py
+    python bench/launches.py --model pocket/llava --methods vcd icd
+
+In eager decoding of one row on a GPU a token is bound by what the host sends to the card. That can be counted anywhere: the
+models here are narrow, and as deep as LLaVA-1.5-7B and Qwen3-VL-8B. Two answers of different length are generated; what the
+longer one has more, by the tokens that it has more, is a step. The prompt drops out.
+
+    operations  all that torch dispatches, views too
+    kernels     those that would start work on a GPU: no views, no empty memory
+    waits       where the host needs a number from the card: item, nonzero, a mask as an index, a copy to the CPU
+    at 1300     what a step would take with so many more kernels, if one of vanilla's had 1300 of equal length
+    ms          of a step here, median of the rounds, in which all take turns; narrow models spend it on the host alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import mgap
+from mgap.errors import SettingError
+from mgap.methods.base import Method
+from mgap.methods.branch import BranchMethod
+from mgap.pocket.architecture import Tower, build
+from mgap.registry import METHODS
+from mgap.types import Mode
+
+DEPTHS = {"llava": 32, "qwen3-vl": 36}  # blocks of LLaVA-1.5-7B and Qwen3-VL-8B
+GROUPS = {"llava": 1, "qwen3-vl": 4}  # query heads that share their keys, as in these
+WHOLE = 1300  # kernels of a step of a 7B model
+QUESTION = "Is there a dog in the image?"
+NOWHERE = 1 << 30  # a token that is never made: no answer ends early
+
+WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2"}  # by the name of the operation
+READING = {"tolist", "cpu", "numpy"}  # of a tensor; on the CPU nothing is dispatched for them
+IDLE = {"empty", "empty_like", "empty_strided", "new_empty", "_unsafe_view", "_reshape_alias", "detach", "lift_fresh"}
+
+
+@dataclass
+class Count:
+    """What was dispatched."""
+
+    operations: int = 0
+    kernels: int = 0
+    waits: int = 0
+
+
+class Dispatched(TorchDispatchMode):
+    """Counts below autograd, where composite operations have come apart."""
+
+    def __init__(self, count: Count) -> None:
+        super().__init__()
+        self.count = count
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        self.count.operations += 1
+        self.count.kernels += not (func.is_view or name in IDLE)
+        self.count.waits += (
+            name in WAITING or (name in ("index", "index_put_") and _has_mask(args[1])) or _comes_home(args, out)
+        )
+        return out
+
+
+class Called(TorchFunctionMode):
+    """Counts what reads a tensor's numbers without an operation."""
+
+    def __init__(self, count: Count) -> None:
+        super().__init__()
+        self.count = count
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        self.count.waits += getattr(func, "__name__", "") in READING
+        return func(*args, **(kwargs or {}))
+
+
+def _has_mask(indices: Sequence[Any]) -> bool:
+    return any(index is not None and index.dtype == torch.bool for index in indices)
+
+
+def _comes_home(args: tuple[Any, ...], out: Any) -> bool:
+    """A copy from a GPU to the CPU."""
+    ends = (args[1], args[0]) if len(args) > 1 and isinstance(args[1], torch.Tensor) else (args[0] if args else None, out)
+    devices = [end.device.type for end in ends if isinstance(end, torch.Tensor)]
+    return len(devices) == 2 and devices[0] != "cpu" and devices[1] == "cpu"
+
+
+@contextmanager
+def counting() -> Iterator[Count]:
+    count = Count()
+    with Called(count), Dispatched(count):
+        yield count
+
+
+# --- models and methods -------------------------------------------------------------------------------------------------
+
+
+def narrow(family: str, layers: int) -> mgap.Model:
+    """A model of random weights, as deep as asked."""
+    text = Tower(width=64, layers=layers, heads=4, key_value_heads=4 // GROUPS[family], inner=128, spread=0.15)
+    side, patch = (28, 7) if family == "llava" else (64, 8)
+    vision = Tower(width=32, layers=2, heads=4, inner=64, side=side, patch=patch)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made, processor = build(family, mgap.default_prompts(), 384, text, vision)
+    return mgap.wrap(made.eval(), processor, name=family)
+
+
+def steering(model: mgap.Model) -> mgap.Steering:
+    shape = (2, 4, len(model.backbone.layers), model.backbone.identity.hidden_size)
+    return mgap.Steering.from_states(*torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+
+
+# what cannot be built from its name alone, and variants that cost something else
+WAYS: dict[str, Callable[[mgap.Model], Method]] = {
+    "mgap": lambda model: mgap.MGAP(mgap.Subspace.fit(model, mgap.default_prompts()), alpha=0.5),
+    "asd": lambda model: mgap.ASD(steering=steering(model)),
+    "bias": lambda _model: mgap.Bias(shift=1.0, up=("is",), down=("the",)),
+    "code": lambda _model: mgap.CODE(length=4),
+    "blind no_image": lambda _model: mgap.Blind(null_image="no_image"),
+    "haltrapper": lambda _model: mgap.HalTrapper(candidates=("dog", "tree")),
+    "icd with_vcd": lambda _model: mgap.ICD(with_vcd=True),
+}
+
+
+def methods(model: mgap.Model, names: Sequence[str]) -> dict[str, Method]:
+    """Every way to run them: a branch both as rows and as a forward of its own."""
+    found: dict[str, Method] = {}
+    for name in names:
+        method = WAYS[name](model) if name in WAYS else METHODS.get(name).of()
+        if isinstance(method, BranchMethod):
+            for mode in ("batched", "sequential"):
+                found[f"{name}, {mode}"] = replace(method, branch_mode=mode)
+        elif Mode.GREEDY in method.modes:
+            found[name] = method
+    return found
+
+
+def names_of_all() -> list[str]:
+    known = set(METHODS.names())
+    return sorted({*known, *(name for name in WAYS if name.split()[0] in known)})
+
+
+# --- measuring ----------------------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """Answers of two lengths, plainly or with a method."""
+
+    def __init__(self, model: mgap.Model, short: int, more: int) -> None:
+        self.model, self.short, self.more = model, short, more
+        pixels = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)
+        self.picture = Image.fromarray(pixels)
+        model.backbone.model.generation_config.eos_token_id = NOWHERE
+
+    def count(self, method: Method | None) -> Count:
+        """Of one step, to the nearest whole number."""
+        few, many = (self._counted(method, new) for new in (self.short, self.short + self.more))
+        return Count(*(round((b - a) / self.more) for a, b in zip(_fields(few), _fields(many), strict=True)))
+
+    def milliseconds(self, method: Method | None) -> float:
+        with self._using(method):
+            spent = []
+            for new in (self.short, self.short + self.more):
+                began = time.perf_counter()
+                self._answer(new)
+                spent.append(time.perf_counter() - began)
+        return 1000 * (spent[1] - spent[0]) / self.more
+
+    def _counted(self, method: Method | None, new: int) -> Count:
+        with self._using(method), counting() as count:
+            self._answer(new)
+        return count
+
+    def _using(self, method: Method | None) -> Any:
+        return nullcontext() if method is None else self.model.using(method)
+
+    def _answer(self, new: int) -> None:
+        self.model.answer(self.picture, QUESTION, max_new_tokens=new)
+
+
+def _fields(count: Count) -> tuple[int, int, int]:
+    return count.operations, count.kernels, count.waits
+
+
+def table(model: mgap.Model, names: Sequence[str], given: argparse.Namespace) -> list[str]:
+    steps = Steps(model, given.short, given.more)
+    ways: dict[str, Method | None] = {"vanilla": None, **methods(model, names)}
+    counts = {}
+    for name, method in ways.items():
+        counts[name] = steps.count(method)
+        print(f"\rcounting: {len(counts)} of {len(ways)} ways   ", end="", file=sys.stderr, flush=True)
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(given.rounds):
+        for name, method in ways.items():
+            spent[name].append(steps.milliseconds(method))
+        print(f"\rtiming: {number + 1} of {given.rounds} rounds   ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    lines = [
+        "| method | operations | kernels | more kernels than vanilla | waits | at 1300 | ms a step | x vanilla |",
+        "|---" * 8 + "|",
+    ]
+    plain = counts["vanilla"]
+    for name, count in counts.items():
+        more = count.kernels - plain.kernels
+        times = "| - | - |"
+        if given.rounds:
+            middle = statistics.median(spent[name])
+            ratio = statistics.median(a / b for a, b in zip(spent[name], spent["vanilla"], strict=True))
+            times = f"| {middle:.1f} | {ratio:.2f}x |"
+        lines.append(
+            f"| {name} | {count.operations} | {count.kernels} | {more:+d} | {count.waits} | {1 + more / WHOLE:.2f}x {times}"
+        )
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", default=list(DEPTHS), help=f"{', '.join(DEPTHS)}, or what mgap.load reads")
+    parser.add_argument("--layers", type=int, help="blocks of the narrow models, if not those of the real ones")
+    parser.add_argument("--methods", nargs="+", default=names_of_all(), choices=names_of_all(), metavar="METHOD")
+    parser.add_argument("--short", type=int, default=4, help="tokens of the shorter answer")
+    parser.add_argument("--more", type=int, default=8, help="tokens that the longer one has more")
+    parser.add_argument("--rounds", type=int, default=5, help="of timing; 0: counts only")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
+    given = parser.parse_args(arguments)
+    if given.short < 2 or given.more < 1:
+        raise SettingError(f"short={given.short}, more={given.more}: give at least 2 and 1, the prompt is no step")
+    print(
+        f"one row on {given.device} in {given.dtype}; torch {torch.__version__}, transformers {transformers.__version__}, ",
+        end="",
+    )
+    print(f"Python {platform.python_version()}")
+    for name in given.model:
+        if name in DEPTHS:
+            model = narrow(name, given.layers or DEPTHS[name])
+            model.backbone.model.to(given.device, getattr(torch, given.dtype))
+        else:
+            model = mgap.load(name, device=given.device, dtype=given.dtype)
+        rows = table(model, given.methods, given)
+        print(f"\n{name}, {len(model.backbone.layers)} blocks\n\n" + "\n".join(rows), flush=True)
+
+
+if __name__ == "__main__":
+    main()
