@@ -1,6 +1,7 @@
 """The bench that counts operations: it runs, and what it counts is there."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ FILE = Path(__file__).parents[2] / "bench" / "launches.py"
 
 @pytest.fixture(scope="module")
 def launches():
-    spec = importlib.util.spec_from_file_location("launches", FILE)
+    spec = importlib.util.spec_from_file_location("bench_launches", FILE)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
-    return module
+    yield module
+    del sys.modules[spec.name]
 
 
 def rows_of(text):

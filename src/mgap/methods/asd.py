@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from mgap.backbones.base import Backbone
 from mgap.errors import SettingError
 from mgap.methods.base import Handles, Removable, Seam, Tap, check_choice, check_share, check_strength
-from mgap.methods.branch import BranchMethod, contrast, distance
+from mgap.methods.branch import BranchMethod, contrast
 from mgap.methods.lanes import Lanes, lanes_of
 from mgap.methods.layers import layer_indices
 from mgap.methods.pairing import Inputs, Pairing
@@ -115,4 +115,4 @@ class ASD(BranchMethod):
         return dict(main)
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
-        return contrast(main, branch, self.alpha, self.beta), {"distance": distance(main, branch)}
+        return contrast(main, branch, self.alpha, self.beta), {}

@@ -13,6 +13,7 @@ from mgap.backbones.base import Backbone
 from mgap.errors import ModelError
 
 REPLACED = ("eager", "sdpa")  # kernels that a function of ours may stand in for
+OWN = "mgap_"  # how the names of these functions begin
 
 
 def whole_mask(*args: Any, **kwargs: Any) -> Tensor:
@@ -36,6 +37,11 @@ def last_scores(query: Tensor, key: Tensor, mask: Tensor, scaling: float | None)
     mask = mask[:, :, -1:]
     seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
     return scores_of(query[:, :, -1:], key, mask, scaling), seen
+
+
+def takes_bias(kernel: str) -> bool:
+    """Whether a kernel adds what it is given as a mask [B, 1, T, kv] to its scores, where that is no bool."""
+    return kernel in REPLACED or kernel.startswith(OWN)
 
 
 def check_kernel(backbone: Backbone, name: str) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.errors import PromptError
 from mgap.methods.base import check_choice, check_share, check_strength
-from mgap.methods.branch import BranchMethod, distance, plausible
+from mgap.methods.branch import BranchMethod, plausible
 from mgap.methods.pairing import Inputs
 from mgap.methods.seen import Seen, Weight
 
@@ -53,7 +53,7 @@ class Blind(BranchMethod):
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         scores = main - self.rho * branch if self.form == "subtract" else main + self.rho * (main - branch)
-        return plausible(scores, main, self.beta), {"distance": distance(main, branch)}
+        return plausible(scores, main, self.beta), {}
 
     def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
         return (1.0, -strength) if self.form == "subtract" else super().mixture(strength, seen)

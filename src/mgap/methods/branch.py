@@ -68,7 +68,7 @@ class BranchMethod(Method):
 
     @abstractmethod
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Float logits [B, vocab] of both at the step-th new token (from 1): the scores, and numbers [B] worth tracing."""
+        """Float logits [B, vocab] of both at the step-th new token (from 1): the scores, and numbers [B] that it used."""
 
     def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         """What decoding calls: `combine`, for methods with one branch that remember nothing of a row. `kept` belongs to one
@@ -76,6 +76,10 @@ class BranchMethod(Method):
         """
         (branch,) = branches
         return self.combine(main, branch, step)
+
+    def traced(self, main: Tensor, branches: Sequence[Tensor], step: int) -> dict[str, Tensor]:  # noqa: ARG002
+        """Further numbers [B] for a trace, which decoding does without: asked for only while somebody listens."""
+        return {"distance": distance(main, branches[0])}
 
     def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:  # noqa: ARG002
         """How much of the main prediction and of each branch's is in the scores, at a strength; for methods that have one."""
@@ -97,7 +101,7 @@ def plausible(scores: Tensor, main: Tensor, beta: float) -> Tensor:
     """Drop the tokens that the main branch finds less likely than beta times its favourite, which always stays."""
     if beta == 0:
         return scores
-    return scores.masked_fill(main < main.max(-1, keepdim=True).values + math.log(beta), -torch.inf)
+    return scores.masked_fill(main < main.amax(-1, keepdim=True) + math.log(beta), -torch.inf)
 
 
 def distance(main: Tensor, branch: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.rows import Ids, read, spell
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Tap, check_choice, check_count, check_strength
-from mgap.methods.branch import BranchMethod, Build, check_room, distance
+from mgap.methods.branch import BranchMethod, Build, check_room
 from mgap.methods.description import CAPTION, Descriptions
 from mgap.methods.pairing import Inputs
 
@@ -101,9 +101,9 @@ class CODE(BranchMethod):
         p, q = main.softmax(-1), branch.softmax(-1)
         D = divergence(p, q, self.exponent)
         a = (1 - D).unsqueeze(-1)
-        dropped = p < D.unsqueeze(-1) * p.max(-1, keepdim=True).values
+        dropped = p < D.unsqueeze(-1) * p.amax(-1, keepdim=True)
         scores = ((1 + a) * main - a * branch).masked_fill(dropped, -torch.inf)
-        return scores, {"divergence": D, "weight": 1 - D, "distance": distance(main, branch)}
+        return scores, {"divergence": D, "weight": a.squeeze(-1)}
 
 
 def _in_place(backbone: Backbone, text: str, ids: Ids, _start: int, _end: int) -> Ids:

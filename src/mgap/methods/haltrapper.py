@@ -26,7 +26,7 @@ from mgap.data.images import ImageSource
 from mgap.data.objects import Vocabulary, Words
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Tap, check_choice, check_count, check_share, check_strength
-from mgap.methods.branch import BranchMethod, Build, check_room, contrast, distance, plausible
+from mgap.methods.branch import BranchMethod, Build, check_room, contrast, plausible
 from mgap.methods.candidates import Findings, Rules, Search
 from mgap.methods.lanes import lanes_of
 from mgap.methods.pairing import ALONE, Inputs
@@ -139,10 +139,9 @@ class HalTrapper(BranchMethod):
         return self.prepare(backbone, Tap())(main)
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
-        values = {"distance": distance(main, branch)}
         if self.form == "augmentive":
-            return plausible(main + self.alpha * branch, main, self.beta), values
-        return contrast(main, branch, self.alpha, self.beta), values
+            return plausible(main + self.alpha * branch, main, self.beta), {}
+        return contrast(main, branch, self.alpha, self.beta), {}
 
     def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
         return (1.0, strength) if self.form == "augmentive" else super().mixture(strength, seen)

@@ -114,17 +114,20 @@ class ICD(BranchMethod):
         return self.prepare(backbone, Tap())(main)
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
-        values = {"distance": distance(main, branch)}
         if self.form == "subtract":
-            return plausible(main - self.alpha * branch, main, self.beta), values
-        return contrast(main, branch, self.alpha, self.beta), values
+            return plausible(main - self.alpha * branch, main, self.beta), {}
+        return contrast(main, branch, self.alpha, self.beta), {}
 
     def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:
         if self.vcd is None:
             return super().weigh(main, branches, step, kept)
         disturbed, noised = branches
-        (scores, values), (more, seen) = self.combine(main, disturbed, step), self.vcd.combine(main, noised, step)
-        return scores + more, {**values, "distance_vcd": seen["distance"]}
+        (scores, _), (more, _) = self.combine(main, disturbed, step), self.vcd.combine(main, noised, step)
+        return scores + more, {}
+
+    def traced(self, main: Tensor, branches: Sequence[Tensor], step: int) -> dict[str, Tensor]:
+        names = ("distance", "distance_vcd")
+        return {name: distance(main, branch) for name, branch in zip(names, branches, strict=False)}
 
     def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
         """With VCD l counts twice also at strength 0: the state is then 2 h, further out than the plain one."""

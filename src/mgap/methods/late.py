@@ -23,7 +23,8 @@ from mgap.backbones.showing import Call, flatten
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.base import Tap
 from mgap.methods.glance import Glance
-from mgap.methods.pairing import Inputs, PairedCache, Pairing
+from mgap.methods.pairing import KINDS, Inputs, PairedCache, Pairing, newest
+from mgap.methods.stepping import Stepping
 
 if TYPE_CHECKING:
     from mgap.methods.branch import BranchMethod
@@ -35,7 +36,8 @@ class LateCache(PairedCache):
     """The branch's rows are aside until they join, or for good. Also what they read, for as long as that is needed."""
 
     def __init__(self, config: Any, prompt: Call, images: Tensor, features: Any) -> None:
-        super().__init__(config, prompt["attention_mask"], prompt["position_ids"], [DynamicCache(config=config)])
+        rows = Stepping(prompt["attention_mask"], prompt["position_ids"])
+        super().__init__(config, [rows], [DynamicCache(config=config)])
         self.waiting = [prompt]
         self.images = images  # bool [B, prompt]
         self.features = features  # the main rows' pictures, as the language model reads them
@@ -48,8 +50,9 @@ class LateCache(PairedCache):
 
     def answer(self) -> Call:
         """The answer so far, as a forward behind the prompt reads it."""
-        back = torch.arange(1 - self.said["input_ids"].shape[1], 1, device=self.positions.device)
-        return {**self.said, "attention_mask": self.mask, "position_ids": self.positions + back}
+        (rows,) = self.rows
+        back = torch.arange(1 - self.said["input_ids"].shape[1], 1, device=rows.positions.device)
+        return {**self.said, "attention_mask": rows.whole_mask(), "position_ids": rows.positions + back}
 
     def join(self) -> None:
         """The branch's rows go behind the main ones."""
@@ -58,8 +61,7 @@ class LateCache(PairedCache):
             if not isinstance(own, DynamicLayer) or not isinstance(more, DynamicLayer):
                 raise ModelError(f"{type(own).__name__} does not take the branch's rows in: use branch_mode=sequential")
             own.keys, own.values = torch.cat([own.keys, more.keys]), torch.cat([own.values, more.values])
-        self.mask, self.positions = self.mask.repeat(2, 1), torch.cat([self.positions, self.positions], -2)
-        self.aside = []
+        self.rows, self.aside = [rows.twice() for rows in self.rows], []
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         super().reorder_cache(beam_idx)
@@ -71,6 +73,7 @@ class LatePairing(Pairing):
 
     def __init__(self, backbone: Backbone, method: BranchMethod, tap: Tap, hide: Hide, *, anew: bool) -> None:
         self.hide, self.is_anew = hide, anew
+        self.may_overflow = backbone.model.dtype == torch.float16  # then every token is looked at, which waits for the GPU
         self.glance = Glance(backbone, method.name)
         super().__init__(backbone, method, tap)
         self.handles.append(backbone.model.register_forward_hook(self.settle, always_call=True))
@@ -99,11 +102,17 @@ class LatePairing(Pairing):
     def _next(self, kwargs: Call, cache: PairedCache) -> Call:
         if not self.is_anew or not isinstance(cache, LateCache):
             return super()._next(kwargs, cache)
-        cache.hear({key: kwargs[key][:, -1:] for key in ALONG if key != "attention_mask" and kwargs.get(key) is not None})
+        cache.hear({key: newest(kwargs[key]) for key in ("input_ids", *KINDS) if kwargs.get(key) is not None})
         self.glance.watch()
         return kwargs
 
     def _each(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, list[Tensor]]:
+        main, (branch,) = self._both(model, logits, cache)
+        if self.may_overflow:
+            refuse_no_numbers(self.method.name, branch)
+        return main, [branch]
+
+    def _both(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, list[Tensor]]:
         if not self.glance.is_watching or not isinstance(cache, LateCache) or not cache.aside:
             return super()._each(model, logits, cache)
         attention = self.glance.take()[:, : cache.images.shape[1]]  # to the prompt
@@ -121,6 +130,12 @@ class LatePairing(Pairing):
         elif not self.is_aside:
             cache.join()
         return logits, [branch]
+
+
+def refuse_no_numbers(name: str, logits: Tensor) -> None:
+    """Half precision overflows where a picture is blank; broken weights show at the first token."""
+    if logits.isnan().any():
+        raise ModelError(f"{name}: the branch's logits are no numbers; load the model in bfloat16 or float32")
 
 
 def blank(features: Any, gone: Tensor) -> Any:

@@ -11,6 +11,7 @@ tau. Cost: 2 forwards a token; the branch's prompt is short. The weight grows wi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +21,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import check_choice, check_share, check_strength
-from mgap.methods.branch import BranchMethod, distance, plausible
+from mgap.methods.branch import BranchMethod, plausible
 from mgap.methods.pairing import Inputs
 from mgap.methods.seen import Seen, Weight
 
@@ -73,13 +74,21 @@ class M3ID(BranchMethod):
         return backbone.without_image(main)
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        weight = min(math.expm1(self.lam * step), self.most)
-        scores, values = sharpen(main, branch, weight), {"weight": torch.full_like(main[:, 0], weight)}
+        scores = sharpen(main, branch, self._weight(step))
         if self.constraint == "plausibility":
             scores = plausible(scores, main, self.beta)
         elif self.constraint == "confidence_gate":
-            scores, values["open"] = gate_by_confidence(scores, main, self.tau), is_unsure(main, self.tau).to(main.dtype)
-        return scores, {**values, "distance": distance(main, branch)}
+            scores = gate_by_confidence(scores, main, self.tau)
+        return scores, {}
+
+    def traced(self, main: Tensor, branches: Sequence[Tensor], step: int) -> dict[str, Tensor]:
+        values = {"weight": torch.full_like(main[:, 0], self._weight(step))}
+        if self.constraint == "confidence_gate":
+            values["open"] = is_unsure(main, self.tau).to(main.dtype)
+        return {**values, **super().traced(main, branches, step)}
+
+    def _weight(self, step: int) -> float:
+        return min(math.expm1(self.lam * step), self.most)
 
     def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
         """Where the confidence gate is shut, plain decoding's."""

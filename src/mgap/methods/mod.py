@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.errors import ModelError, PromptError, SettingError
+from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Removable, Seam, Tap, check_choice, check_share, check_strength
-from mgap.methods.branch import BranchMethod, distance, plausible
-from mgap.methods.late import LatePairing
+from mgap.methods.branch import BranchMethod, plausible
+from mgap.methods.late import LatePairing, refuse_no_numbers
 from mgap.methods.pairing import Inputs, Kept
 from mgap.methods.seen import Seen, Weight
 
@@ -91,14 +91,15 @@ class MoD(BranchMethod):
 
     def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         (branch,) = branches
-        if branch.isnan().any():
-            raise ModelError(f"{self.name}: the branch's logits are no numbers; load the model in bfloat16 or float32")
-        if "js" not in kept:
-            kept["js"] = divergence(main, branch)  # of the first token, [B]
-        agree = kept["js"] < self.theta
-        scores = torch.where(agree.unsqueeze(-1), main + self.a1 * branch, (1 + self.a2) * main - self.a2 * branch)
-        mode = agree.to(main.dtype) * 2 - 1  # 1 complementary, -1 contrastive
-        return plausible(scores, main, self.beta), {"js": kept["js"], "mode": mode, "distance": distance(main, branch)}
+        if "js" not in kept:  # the first token decides
+            refuse_no_numbers(self.name, branch)
+            kept["js"] = divergence(main, branch)  # [B]
+            agree = kept["js"] < self.theta
+            kept["mode"] = agree.to(main.dtype) * 2 - 1  # 1 complementary, -1 contrastive
+            kept["main"] = torch.where(agree, 1.0, 1 + self.a2).unsqueeze(-1)  # [B, 1], what each prediction counts
+            kept["branch"] = torch.where(agree, self.a1, -self.a2).unsqueeze(-1)
+        scores = kept["main"] * main + kept["branch"] * branch
+        return plausible(scores, main, self.beta), {"js": kept["js"], "mode": kept["mode"]}
 
     def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
         mode = seen.values["mode"].unsqueeze(-1)  # [B, 1]

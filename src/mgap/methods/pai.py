@@ -30,7 +30,7 @@ from mgap.backbones.showing import Call
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
 from mgap.methods.attention import check_kernel, last_scores, refuse_odd_scores, whole_mask
 from mgap.methods.base import Handles, Observation, Removable, Seam, Tap, check_share, check_strength
-from mgap.methods.branch import BranchMethod, distance, plausible
+from mgap.methods.branch import BranchMethod, plausible
 from mgap.methods.pairing import Inputs, Pairing
 from mgap.methods.seen import Seen, Weight
 
@@ -195,7 +195,7 @@ class PAI(BranchMethod):
         return backbone.without_image(main)
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
-        return guide(main, branch, self.strengths[1], self.beta), {"distance": distance(main, branch)}
+        return guide(main, branch, self.strengths[1], self.beta), {}
 
     def require_state(self) -> None:
         if self.strengths[1] == 1:

@@ -24,41 +24,46 @@ from mgap.backbones.showing import Call, Showing, join_pictures
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Observation, Tap
 from mgap.methods.lanes import lanes_of
+from mgap.methods.stepping import Stepping
 
 if TYPE_CHECKING:
     from mgap.methods.branch import BranchMethod
 
 Inputs = dict[str, Tensor]  # as Backbone.encode gives them: left padded, one row a sample
 Kept = dict[str, Tensor]  # what is remembered of each row [B, ...] from one token to the next
+KINDS = tuple(key for key in ALONG if key not in ("input_ids", "attention_mask"))
 ALONE = "alone"  # in a branch's inputs, bool [B]: rows that have nothing to contrast with, and decode plainly
 
 
 class PairedCache(DynamicCache):
     """Keys and values of the main rows, and of each branch's: behind them, or in a cache of its own (`aside`)."""
 
-    def __init__(self, config: Any, mask: Tensor, positions: Tensor, aside: list[DynamicCache]) -> None:
+    def __init__(self, config: Any, rows: list[Stepping], aside: list[DynamicCache]) -> None:
         super().__init__(config=config)
-        self.mask = mask  # of the rows that need one from us: all, or those of the branches aside
-        self.positions = positions[..., -1:]  # their last ones, [..., rows, 1]
+        self.rows = rows  # of the forwards that need positions from us: the one of all, or each branch's aside
         self.aside, self.steps = aside, 1
         self.waiting: list[Call] = []  # what each branch aside reads next
+        self.kinds: Inputs = {}  # [rows, 1] each: what else a forward reads of a token, the same for every new one
         self.kept: Kept = {}
+        self.has_alone = False  # whether any row decodes plainly
 
-    def step(self) -> tuple[Tensor, Tensor]:
-        """The mask and positions for one more token."""
-        self.mask = F.pad(self.mask, (0, 1), value=1)
-        self.positions = self.positions + 1
+    def step(self) -> None:
+        """One more token."""
         self.steps += 1
-        return self.mask, self.positions
+        for rows in self.rows:
+            rows.step()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Every branch follows the beams, and what is remembered of them."""
         self.kept = {key: value.index_select(0, beam_idx.to(value.device)) for key, value in self.kept.items()}
-        every = torch.cat([beam_idx + first for first in range(0, len(self.mask), len(beam_idx))])
-        self.mask, self.positions = self.mask[every], self.positions.index_select(-2, every)
+        every = beam_idx
+        if not self.aside:
+            every = torch.cat([beam_idx + first for first in range(0, len(self.rows[0].mask), len(beam_idx))])
+        for rows in self.rows:
+            rows.reorder(every)
         for other in self.aside:
             other.reorder_cache(beam_idx)
-        super().reorder_cache(beam_idx if self.aside else every)
+        super().reorder_cache(every)
 
     def crop(self, *_: Any, **__: Any) -> None:
         raise UnsupportedDecoding("a second branch cannot take tokens back: no assisted decoding")
@@ -74,6 +79,7 @@ class Pairing:
         self.is_busy = False  # while we run the model or its tower ourselves
         self.lanes = lanes_of(backbone.model)
         self.showing = Showing(backbone)
+        self.text_config = backbone.config.get_text_config(decoder=True)
         self.seen: Inputs = {}  # the pictures that went through the tower last
         self.handles: list[RemovableHandle] = [
             backbone.vision.register_forward_pre_hook(self.see, with_kwargs=True),
@@ -124,11 +130,12 @@ class Pairing:
         main, branches = self._each(model, logits, cache)
         branches = [branch.to(main.device) for branch in branches]
         combined, values = self.method.weigh(main, branches, cache.steps, cache.kept)
-        if ALONE in cache.kept:
-            alone = cache.kept[ALONE].to(main.device)
-            combined = torch.where(alone.unsqueeze(-1), main, combined)
-            values = {**values, ALONE: alone.to(main.dtype)}
+        if cache.has_alone:
+            combined = torch.where(cache.kept[ALONE].to(main.device).unsqueeze(-1), main, combined)
         if self.tap.listener is not None:
+            values = {**values, **self.method.traced(main, branches, cache.steps)}
+            if ALONE in cache.kept:
+                values[ALONE] = cache.kept[ALONE].to(main)
             traced = {name: value.unsqueeze(1) for name, value in values.items()}
             self.tap.listener(Observation(traced, main.unsqueeze(1), combined.unsqueeze(1)))
         output.logits = combined.unsqueeze(1)  # [B, 1, vocab], in float32: what follows works in it anyway
@@ -156,28 +163,35 @@ class Pairing:
         rows = _stack(parts, self.backbone.pad_id)
         positions = self._positions(rows, [pictures for pictures in shown if pictures is not None])
         aside = [DynamicCache(config=self.backbone.config) for _ in branches if self.is_aside]
-        cache = PairedCache(self.backbone.config, rows["attention_mask"], positions, aside)
+        read = {**rows, "position_ids": positions}
+        reads = _split(read, len(branches)) if self.is_aside else [read]
+        stepping = [Stepping(each["attention_mask"], each["position_ids"]) for each in reads]
+        cache = PairedCache(self.backbone.config, stepping, aside)
         for branch in branches:
             if ALONE in branch:
                 cache.kept[ALONE] = branch[ALONE] | cache.kept.get(ALONE, False)
-        read = {**rows, "position_ids": positions}
+                cache.has_alone = bool(cache.kept[ALONE].any())
         if self.is_aside:
-            apart = zip(_split(read, len(branches)), shown, strict=True)
+            apart = zip(reads, shown, strict=True)
             cache.waiting = [{**call, **self.showing.arguments(call["input_ids"], pictures)} for call, pictures in apart]
             return {**kwargs, "past_key_values": cache}
         pictures = join_pictures([pictures for pictures in shown if pictures is not None])
         return {**kwargs, **read, **self.showing.arguments(rows["input_ids"], pictures), "past_key_values": cache}
 
     def _next(self, kwargs: Call, cache: PairedCache) -> Call:
-        mask, positions = cache.step()
-        token = {key: kwargs[key][:, -1:] for key in ALONG if key != "attention_mask" and kwargs.get(key) is not None}
-        times = len(mask) // len(token["input_ids"])
-        read = {key: value.repeat(times, 1) for key, value in token.items()}
-        read.update(attention_mask=mask, position_ids=positions)
+        cache.step()
+        kernel: str = self.text_config._attn_implementation
+        ids = newest(kwargs["input_ids"])
+        times = len(cache.rows[0].mask) // len(ids)
+        if not cache.kinds:
+            cache.kinds = {key: newest(kwargs[key]).repeat(times, 1) for key in KINDS if kwargs.get(key) is not None}
         if self.is_aside:
-            cache.waiting = _split(read, times)
+            told = {"input_ids": ids, **cache.kinds}
+            own = zip(cache.rows, cache.aside, strict=True)
+            cache.waiting = [{**told, **rows.arguments(aside, kernel)} for rows, aside in own]
             return kwargs
-        return {**kwargs, **read}
+        (rows,) = cache.rows
+        return {**kwargs, "input_ids": torch.cat([ids] * times), **cache.kinds, **rows.arguments(cache, kernel)}
 
     def _features(self, features: Any, main: Inputs, branch: Inputs) -> Any:
         """What a branch's pictures look like to the language model: those of the main rows if they are the same."""
@@ -224,6 +238,11 @@ class Pairing:
             yield
         finally:
             self.is_busy, self.lanes.main = False, before
+
+
+def newest(row: Tensor) -> Tensor:
+    """The last column, [B, 1]."""
+    return row if row.shape[1] == 1 else row[:, -1:]
 
 
 def _stack(parts: list[Inputs], pad: int) -> Inputs:

@@ -20,7 +20,7 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.sharing import digest
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import check_count, check_share, check_strength
-from mgap.methods.branch import BranchMethod, contrast, distance
+from mgap.methods.branch import BranchMethod, contrast
 from mgap.methods.pairing import Inputs
 
 STEPS = 1000
@@ -71,7 +71,7 @@ class VCD(BranchMethod):
         return noised
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
-        return contrast(main, branch, self.alpha, self.beta), {"distance": distance(main, branch)}
+        return contrast(main, branch, self.alpha, self.beta), {}
 
     def _noise(self, picture: Tensor) -> Tensor:
         """Standard normal, drawn on the CPU from the seed and the picture."""
