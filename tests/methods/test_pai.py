@@ -193,3 +193,27 @@ def test_the_trace_shows_the_edited_prediction_also_without_a_branch(exact, pict
         with exact.using(mgap.PAI(gamma=gamma)):
             answer = exact.answer(picture, QUESTIONS[0], max_new_tokens=4, trace=True)
         assert [step.after[0].token_id for step in answer.trace] == list(answer.token_ids)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("heads", [4, 2], ids=["own keys", "shared keys"])
+def test_a_new_token_is_attended_from_as_the_end_of_a_prompt_is(exact, dtype, heads):
+    """With one query, whether the mask is a bool or a bias, and with more."""
+    block, drawn = exact.backbone.layers[0].self_attn, torch.Generator().manual_seed(0)
+    usual, block.num_key_value_groups = block.num_key_value_groups, 4 // heads
+    query = torch.randn(2, 4, 3, 16, generator=drawn).to(dtype)
+    key, value = torch.randn(2, 2, heads, 6, 16, generator=drawn).to(dtype)
+    keys = torch.tensor([[0, 1, 1, 0, 0, 0], [0, 0, 1, 1, 0, 0]]).bool()
+    mask = torch.ones(2, 1, 3, 6).bool().tril(3)
+    mask[1, :, :, :2] = False
+    bias = torch.zeros(2, 1, 3, 6, dtype=dtype).masked_fill(~mask, -torch.inf)
+    told = []
+    try:
+        for q, shown in ((query, mask), (query[:, :, -1:], mask[:, :, -1:]), (query[:, :, -1:], bias[:, :, -1:])):
+            out, _ = attend(block, q, key, value, shown, mgap_boost=Boost(keys, 0.5, range(3)), scaling=0.25)
+            told.append(out[:, -1:])
+    finally:
+        block.num_key_value_groups = usual
+    assert told[0].shape == (2, 1, 4, 16)
+    for other in told[1:]:
+        torch.testing.assert_close(other, told[0])

@@ -34,7 +34,7 @@ POSITIONS = ("last", "all")
 def steer(state: Tensor, vector: Tensor, strength: float) -> Tensor:
     """x + strength v in float32 or wider, in the state's own type again; [..., d]."""
     wide = torch.promote_types(state.dtype, torch.float32)
-    return (state.to(wide) + strength * vector.to(state.device, wide)).to(state.dtype)
+    return torch.add(state, vector.to(state.device, wide), alpha=strength).to(state.dtype)  # added in the wider of the two
 
 
 class Steered:
@@ -42,6 +42,7 @@ class Steered:
 
     def __init__(self, vector: Tensor, method: ASD, lanes: Lanes) -> None:
         self.vector, self.method, self.lanes = vector, method, lanes
+        self.ways: dict[tuple[int, int], Tensor] = {}  # (main rows, all) -> [all, 1, d], made once for a generation's steps
 
     def __call__(self, _block: nn.Module, _args: Any, output: Any) -> Any:
         if self.lanes.is_paused:
@@ -52,10 +53,20 @@ class Steered:
 
     def shift(self, state: Tensor) -> Tensor:  # [B, T, d]; the last column of a left-padded batch is real in every row
         first = state.shape[1] - 1 if self.method.positions == "last" else 0
+        if first == 0:
+            return steer(state, self._way(state), 1.0)
+        return torch.cat([state[:, :first], steer(state[:, first:], self._way(state), 1.0)], dim=1)
+
+    def _way(self, state: Tensor) -> Tensor:
+        """Where each row goes, [B, 1, d]."""
         rows = len(state) if self.lanes.main is None else self.lanes.main
-        up = steer(state[:rows, first:], self.vector, self.method.lam_pos)
-        down = steer(state[rows:, first:], self.vector, -self.method.lam_neg)
-        return torch.cat([state[:, :first], torch.cat([up, down])], dim=1)
+        key = rows, len(state)
+        if key not in self.ways:
+            strengths = torch.tensor([self.method.lam_pos] * rows + [-self.method.lam_neg] * (len(state) - rows))
+            if len(self.ways) > 1:  # main and branch, where they are forwards of their own
+                self.ways.clear()
+            self.ways[key] = strengths.to(self.vector)[:, None, None] * self.vector
+        return self.ways[key]
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,16 @@ class Boost:
     alpha: float
     blocks: range
     done: set[int] = field(default_factory=set)
+    shared: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def weights(self, key: Tensor, mask: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+        """The mask as a bias, and what |q k| counts for at each key: [B, 1, 1, kv] in float32, made once for all blocks."""
+        of = id(mask), key.device, key.shape[2], scaling
+        if of not in self.shared:
+            bias = mask.float() if mask.dtype != torch.bool else torch.where(mask, 0.0, -torch.inf)
+            shown = self.keys[:, -key.shape[2] :].to(key.device)  # a sliding window keeps the newest keys only
+            self.shared[of] = bias, shown[:, None, None] * (self.alpha * scaling)
+        return self.shared[of]
 
 
 def raise_scores(scores: Tensor, keys: Tensor, alpha: float) -> Tensor:
@@ -75,20 +85,30 @@ def attend(
         plain: tuple[Tensor, None] = ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **more)
         return plain
     boost.done.add(module.layer_idx)
-    last = _attend_last(query, key, value, attention_mask, more.get("scaling"), boost)
     if query.shape[2] == 1:
-        return last, None
+        return _attend_newest(query, key, value, attention_mask, more.get("scaling"), boost), None
+    last = _attend_last(query, key, value, attention_mask, more.get("scaling"), boost)
     out, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **more)
     return torch.cat([out[:, :-1], last], dim=1), None
 
 
 def _attend_last(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None, boost: Boost) -> Tensor:
-    """One query a row, with the edit: [B, 1, heads, d]."""
+    """The last query of every row, with the edit: [B, 1, heads, d]."""
     scores, visible = last_scores(query, key, mask, scaling)
     shown = boost.keys[:, -key.shape[2] :].to(query.device)  # a sliding window keeps the newest keys only
     scores = raise_scores(scores, shown & visible[:, 0, 0], boost.alpha)
     value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
     return (scores.softmax(-1).to(value.dtype) @ value).transpose(1, 2).contiguous()
+
+
+def _attend_newest(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None, boost: Boost) -> Tensor:
+    """The same of rows with no other query, in as few kernels as it takes: s q k + alpha s |q k| + mask."""
+    batch, heads, _, width = query.shape
+    scaling = scaling or width**-0.5
+    bias, gain = boost.weights(key, mask, scaling)
+    raw = query.reshape(batch, key.shape[1], -1, width) @ key.transpose(-1, -2)  # [B, key heads, heads that share one, kv]
+    scores = torch.addcmul(torch.add(bias, raw, alpha=scaling), raw.abs(), gain)
+    return (scores.softmax(-1).to(value.dtype) @ value).reshape(batch, 1, heads, -1)
 
 
 AttentionInterface.register(IMPLEMENTATION, attend)
