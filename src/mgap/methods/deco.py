@@ -41,7 +41,7 @@ def correct(final: Tensor, early: Tensor, alpha: float, top_p: float, top_k: int
     anchor = columns.gather(0, chosen[None, ..., None].expand(1, *kept.shape))[0]  # [..., k]
     blend = (final.gather(-1, top.indices) + alpha * m.unsqueeze(-1) * anchor).masked_fill(~kept, -torch.inf)
     scores = torch.full_like(final, -torch.inf).scatter(-1, top.indices, blend)
-    return Combined(scores, chosen, {"max_prob": m, "candidates": kept.sum(-1)})
+    return Combined(scores, chosen, lambda: {"max_prob": m, "candidates": kept.sum(-1)})
 
 
 @dataclass(frozen=True)

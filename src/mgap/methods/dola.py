@@ -58,9 +58,8 @@ def contrast_layers(final: Tensor, early: Tensor, relative_top: float, divergenc
     chosen = apart.argmax(0)  # [...]
     scores = q - r.gather(0, chosen[None, ..., None].expand(1, *q.shape))[0]
     if relative_top > 0:
-        scores = scores.masked_fill(q < q.max(-1, keepdim=True).values + math.log(relative_top), -torch.inf)
-    values = {"js": apart.gather(0, chosen[None])[0], "kept": scores.isfinite().sum(-1)}
-    return Combined(scores, chosen, values)
+        scores = scores.masked_fill(q < q.amax(-1, keepdim=True) + math.log(relative_top), -torch.inf)
+    return Combined(scores, chosen, lambda: {"js": apart.gather(0, chosen[None])[0], "kept": scores.isfinite().sum(-1)})
 
 
 @dataclass(frozen=True)

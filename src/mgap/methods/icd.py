@@ -125,7 +125,7 @@ class ICD(BranchMethod):
         (scores, _), (more, _) = self.combine(main, disturbed, step), self.vcd.combine(main, noised, step)
         return scores + more, {}
 
-    def traced(self, main: Tensor, branches: Sequence[Tensor], step: int) -> dict[str, Tensor]:
+    def traced(self, main: Tensor, branches: Sequence[Tensor], step: int) -> dict[str, Tensor]:  # noqa: ARG002
         names = ("distance", "distance_vcd")
         return {name: distance(main, branch) for name, branch in zip(names, branches, strict=False)}
 

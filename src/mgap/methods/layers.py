@@ -30,7 +30,11 @@ class Combined(NamedTuple):
 
     scores: Tensor  # [..., vocab], -inf where a token is ruled out
     chosen: Tensor  # [...] which of the early layers was chosen
-    values: dict[str, Tensor]  # each [...], worth tracing
+    trace: Callable[[], dict[str, Tensor]]  # each [...], worth tracing; computed only when asked for
+
+    @property
+    def values(self) -> dict[str, Tensor]:
+        return self.trace()
 
 
 Combine = Callable[[Tensor, Tensor], Combined]  # final logits [..., vocab], early ones [layers, ..., vocab]
@@ -50,11 +54,10 @@ class Readout:
             self.combine(final[:, start : start + _AT_ONCE], self._early(states[:, :, start : start + _AT_ONCE]))
             for start in range(0, final.shape[1], _AT_ONCE)
         ]
-        scores = torch.cat([part.scores for part in parts], dim=1)
+        scores = parts[0].scores if len(parts) == 1 else torch.cat([part.scores for part in parts], dim=1)
         if self.tap.listener is not None:
-            values = {"layer": torch.cat([self.numbers[part.chosen] for part in parts], dim=1).to(final.dtype)}
-            for name in parts[0].values:
-                values[name] = torch.cat([part.values[name] for part in parts], dim=1).to(final.dtype)
+            traced = [{"layer": self.numbers[part.chosen], **part.values} for part in parts]
+            values = {name: torch.cat([each[name] for each in traced], dim=1).to(final.dtype) for name in traced[0]}
             self.tap.listener(Observation(values, final, scores))
         return self.head.unpost(scores).to(output.dtype)
 

@@ -1,9 +1,9 @@
 """Rows that go on token by token: their positions, and what hides their padding, with as little done at a step as can be.
 
-Left to itself, transformers looks at a batch's mask at every token, waiting for the GPU to learn whether one is needed, and torch
-turns the one it makes into a bias again in every block: a tenth of a token's time in eager decoding. Whether rows are padded is
-asked once here, at the prompt. Rows that are not need no mask. For the others the bias is made once, wide enough for many steps,
-and each step is handed a part of it. Kernels and caches that want something else get the usual mask, made once as well.
+Left to itself, transformers looks at a batch's mask at every token, waiting for the GPU to learn whether one is needed, and
+torch turns the one it makes into a bias again in every block: three kernels a block and more. Whether rows are padded is asked
+once here, at the prompt. Rows that are not need no mask. For the others the bias is made once, wide enough for many steps, and
+each step is handed a part of it. Kernels and caches that want something else get the usual mask, made once as well.
 """
 
 from __future__ import annotations
