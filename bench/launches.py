@@ -48,7 +48,17 @@ NOWHERE = 1 << 30  # a token that is never made: no answer ends early
 
 WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2"}  # by the name of the operation
 READING = {"tolist", "cpu", "numpy"}  # of a tensor; on the CPU nothing is dispatched for them
-IDLE = {"empty", "empty_like", "empty_strided", "new_empty", "_unsafe_view", "_reshape_alias", "detach", "lift_fresh"}
+IDLE = {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "_unsafe_view",
+    "_reshape_alias",
+    "detach",
+    "lift_fresh",
+    "promote_types",
+}
 
 
 @dataclass

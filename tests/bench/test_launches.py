@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from mgap.methods.branch import BranchMethod
+from mgap.registry import METHODS
+
 FILE = Path(__file__).parents[2] / "bench" / "launches.py"
 
 
@@ -35,6 +38,17 @@ def test_it_prints_a_row_for_vanilla_and_for_every_way_of_a_method(launches, cap
     operations = {way: int(row[0]) for way, row in rows.items() if way != "method"}
     assert operations["vanilla"] < operations["vcd, batched"] < operations["vcd, sequential"]
     assert rows["vanilla"][2] == "+0"
+
+
+def test_no_method_with_a_branch_waits_more_than_vanilla(launches, capsys):
+    names = [name for name in launches.names_of_all() if issubclass(METHODS.get(name.split()[0]), BranchMethod)]
+    launches.main(["--layers", "3", "--methods", *names, "--short", "2", "--more", "2", "--rounds", "0"])
+    for table in capsys.readouterr().out.split("blocks")[1:]:
+        rows = rows_of(table)
+        assert len(rows) == 2 + 2 * len(names)
+        assert {way: row[3] for way, row in rows.items() if way != "method"} == dict.fromkeys(
+            [way for way in rows if way != "method"], rows["vanilla"][3]
+        )
 
 
 def test_waits_are_counted_and_views_are_no_kernels(launches):

@@ -32,9 +32,8 @@ POSITIONS = ("last", "all")
 
 
 def steer(state: Tensor, vector: Tensor, strength: float) -> Tensor:
-    """x + strength v in float32 or wider, in the state's own type again; [..., d]."""
-    wide = torch.promote_types(state.dtype, torch.float32)
-    return torch.add(state, vector.to(state.device, wide), alpha=strength).to(state.dtype)  # added in the wider of the two
+    """x + strength v in the wider of their types, v's being float32 or wider; in the state's own type again; [..., d]."""
+    return torch.add(state, vector.to(state.device), alpha=strength).to(state.dtype)
 
 
 class Steered:
@@ -65,7 +64,7 @@ class Steered:
             strengths = torch.tensor([self.method.lam_pos] * rows + [-self.method.lam_neg] * (len(state) - rows))
             if len(self.ways) > 1:  # main and branch, where they are forwards of their own
                 self.ways.clear()
-            self.ways[key] = strengths.to(self.vector)[:, None, None] * self.vector
+            self.ways[key] = (strengths.to(self.vector)[:, None, None] * self.vector).to(state.device)
         return self.ways[key]
 
 
