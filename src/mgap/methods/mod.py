@@ -7,7 +7,8 @@
 Where both agree, attention was in the right place and the branch is added; where not, it is taken away. The mode is each row's
 own, and kept for the whole answer. Cost: 2 forwards a token (those of the prompt one after the other), one pass through the
 vision tower. The authors' runs have no cache, so that w is the newest token's at every step: refresh="every_step", where the
-branch reads prompt and answer anew for every token. Their code puts l for an l' that is no number; here that is an error.
+branch reads prompt and answer anew for every token. Their code puts l for an l' that is no number; here that is an error,
+looked for at the first token, and at every one in float16, which can overflow later.
 """
 
 from __future__ import annotations
