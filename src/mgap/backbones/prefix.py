@@ -73,9 +73,11 @@ class Held:
     def select(self, keys: list[Key]) -> Held:
         """Some of them, no more padded than they need."""
         places = list(self.blocks)
+        if keys == places:
+            return self
         chosen = [places.index(key) for key in keys]
         begins = [self.begins[n] for n in chosen]
-        cache, length = _alias(self.cache), max(map(len, begins))
+        cache, length = alias(self.cache), max(map(len, begins))
         for layer in cache.layers:
             layer.keys, layer.values = layer.keys[..., -length:, :], layer.values[..., -length:, :]
         return Held({key: self.blocks[key] for key in keys}, begins, repeat(cache, chosen), self.following[..., chosen, :])
@@ -83,12 +85,22 @@ class Held:
     def join(self, other: Held) -> Held:
         """Both, left padded to one length."""
         length = max(self.cache.get_seq_length(), other.cache.get_seq_length())
-        joined = _alias(self.cache)
+        joined = alias(self.cache)
         for layer, added in zip(joined.layers, other.cache.layers, strict=True):
             layer.keys = torch.cat([_widen(layer.keys, length), _widen(added.keys, length)])
             layer.values = torch.cat([_widen(layer.values, length), _widen(added.values, length)])
         following = torch.cat([self.following, other.following], dim=-2)
         return Held({**self.blocks, **other.blocks}, self.begins + other.begins, joined, following)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Whole rows of tokens, and the beginnings that they go on from."""
+
+    held: Held
+    rows: list[Ids]
+    which: list[int]  # of the beginnings is each row's
+    milliseconds: float  # of the forward that read new beginnings
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,12 @@ class SharedPrefill:
 
     def encode(self, images: Sequence[ImageSource | None], prompts: Sequence[str], times: int = 1) -> Continued:
         """Rows of picture and prompt, ready to go on with; the cache holds each of them `times` times, one after the other."""
+        begun = self.begin(images, prompts)
+        cache = repeat(begun.held.cache, [n for n in begun.which for _ in range(times)])
+        return Continued(self._go_on(begun.held, begun.rows, begun.which), cache, begun.milliseconds)
+
+    def begin(self, images: Sequence[ImageSource | None], prompts: Sequence[str]) -> Begun:
+        """Read the beginnings that are new and hold all that these rows need."""
         if len(images) != len(prompts):
             raise PromptError(f"{len(images)} images but {len(prompts)} prompts: give one image a prompt")
         texts = [self.backbone.render(prompt) for prompt in prompts]
@@ -137,9 +155,7 @@ class SharedPrefill:
             raise PromptError("there is no row to encode: give at least one picture and prompt")
         self.held = held
         places = list(held.blocks)
-        which = [places.index(key) for key in keys]
-        cache = repeat(held.cache, [n for n in which for _ in range(times)])
-        return Continued(self._go_on(held, rows, which), cache, elapsed)
+        return Begun(held, rows, [places.index(key) for key in keys], elapsed)
 
     def _kept(self, keys: list[Key]) -> Held | None:
         """Those of the last batch's beginnings that this one goes on with."""
@@ -159,7 +175,7 @@ class SharedPrefill:
     def _read(self, encoded: Inputs, rows: dict[Key, list[Ids]], blocks: dict[Key, Ids]) -> Held:
         """Run the beginnings of new pictures: up to the picture, and as many tokens more as all of them have in common."""
         backbone = self.backbone
-        shared = {key: min(_common(own), *(len(row) - 1 for row in own)) for key, own in rows.items()}
+        shared = {key: min(common(own), *(len(row) - 1 for row in own)) for key, own in rows.items()}
         ends = {key: len(key[1]) + len(blocks[key]) for key in rows}
         more = min(shared[key] - ends[key] for key in rows)
         begins = [own[0][: ends[key] + more + 1] for key, own in rows.items()]  # and one token that is not run
@@ -177,7 +193,7 @@ class SharedPrefill:
     def _go_on(self, held: Held, rows: list[Ids], which: list[int]) -> Inputs:
         """Rows [B, T] behind their beginnings. What fills them up is masked, and repeats a token that the row has anyway."""
         begins = [held.begins[n] for n in which]
-        shared = [min(_common([begin, row]), len(row) - 1) for begin, row in zip(begins, rows, strict=True)]
+        shared = [min(common([begin, row]), len(row) - 1) for begin, row in zip(begins, rows, strict=True)]
         front = held.cache.get_seq_length()
         length = max(len(row) - known for row, known in zip(rows, shared, strict=True))
         ids, mask, steps = [], [], []
@@ -199,12 +215,12 @@ class SharedPrefill:
 
 def repeat(cache: DynamicCache, places: list[int]) -> DynamicCache:
     """A cache of the rows at these places, as often as they are named; the given one stays as it is."""
-    chosen = _alias(cache)
+    chosen = alias(cache)
     chosen.batch_select_indices(torch.tensor(places))
     return chosen
 
 
-def _alias(cache: DynamicCache) -> DynamicCache:
+def alias(cache: DynamicCache) -> DynamicCache:
     """The same tensors in a cache of its own."""
     own = copy(cache)
     own.layers = [copy(layer) for layer in cache.layers]
@@ -215,7 +231,7 @@ def _widen(states: Tensor, length: int) -> Tensor:
     return F.pad(states, (0, 0, length - states.shape[-2], 0))  # [pictures, heads, length, d]
 
 
-def _common(rows: list[Ids]) -> int:
+def common(rows: list[Ids]) -> int:
     """How many tokens the rows begin with alike."""
     ends = zip(min(rows), max(rows), strict=False)  # of sorted rows the first and the last differ first
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ends))

@@ -18,7 +18,7 @@ def fit(
     null_image: Annotated[str, typer.Option(help="black336, black_same_size, mean_colour or no_image.")] = "black336",
     size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT of the pictures, for black_same_size.")] = None,
     svd: Annotated[str, typer.Option(help="exact, lanczos or randomized.")] = "exact",
-    batch_size: Annotated[int, typer.Option(help="Prompts a forward.")] = 8,
+    batch_size: Annotated[int | None, typer.Option(help="Prompts a forward; default: 64, or 8 with a picture each.")] = None,
     push: Annotated[str | None, typer.Option(help="Also upload to this hub repository.")] = None,
     device: Device = None,
     dtype: Dtype = "auto",
@@ -38,7 +38,7 @@ def fit(
         raise SettingError(f"unknown null image {null_image!r}: choose from {', '.join(NULL_IMAGES)}")
     if svd not in SOLVERS:
         raise SettingError(f"unknown svd solver {svd!r}: choose from {', '.join(SOLVERS)}")
-    if batch_size < 1:
+    if batch_size is not None and batch_size < 1:
         raise SettingError(f"batch_size={batch_size} must be at least 1")
     directions = _parse_rank(rank)
     total = sum(1 for _ in read_prompts(prompts)) if prompts else None  # reads the file once, to find mistakes early

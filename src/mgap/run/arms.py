@@ -136,7 +136,7 @@ class Priors:
         if (kept / "subspace.json").is_file():
             return Subspace.load(kept)
         report = None if told is None else lambda done: told("prompts for the prior", done, len(prompts))
-        found = Subspace.fit(model, prompts, prior.rank, null_image=prior.null_image, batch_size=16, progress=report)
+        found = Subspace.fit(model, prompts, prior.rank, null_image=prior.null_image, progress=report)
         found.save(kept)
         return found
 

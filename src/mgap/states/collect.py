@@ -1,6 +1,8 @@
 """Head-input states at the last prompt position, batch by batch.
 
-The state is caught at the door of the head (`hs[L]`, after the final norm), so no layer's states are kept or returned.
+The state is caught at the door of the head (`hs[L]`, after the final norm), so no layer's states are kept or returned. Prompts
+that meet one null image share its prefill: the picture goes through the model once, and a prompt costs its own words
+(backbones/packing.py). Models that cannot share, and models with hooks on them, read picture and prompt row by row.
 """
 
 from __future__ import annotations
@@ -10,9 +12,16 @@ from contextlib import contextmanager
 from itertools import islice
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.nulls import null_image as see_nothing
+from mgap.backbones.packing import Packed, pack
+from mgap.backbones.prefix import SharedPrefill, unshareable
+from mgap.errors import ModelError, SettingError
+
+TOGETHER, APART = 64, 8  # prompts a forward: behind one picture, and with one each
 
 
 def blind_states(
@@ -21,31 +30,98 @@ def blind_states(
     *,
     null_image: str = "black336",
     size: tuple[int, int] | None = None,
-    batch_size: int = 8,
+    batch_size: int | None = None,
 ) -> Iterator[Tensor]:
-    """Yield [b, d] float32 states on the CPU, one batch of prompts with a null image at a time."""
+    """Yield [b, d] float32 states on the CPU in the order of the prompts, one batch with a null image at a time.
+
+    `batch_size` is 64 by default where prompts share the picture's prefill: a thousand tokens and more, which keep a card busy
+    with a large model and take a few GB beside its weights. It is 8 where each prompt brings a picture.
+    """
+    if batch_size is not None and batch_size < 1:
+        raise SettingError(f"batch_size={batch_size} must be at least 1")
+    picture = None
+    if not is_hooked(backbone.model) and not unshareable(backbone):
+        picture = see_nothing(null_image, backbone.processor, size)
+    shared = None if picture is None else _read(backbone, picture)
     remaining = iter(prompts)
-    while batch := list(islice(remaining, batch_size)):
-        yield last_states(backbone, backbone.blind(batch, null_image, size))
+
+    def batches() -> Iterator[Tensor]:
+        count = batch_size or (APART if shared is None else TOGETHER)
+        while batch := list(islice(remaining, count)):
+            if picture is None or shared is None:
+                yield _states(backbone, backbone.blind(batch, null_image, size))
+            else:
+                yield _packed_states(backbone, pack(shared, picture, batch))
+
+    yield from _fetch(batches())
 
 
 def last_states(backbone: Backbone, inputs: dict[str, Tensor]) -> Tensor:
     """The head's input at the last column of a left-padded batch: [B, d] float32 on the CPU."""
-    with catch_states(backbone) as caught, torch.no_grad():
-        backbone.model(**inputs, use_cache=False, logits_to_keep=1)
-    return caught[0].float().cpu()
+    return _states(backbone, inputs).float().cpu()
 
 
 @contextmanager
-def catch_states(backbone: Backbone) -> Iterator[list[Tensor]]:
-    """Inside the block, every call of the head adds its input at the last column: [B, d], as the model has it."""
+def catch_states(backbone: Backbone, *, last: bool = True) -> Iterator[list[Tensor]]:
+    """Inside the block, every call of the head adds its input as the model has it: the last column [B, d], or all [B, T, d]."""
     caught: list[Tensor] = []
 
     def catch(_head: nn.Module, args: tuple[Tensor, ...]) -> None:
-        caught.append(args[0][:, -1].detach())
+        caught.append((args[0][:, -1] if last else args[0]).detach())
 
     handle = backbone.head_module.register_forward_pre_hook(catch)
     try:
         yield caught
     finally:
         handle.remove()
+
+
+def is_hooked(model: nn.Module) -> bool:
+    """Whether anybody but transformers listens to what passes through the model: a method, say, that counts on whole rows."""
+    hooks = (
+        hook for part in model.modules() for kind in (part._forward_hooks, part._forward_pre_hooks) for hook in kind.values()
+    )
+    return any(not getattr(hook, "__module__", "").startswith("transformers.") for hook in hooks)
+
+
+def _read(backbone: Backbone, picture: Image.Image) -> SharedPrefill | None:
+    """The picture's prefill, as far as any two prompts share it; None for a processor that mixes pictures and words."""
+    shared = SharedPrefill(backbone)
+    try:
+        shared.begin([picture] * 2, ["Red?", "What is this?"])
+    except ModelError:
+        return None
+    return shared
+
+
+def _states(backbone: Backbone, inputs: dict[str, Tensor]) -> Tensor:
+    with catch_states(backbone) as caught, torch.no_grad():
+        backbone.model(**inputs, use_cache=False, logits_to_keep=1)
+    return caught[0]  # [B, d]
+
+
+def _packed_states(backbone: Backbone, packed: Packed) -> Tensor:
+    with catch_states(backbone, last=False) as caught, torch.no_grad():
+        backbone.model(**packed.inputs, past_key_values=packed.cache, use_cache=True)
+    return caught[0][0]  # [B, d]
+
+
+def _fetch(batches: Iterator[Tensor]) -> Iterator[Tensor]:
+    """Float32 on the CPU. A card is left alone: a batch is copied while the next one is prepared, and waited for after that."""
+    under_way: list[tuple[Tensor, torch.cuda.Event]] = []
+    for states in batches:
+        if not states.is_cuda:
+            yield states.float().cpu()
+            continue
+        here = torch.empty(states.shape, dtype=torch.float32, pin_memory=True)
+        here.copy_(states.float(), non_blocking=True)
+        under_way.append((here, torch.cuda.current_stream(states.device).record_event()))
+        if len(under_way) > 1:
+            yield _arrived(*under_way.pop(0))
+    for waiting in under_way:
+        yield _arrived(*waiting)
+
+
+def _arrived(states: Tensor, event: torch.cuda.Event) -> Tensor:
+    event.synchronize()
+    return states

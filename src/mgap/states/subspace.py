@@ -68,7 +68,7 @@ class Subspace:
         null_image: str = "black336",
         size: tuple[int, int] | None = None,
         svd: str = "exact",
-        batch_size: int = 8,
+        batch_size: int | None = None,
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Subspace:
@@ -76,6 +76,7 @@ class Subspace:
 
         `prompts` may be a generator: it is read once, and memory does not grow with its length. `rank="auto"` keeps
         the directions that stand out from noise (`states.spectrum.auto_rank`). `svd` is exact, lanczos or randomized.
+        `batch_size` is by default that of `states.collect.blind_states`.
         """
         if isinstance(prompts, str):
             raise PromptError("prompts must be several texts, not one: pass a list, or mgap.read_prompts(file)")
@@ -107,16 +108,23 @@ class Subspace:
                 "python": platform.python_version(),
             },
         }
-        found = cls.from_states(chunks, rank, svd=svd, seed=seed)
+        device = backbone.device if backbone.device.type == "cuda" else "cpu"  # others may have no float64
+        found = cls.from_states(chunks, rank, svd=svd, seed=seed, device=device)
         origin["prompts_sha256"] = digest.hexdigest()
         return replace(found, identity=backbone.identity, origin=origin)
 
     @classmethod
     def from_states(
-        cls, chunks: Iterable[Tensor] | Tensor, rank: int | str = 5, *, svd: str = "exact", seed: int = 0
+        cls,
+        chunks: Iterable[Tensor] | Tensor,
+        rank: int | str = 5,
+        *,
+        svd: str = "exact",
+        seed: int = 0,
+        device: torch.device | str = "cpu",
     ) -> Subspace:
-        """The same from states in hand: one [N, d] tensor, or an iterable of [n, d] chunks."""
-        spectrum = principal_directions([chunks] if isinstance(chunks, Tensor) else chunks, rank, svd, seed)
+        """The same from states in hand: one [N, d] tensor, or an iterable of [n, d] chunks; `device` does the arithmetic."""
+        spectrum = principal_directions([chunks] if isinstance(chunks, Tensor) else chunks, rank, svd, seed, device)
         return cls(
             basis=spectrum.basis,
             singular_values=spectrum.singular_values,
