@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import mgap
 from mgap.errors import DegenerateSubspace, NonFiniteStates, SettingError
-from mgap.states.spectrum import SOLVERS, CentredRows, auto_rank, principal_directions
+from mgap.states.spectrum import SOLVERS, CentredRows, auto_rank, lanczos, principal_directions, solve
 
 
 def states(n, d, seed=0, signal=3):
@@ -58,6 +58,38 @@ def test_memory_does_not_grow_with_the_number_of_states():
     assert largest <= rows.limit + 1
     expected = reference - rows.count * torch.outer(rows.mean, rows.mean)
     torch.testing.assert_close(rows.matrix.T @ rows.matrix, expected, rtol=1e-9, atol=1e-6)
+
+
+@given(st.integers(0, 1000), st.integers(8, 60), st.integers(8, 60), st.floats(0, 5), st.integers(1, 7))
+def test_the_exact_solver_gives_what_a_singular_value_decomposition_gives(seed, n, d, decades, rank):
+    """Also where singular values fall over decades, which squaring the matrix would cost their last digits."""
+    generator = torch.Generator().manual_seed(seed)
+    left, right = (torch.linalg.qr(torch.randn(size, 8, generator=generator, dtype=torch.float64)).Q for size in (n, d))
+    matrix = left * torch.logspace(0, -decades, 8, dtype=torch.float64) * torch.linspace(2, 1, 8) @ right.T
+    values, vectors = solve(matrix, rank)
+    _, expected, axes = torch.linalg.svd(matrix, full_matrices=False)
+    torch.testing.assert_close(values[: rank + 1], expected[: rank + 1], rtol=1e-9, atol=0)
+    torch.testing.assert_close(values, expected, rtol=1e-6, atol=2e-7)
+    assert bool((values.diff() <= 1e-12).all())
+    torch.testing.assert_close(vectors[:, :rank] @ vectors[:, :rank].T, axes[:rank].T @ axes[:rank], rtol=0, atol=1e-8)
+
+
+def test_lanczos_counts_its_products_with_the_matrix():
+    matrix = states(60, 40).double()
+    values, vectors, products = lanczos(matrix, 4)
+    torch.testing.assert_close((matrix @ vectors).norm(dim=0), values)
+    torch.testing.assert_close(values, torch.linalg.svdvals(matrix)[:4])
+    assert products >= 2 * 4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(("n", "d"), [(50, 400), (3000, 64)])
+def test_a_card_finds_the_same_directions(solver, n, d):
+    rows = states(n, d)
+    found = mgap.Subspace.from_states(rows.split(100), rank=3, svd=solver, device="cuda")
+    torch.testing.assert_close(found.projector, exact_projector(rows, 3), rtol=0, atol=1e-8)
+    assert found.basis.device.type == found.singular_values.device.type == "cpu"
 
 
 def test_explained_variance_is_the_share_of_the_squared_spectrum():
