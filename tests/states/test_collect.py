@@ -55,8 +55,8 @@ def shown(model, monkeypatch):
 
 @pytest.mark.parametrize("size", [1, 2, 4, None])
 def test_packed_prompts_give_the_states_that_each_gives_alone_in_their_order(model, size):
-    found = list(blind_states(model.backbone, iter(PROMPTS), batch_size=size))
-    assert [len(states) for states in found] == [len(PROMPTS[n : n + (size or 64)]) for n in range(0, len(PROMPTS), size or 64)]
+    found, most = list(blind_states(model.backbone, iter(PROMPTS), batch_size=size)), size or 16
+    assert [len(states) for states in found] == [len(PROMPTS[start : start + most]) for start in range(0, len(PROMPTS), most)]
     assert_alike(torch.cat(found), alone(model.backbone, PROMPTS))
 
 

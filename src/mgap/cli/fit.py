@@ -18,7 +18,7 @@ def fit(
     null_image: Annotated[str, typer.Option(help="black336, black_same_size, mean_colour or no_image.")] = "black336",
     size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT of the pictures, for black_same_size.")] = None,
     svd: Annotated[str, typer.Option(help="exact, lanczos or randomized.")] = "exact",
-    batch_size: Annotated[int | None, typer.Option(help="Prompts a forward; default: 64, or 8 with a picture each.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Prompts a forward; default: 64 on a card, 16 on a CPU.")] = None,
     push: Annotated[str | None, typer.Option(help="Also upload to this hub repository.")] = None,
     device: Device = None,
     dtype: Dtype = "auto",

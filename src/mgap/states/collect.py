@@ -21,7 +21,8 @@ from mgap.backbones.packing import Packed, pack
 from mgap.backbones.prefix import SharedPrefill, unshareable
 from mgap.errors import ModelError, SettingError
 
-TOGETHER, APART = 64, 8  # prompts a forward: behind one picture, and with one each
+TOGETHER = {"cuda": 64, "cpu": 16}  # prompts a forward behind one picture, by device; others count as cards
+APART = 8  # with a picture each
 
 
 def blind_states(
@@ -34,8 +35,9 @@ def blind_states(
 ) -> Iterator[Tensor]:
     """Yield [b, d] float32 states on the CPU in the order of the prompts, one batch with a null image at a time.
 
-    `batch_size` is 64 by default where prompts share the picture's prefill: a thousand tokens and more, which keep a card busy
-    with a large model and take a few GB beside its weights. It is 8 where each prompt brings a picture.
+    Where prompts share the picture's prefill, `batch_size` is by default 64 on a card: a thousand tokens and more, which keep
+    it busy with a large model and take a few GB beside the weights. It is 16 on a CPU, which is busy with less; attention grows
+    with the square of what is packed. Where each prompt brings a picture it is 8.
     """
     if batch_size is not None and batch_size < 1:
         raise SettingError(f"batch_size={batch_size} must be at least 1")
@@ -46,7 +48,7 @@ def blind_states(
     remaining = iter(prompts)
 
     def batches() -> Iterator[Tensor]:
-        count = batch_size or (APART if shared is None else TOGETHER)
+        count = batch_size or (APART if shared is None else TOGETHER.get(backbone.device.type, TOGETHER["cuda"]))
         while batch := list(islice(remaining, count)):
             if picture is None or shared is None:
                 yield _states(backbone, backbone.blind(batch, null_image, size))
