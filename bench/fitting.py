@@ -10,8 +10,8 @@ power iterations of K + 1 + p columns:
     exact min(N d^2, N^2 d)        lanczos T N d        randomized (1 + q) N d (K + 1 + p)
 
 Where a bound describes how time grows, picoseconds a multiplication are the same in every line of a solver. "off" is the sine
-of the largest principal angle between a solver's top K directions and those of LAPACK's singular value decomposition (above 1000
-states: those of the exact solver). "gathering" comes before any of them: centring on the CPU, and the way to the device.
+of the largest principal angle between a solver's top K directions and those of LAPACK's singular value decomposition (above
+1000 states: those of the exact solver). "gathering" comes before any of them: centring on the CPU, and the way to the device.
 
 Fitting: prompts with a null image, as Subspace.fit reads them (packed behind the picture's prefill), and with a picture a
 prompt, one by one and in batches. A state's "off" is its distance from the one that its prompt has alone, over the distance of
@@ -142,7 +142,7 @@ def time_few(model: mgap.Model, prompts: list[str], rounds: int, patience: float
     return lines
 
 
-def time_size(model: mgap.Model, prompts: list[str], size: int) -> list[str]:
+def time_size(model: mgap.Model, prompts: list[str], size: int, least: int) -> list[str]:
     """Packed prompts, so many a forward: what the host prepares, the forward, and both as they run behind one another."""
     backbone, device = model.backbone, model.backbone.device
     batch, shared = prompts[:size], SharedPrefill(backbone)
@@ -159,7 +159,7 @@ def time_size(model: mgap.Model, prompts: list[str], size: int) -> list[str]:
     with torch.no_grad():
         both = median_seconds(forward, device, 5)
         prepared = median_seconds(lambda: pack(shared, picture, batch), device, 5)
-    some = prompts[: max(4 * size, 256)]
+    some = prompts[: max(4 * size, least)]
     taken = seconds(lambda: list(blind_states(backbone, some, batch_size=size)), device)
     rate = 2 * weights * tokens / (both - prepared) / 1e12
     cells = [
@@ -230,14 +230,14 @@ def fit(given: argparse.Namespace) -> None:
     print(f"\n{given.model} in {kind}: states of {given.few} prompts\n")
     print(table(["way", "ms", "times as fast", "prompts a second", "off"], few), flush=True)
     rate = gemm_rate(backbone.device, backbone.model.dtype)
-    sizes = [time_size(model, prompts, size) for size in given.sizes]
+    sizes = [time_size(model, prompts, size, min(256, given.prompts)) for size in given.sizes]
     say("")
     print(f"\nPacked prompts by batch size (default {normal}); a large product of matrices makes {rate:.3g} TFLOP/s\n")
     heads = ["prompts a forward", "tokens", "preparing, ms", "forward, ms", "TFLOP/s", "peak, GiB", "prompts a second"]
     print(table(heads, sizes), flush=True)
     if given.prompts:
         many = time_many(model, prompts[: given.prompts])
-        print(f"\n{given.prompts} prompts\n\n{table(['what', 's', 'prompts a second'], many)}", flush=True)
+        print(f"\nFitting on {given.prompts} prompts\n\n{table(['what', 's', 'prompts a second'], many)}", flush=True)
 
 
 if __name__ == "__main__":

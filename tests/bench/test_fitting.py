@@ -34,4 +34,10 @@ def test_the_benchmark_of_fitting_fills_every_table(capsys, monkeypatch):
     assert [line[0] for line in few][-1] == "packed behind one picture"
     assert all(float(line[-1]) < 1e-3 for line in few), "packed or not, a prompt's state is the same"
     assert [line[0] for line in cells(out, "Packed prompts by batch size")] == ["2", "4"]
-    assert [line[0] for line in cells(out, "\n12 prompts")[:1]] == ["forwards"]
+    many = cells(out, "Fitting on 12 prompts")
+    assert [line[0] for line in many] == [
+        "forwards",
+        *(f"gathering and spectrum, {svd}" for svd in SOLVERS),
+        "Subspace.fit, exact",
+    ]
+    assert all(float(line[2]) > 0 for line in many)
