@@ -73,6 +73,13 @@ def test_every_family_gives_the_same_states_packed_or_not(kind, attention, tmp_p
     assert bool(used) == (unshareable(backbone) == "")
 
 
+def test_what_is_asked_twice_has_one_state(model):
+    found = torch.cat(list(blind_states(model.backbone, [PROMPTS[2], *PROMPTS, PROMPTS[2]])))
+    assert torch.equal(found[0], found[3])
+    assert torch.equal(found[0], found[-1])
+    assert not torch.equal(found[0], found[1])
+
+
 def test_the_picture_is_read_once_whatever_the_number_of_batches(model, shown):
     assert sum(map(len, blind_states(model.backbone, PROMPTS, batch_size=2))) == len(PROMPTS)
     assert len(shown) == 1

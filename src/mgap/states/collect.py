@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.nulls import null_image as see_nothing
-from mgap.backbones.packing import Packed, pack
+from mgap.backbones.packing import Packed, pack, send
 from mgap.backbones.prefix import SharedPrefill, unshareable
 from mgap.errors import ModelError, SettingError
 
@@ -53,7 +53,9 @@ def blind_states(
             if picture is None or shared is None:
                 yield _states(backbone, backbone.blind(batch, null_image, size))
             else:
-                yield _packed_states(backbone, pack(shared, picture, batch))
+                different = list(dict.fromkeys(batch))  # what is asked twice is read once, and has one state to the last digit
+                states = _packed_states(backbone, pack(shared, picture, different))
+                yield states[send([different.index(prompt) for prompt in batch], states.device)]
 
     yield from _fetch(batches())
 
