@@ -11,7 +11,8 @@ power iterations of K + 1 + p columns:
 
 Where a bound describes how time grows, picoseconds a multiplication are the same in every line of a solver. "off" is the sine
 of the largest principal angle between a solver's top K directions and those of LAPACK's singular value decomposition (above
-1000 states: those of the exact solver). "gathering" comes before any of them: centring on the CPU, and the way to the device.
+1000 states: those of the exact solver). "gathering" comes before any of them: centring on the CPU, the way to the device, and
+from 4 d states on the QR decompositions that bound memory.
 
 Fitting: prompts with a null image, as Subspace.fit reads them (packed behind the picture's prefill), and with a picture a
 prompt, one by one and in batches. A state's "off" is its distance from the one that its prompt has alone, over the distance of
@@ -77,7 +78,7 @@ def time_solvers(given: argparse.Namespace, device: str) -> list[list[str]]:
             say(f"{device}: {count} states of width {width}")
             rows, states = CentredRows(width, device), draw(count, width)
             gathering = seconds(lambda rows=rows, states=states: rows.add(states) or rows.matrix.to(device), device)
-            matrix = rows.matrix.to(device)
+            matrix = (states.double() - rows.mean).to(device)  # all of them, also where gathering makes fewer rows of them
             first = {solver: first_call(solver, matrix) for solver in SOLVERS}
             rounds = [{solver: first[solver][0] for solver in SOLVERS}]
             if device != "cpu" or sum(rounds[0].values()) < given.patience:  # else once is enough
