@@ -117,24 +117,6 @@ def in_turns(
                 before = time.perf_counter()
                 made[-1][name] = clock(ways[name])
                 cost[name] = time.perf_counter() - before
-    A way in `seldom` takes part in so many rounds only. Past `limit_s` seconds no round is begun that would not fit; the first
-    one always is. With a label, progress is one line on standard error.
-    """
-    rare, made = dict(seldom or {}), list[dict[str, Measured]]()
-    began = time.perf_counter()
-    for number in range(rounds):
-        spent = time.perf_counter() - began
-        if limit_s is not None and made and spent + spent / number > limit_s:
-            break
-        names = [name for name in ways if number < rare.get(name, rounds)]
-        first = number % len(names)
-        found: dict[str, Measured] = {}
-        if label:
-            say(f"{label}: round {number + 1} of {rounds}, {spent:.0f} s")
-        for name in names[first:] + names[:first]:
-            with undisturbed():
-                found[name] = clock(ways[name])
-        made.append(found)
     if label:
         say("")
     return made
@@ -209,8 +191,6 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Markdown."""
     head, *body = ("| " + " | ".join(map(str, line)) + " |" for line in (heads, *rows))
     return "\n".join([head, "|---" * len(heads) + "|", *body])
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def say(text: str) -> None:
