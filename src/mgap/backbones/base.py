@@ -16,10 +16,12 @@ from jinja2 import TemplateError
 from PIL import Image
 from torch import Tensor, nn
 
+from mgap.backbones.clock import Clock
 from mgap.backbones.head import Head, find_head
 from mgap.backbones.nulls import null_image
+from mgap.backbones.prepared import Picture, Prepared, assemble, process
 from mgap.backbones.rows import Ids, find_block, join_rows, split_rows
-from mgap.data.images import ImageSource, open_image
+from mgap.data.images import open_image
 from mgap.data.prompts import check_prompt
 from mgap.errors import BackboneMismatch, ImageError, ModelError, PromptError
 from mgap.registry import BACKBONES
@@ -74,6 +76,7 @@ class Backbone:
         self.model: Any = getattr(model, "_orig_mod", model)  # under torch.compile's wrapper
         self.processor = processor
         self.name = name or getattr(self.config, "_name_or_path", "") or type(self.model).__name__
+        self.clock = Clock()  # off, until someone asks where the time goes
         if processor is not None:
             self.prepare_processor()
 
@@ -271,25 +274,24 @@ class Backbone:
         bos = self.tokenizer.bos_token  # the template may have written it already
         return self.tokenizer(text, add_special_tokens=bos is None or not text.startswith(bos), **options)
 
-    def encode(self, images: Sequence[ImageSource | None], prompts: Sequence[str]) -> dict[str, Tensor]:
+    def encode(self, images: Sequence[Picture | None], prompts: Sequence[str]) -> dict[str, Tensor]:
         """Rows of picture (or None) and prompt to model inputs: left padded, on the model's device."""
         if len(images) != len(prompts):
             raise PromptError(f"{len(images)} images but {len(prompts)} prompts: give one image a prompt")
-        opened = [None if image is None else open_image(image) for image in images]
+        opened = [image if image is None or isinstance(image, Prepared) else open_image(image) for image in images]
         texts = [self.render(p, has_image=i is not None) for i, p in zip(opened, prompts, strict=True)]
         return self.encode_rendered(opened, texts)
 
-    def encode_rendered(self, images: Sequence[Image.Image | None], texts: Sequence[str]) -> dict[str, Tensor]:
-        bos = self.tokenizer.bos_token
-        options: dict[str, Any] = {"padding": True, "padding_side": "left", "return_tensors": "pt"}
-        if bos is not None and all(text.startswith(bos) for text in texts):
-            options["add_special_tokens"] = False  # the template wrote it already
-        nested = [[] if image is None else [image] for image in images]
-        try:
-            inputs = self._needs_processor()(images=nested if any(nested) else None, text=list(texts), **options)
-        except ValueError as error:
-            raise ImageError(f"{self.name}: its processor refused the input: {error}") from error
-        return {key: value.to(self.device) for key, value in inputs.items() if isinstance(value, Tensor)}
+    def encode_rendered(self, images: Sequence[Image.Image | Prepared | None], texts: Sequence[str]) -> dict[str, Tensor]:
+        """The same of rendered prompts and opened pictures; those of a batch are all prepared already, or none is."""
+        ready = [image for image in images if isinstance(image, Prepared)]
+        plain = [image for image in images if not isinstance(image, Prepared)]
+        if not ready:
+            made = process(self._needs_processor(), plain, texts, self.name)
+            return {key: value.to(self.device) for key, value in made.items()}
+        if any(image is not None for image in plain):
+            raise ImageError("some pictures of this batch are prepared and some are not: prepare all of them, or none")
+        return assemble(self, [image if isinstance(image, Prepared) else None for image in images], texts)
 
     def blind(self, prompts: Sequence[str], null: str = "black336", size: tuple[int, int] | None = None) -> dict[str, Tensor]:
         """The same prompts with a null image: what the model expects before it has seen anything."""

@@ -116,5 +116,18 @@ def images_only(processor_class: type[ProcessorMixin]) -> type[ProcessorMixin]:
         kwargs.pop("backend", None)  # meant for the image processor
         return processor_class._load_tokenizer_from_pretrained(*args, **kwargs)
 
-    parts = {"get_attributes": classmethod(get_attributes), "_load_tokenizer_from_pretrained": classmethod(load_tokenizer)}
+    def reduce(self: ProcessorMixin) -> tuple[Any, ...]:
+        return _revive, (processor_class,), self.__dict__  # the class has no name that another process could import
+
+    parts: dict[str, Any] = {
+        "get_attributes": classmethod(get_attributes),
+        "_load_tokenizer_from_pretrained": classmethod(load_tokenizer),
+        "__reduce__": reduce,
+    }
     return type(processor_class.__name__, (processor_class,), parts)
+
+
+def _revive(processor_class: type[ProcessorMixin]) -> ProcessorMixin:
+    """An empty processor of `images_only`, for copies of one."""
+    made: ProcessorMixin = object.__new__(images_only(processor_class))
+    return made

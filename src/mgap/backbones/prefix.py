@@ -13,7 +13,6 @@ no more, for rows of the next one that go on about the same picture.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from copy import copy
@@ -28,9 +27,11 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.clock import READING
+from mgap.backbones.prepared import Picture, Prepared, around_picture, block_between, picture_digest, picture_key, special_ids
 from mgap.backbones.rows import ALONG, Ids, join_rows, split_rows
-from mgap.data.images import ImageSource, open_image
-from mgap.errors import ModelError, PromptError
+from mgap.data.images import open_image
+from mgap.errors import PromptError
 
 KERNELS = ("sdpa", "eager")  # of attention
 FAMILIES = frozenset(  # by config.model_type; tests/decoding/test_prefill.py holds every one of them to its own prefill
@@ -55,7 +56,7 @@ def unshareable(backbone: Backbone) -> str:
         return f"{name}: {kernel} attention has not been checked with a shared prefill; load it with attention='sdpa'"
     if any(type(layer) is not DynamicLayer for layer in DynamicCache(config=backbone.config).layers):
         return f"{name}: its cache forgets (a sliding window, or a state), so that a picture's part cannot be handed on"
-    first, second = (_around_picture(backbone, backbone.render(text))[0] for text in ("Red?", "What is this?"))
+    first, second = (around_picture(backbone, backbone.render(text))[0] for text in ("Red?", "What is this?"))
     if first != second:
         return f"{name}: its chat template puts the prompt before the picture, so that rows of one picture begin differently"
     return ""
@@ -118,10 +119,9 @@ class SharedPrefill:
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
         self.held: Held | None = None  # of the last batch
-        tokenizer = backbone.tokenizer
-        self.special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+        self.special = special_ids(backbone.tokenizer)
 
-    def encode(self, images: Sequence[ImageSource | None], prompts: Sequence[str], times: int = 1) -> Continued:
+    def encode(self, images: Sequence[Picture | None], prompts: Sequence[str], times: int = 1) -> Continued:
         """Rows of picture and prompt, ready to go on with; the cache holds each of them `times` times, one after the other."""
         begun = self.begin(images, prompts)
         cache = repeat(begun.held.cache, [n for n in begun.which for _ in range(times)])
@@ -133,7 +133,7 @@ class SharedPrefill:
             raise PromptError(f"{len(images)} images but {len(prompts)} prompts: give one image a prompt")
         texts = [self.backbone.render(prompt) for prompt in prompts]
         pictures, shown = _distinct(images)
-        around = [_around_picture(self.backbone, text) for text in texts]
+        around = [around_picture(self.backbone, text) for text in texts]
         keys: list[Key] = [(name, tuple(before)) for name, (before, _) in zip(shown, around, strict=True)]
         held, self.held = self._kept(keys), None
         blocks = {} if held is None else dict(held.blocks)
@@ -143,7 +143,8 @@ class SharedPrefill:
             firsts = list(new.values())
             encoded = self.backbone.encode_rendered([pictures[shown[n]] for n in firsts], [texts[n] for n in firsts])
             expanded = zip(new, split_rows(encoded), firsts, strict=True)
-            blocks.update({key: self._block(row, *around[n]) for key, row, n in expanded})
+            name = self.backbone.name
+            blocks.update({key: block_between(row, *around[n], self.special, name) for key, row, n in expanded})
         rows = [before + blocks[key] + after for key, (before, after) in zip(keys, around, strict=True)]
         started = time.perf_counter()
         if new:
@@ -162,16 +163,6 @@ class SharedPrefill:
         kept = [] if self.held is None else [key for key in self.held.blocks if key in keys]
         return self.held.select(kept) if self.held is not None and kept else None
 
-    def _block(self, ids: Ids, before: Ids, after: Ids) -> Ids:
-        """What the processor made of the placeholder between `before` and `after`."""
-        block = ids[len(before) : len(ids) - len(after)]
-        if before + block + after != ids or not {*block[:1], *block[-1:]} <= self.special or not block:
-            raise ModelError(
-                f"{self.backbone.name}: its processor writes more than a picture where the picture goes, "
-                'and the prompt may run into it: use prefill="own"'
-            )
-        return block
-
     def _read(self, encoded: Inputs, rows: dict[Key, list[Ids]], blocks: dict[Key, Ids]) -> Held:
         """Run the beginnings of new pictures: up to the picture, and as many tokens more as all of them have in common."""
         backbone = self.backbone
@@ -184,7 +175,7 @@ class SharedPrefill:
         positions = backbone.positions({**ahead, **shown})  # [..., pictures, T + 1]
         inputs = {key: value[:, :-1] for key, value in ahead.items()}
         cache = DynamicCache(config=backbone.config)
-        with torch.no_grad():
+        with torch.no_grad(), backbone.clock.stage(READING):
             backbone.model(
                 **inputs, **shown, position_ids=positions[..., :-1], past_key_values=cache, use_cache=True, logits_to_keep=1
             )
@@ -237,27 +228,19 @@ def common(rows: list[Ids]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ends))
 
 
-def _distinct(images: Sequence[ImageSource | None]) -> tuple[dict[bytes, Image.Image], list[bytes]]:
-    """Each distinct picture by its digest, and the digest of every row's; a file, or an object, is opened once."""
+def _distinct(images: Sequence[Picture | None]) -> tuple[dict[bytes, Image.Image | Prepared], list[bytes]]:
+    """Each distinct picture by its key, and the key of every row's; a file, or an object, is opened once."""
     opened: dict[str | int, bytes] = {}
-    pictures: dict[bytes, Image.Image] = {}
+    pictures: dict[bytes, Image.Image | Prepared] = {}
     shown = []
     for image in images:
         if image is None:
             raise PromptError('a row without a picture has no prefill to share: use prefill="own", or give it a picture')
-        source = id(image) if isinstance(image, Image.Image) else str(image)
+        source = id(image) if isinstance(image, Image.Image | Prepared) else str(image)
         if source not in opened:
-            picture = open_image(image)
-            opened[source] = hashlib.sha256(repr(picture.size).encode() + picture.tobytes()).digest()
-            pictures.setdefault(opened[source], picture)
+            picture = image if isinstance(image, Prepared) else open_image(image)
+            key = picture.key if isinstance(picture, Prepared) else picture_key(picture.size, picture_digest(picture))
+            opened[source] = key
+            pictures.setdefault(key, picture)
         shown.append(opened[source])
     return pictures, shown
-
-
-def _around_picture(backbone: Backbone, text: str) -> tuple[Ids, Ids]:
-    """The tokens before the picture's placeholder in a rendered text, and those behind it."""
-    ids, image = backbone.tokenize(text), backbone.image_token_id
-    if ids.count(image) != 1:
-        raise PromptError(f"a prompt of {backbone.name} shows {ids.count(image)} pictures: give one picture a row")
-    before = list(takewhile(lambda token: token != image, ids))
-    return before, ids[len(before) + 1 :]

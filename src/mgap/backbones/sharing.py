@@ -69,10 +69,19 @@ def _order(tensors: list[Tensor], parts: list[slice]) -> Tensor | None:
     """Which distinct picture each one is, in the order of first sight; None if there is nothing to share, or no telling how."""
     if len({part.stop - part.start for part in parts}) > 1 or any(len(t) not in (len(parts), parts[-1].stop) for t in tensors):
         return None
-    known: dict[bytes, int] = {}
-    told = [digest(*(_share(tensor, parts, n) for tensor in tensors)) for n in range(len(parts))]
-    order = [known.setdefault(key, len(known)) for key in told]
-    return torch.tensor(order, device=tensors[0].device) if len(known) < len(order) else None
+    marks = torch.stack([tensor.reshape(len(parts), -1).float().sum(1) for tensor in tensors], dim=1).tolist()
+    firsts: list[int] = []
+    order = []
+    for n, mark in enumerate(marks):  # pixels stay where they are: few are alike by their sums, and those are compared
+        alike = (k for k, first in enumerate(firsts) if marks[first] == mark and _is_same(tensors, parts, first, n))
+        order.append(next(alike, len(firsts)))
+        if order[-1] == len(firsts):
+            firsts.append(n)
+    return torch.tensor(order, device=tensors[0].device) if len(firsts) < len(order) else None
+
+
+def _is_same(tensors: list[Tensor], parts: list[slice], one: int, other: int) -> bool:
+    return all(torch.equal(_share(tensor, parts, one), _share(tensor, parts, other)) for tensor in tensors)
 
 
 def _share(tensor: Tensor, parts: list[slice], n: int) -> Tensor:

@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.clock import NEXT
 from mgap.backbones.head import Head
 from mgap.backbones.rows import ALONG
 from mgap.decoding.attach import attached
@@ -168,6 +169,7 @@ def generate_captured(
         choose = Choice(config, prompt.ids.repeat_interleave(times, 0))
         watch = Watch(torch.zeros(rows + 1, dtype=torch.long, device=backbone.device))
         logits, said = prompt.logits.repeat_interleave(times, 0), list[Tensor]()
+        backbone.clock.turn(NEXT)
         is_over = False
         while not is_over and len(said) < decoding.max_new_tokens and not (said and is_stopped()):
             if said:

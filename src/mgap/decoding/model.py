@@ -13,9 +13,10 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
 
 from mgap.backbones.base import Backbone, backbone_class
+from mgap.backbones.clock import ANSWERS, FIRST, INPUTS
 from mgap.backbones.loading import load_backbone
 from mgap.backbones.prefix import SharedPrefill
-from mgap.data.images import ImageSource
+from mgap.backbones.prepared import Picture
 from mgap.decoding.attach import Attachment, attach, attached, refuse_modes
 from mgap.decoding.compiled import generate_captured, head_of, is_ours
 from mgap.decoding.generate import Generated, end_ids, generate, until_end
@@ -80,7 +81,7 @@ class Model:
             yield attachments[0]
 
     def answer(
-        self, image: ImageSource | None, prompt: str, *, trace: bool = False, assistant: Any = None, **options: Any
+        self, image: Picture | None, prompt: str, *, trace: bool = False, assistant: Any = None, **options: Any
     ) -> Answer:
         """Answer one prompt about one picture (None: about no picture).
 
@@ -91,7 +92,7 @@ class Model:
 
     def answers(
         self,
-        images: Sequence[ImageSource | None],
+        images: Sequence[Picture | None],
         prompts: Sequence[str],
         *,
         batch_size: int = 8,
@@ -117,7 +118,7 @@ class Model:
             rows = slice(start, start + batch_size)
             yield from self._answer_rows(images[rows], prompts[rows], decoding, trace=trace, shared=shared)
 
-    def stream(self, image: ImageSource | None, prompt: str, *, assistant: Any = None, **options: Any) -> Iterator[str]:
+    def stream(self, image: Picture | None, prompt: str, *, assistant: Any = None, **options: Any) -> Iterator[str]:
         """Yield the answer's text as it is made. Leaving the loop early stops the model."""
         decoding = Decoding.of(**options)
         modes = decoding.modes(stream=True, assistant=assistant is not None)
@@ -157,7 +158,7 @@ class Model:
 
     def _answer_rows(
         self,
-        images: Sequence[ImageSource | None],
+        images: Sequence[Picture | None],
         prompts: Sequence[str],
         decoding: Decoding,
         *,
@@ -165,26 +166,31 @@ class Model:
         assistant: Any = None,
         shared: SharedPrefill | None = None,
     ) -> list[Answer]:
-        modes = decoding.modes(rows=len(prompts), assistant=assistant is not None)
+        modes, clock = decoding.modes(rows=len(prompts), assistant=assistant is not None), self.backbone.clock
         self._check(modes, trace)
         # what runs the model comes before the recorder: neither a picture's own forward nor a look at the head is a step
         head = head_of(self.backbone) if is_ours(self.backbone, modes) else None
-        if shared is None:
-            inputs, cache, before = self.backbone.encode(images, prompts), None, 0.0
-        else:
-            # generate repeats rows, but not a cache
-            times = 1 if head is not None else max(decoding.num_beams, decoding.num_return_sequences)
-            begun = shared.encode(images, prompts, times)
-            inputs, cache, before = begun.inputs, begun.cache, begun.milliseconds
+        with clock.stage(INPUTS):
+            if shared is None:
+                inputs, cache, before = self.backbone.encode(images, prompts), None, 0.0
+            else:
+                # generate repeats rows, but not a cache
+                times = 1 if head is not None else max(decoding.num_beams, decoding.num_return_sequences)
+                begun = shared.encode(images, prompts, times)
+                inputs, cache, before = begun.inputs, begun.cache, begun.milliseconds
         with ExitStack() as stack:
             recorder = stack.enter_context(attached(self.backbone.model)[0].record()) if trace else None
+            stack.enter_context(clock.stage(FIRST))
             if head is not None:
                 made = generate_captured(self.backbone, inputs, decoding, head=head, told=self.hearer, cache=cache)
             else:
                 more = _draft(assistant) if cache is None else {"past_key_values": cache}
+                if clock.is_on:
+                    more["stopping_criteria"] = clock.after_first_token()
                 made = generate(self.backbone, inputs, decoding, keep_beams=trace, **more)
-        texts = [self.backbone.render(p, has_image=i is not None) for i, p in zip(images, prompts, strict=True)]
-        return self._read(replace(made, milliseconds=made.milliseconds + before), texts, decoding, recorder)
+        with clock.stage(ANSWERS):
+            texts = [self.backbone.render(p, has_image=i is not None) for i, p in zip(images, prompts, strict=True)]
+            return self._read(replace(made, milliseconds=made.milliseconds + before), texts, decoding, recorder)
 
     def _check(self, modes: frozenset[Mode], trace: bool) -> None:
         active = attached(self.backbone.model)
