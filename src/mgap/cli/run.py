@@ -58,6 +58,8 @@ def run(
     ] = None,
     batch_size: BatchSize = None,
     prefill: Annotated[str | None, typer.Option(help="auto, shared (one prefill a picture) or own.")] = None,
+    workers: Annotated[str | None, typer.Option(help="Processes that open and prepare pictures: auto, or a number.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Tell where the time goes, stage by stage.")] = False,
     out: Annotated[str | None, typer.Option("--out", "-o", help="Folder of the run; default: runs/DATE_....")] = None,
     shard: Annotated[str | None, typer.Option(help="This process's share, such as 0/4; a launcher's ranks are found.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask again what failed before.")] = False,
@@ -73,8 +75,9 @@ def run(
     given = {
         "model": model, "methods": method, "images": images, "data": data, "dataset": dataset, "questions": questions,
         "splits": split, "kinds": kinds, "image_set": image_set, "prompt": prompt, "scenes": scenes, "limit": limit,
-        "missing": missing, "batch_size": batch_size, "prefill": prefill, "device": device, "dtype": dtype,
-        "revision": revision, "trust_remote_code": trust_remote_code or None,
+        "missing": missing, "batch_size": batch_size, "prefill": prefill,
+        "workers": int(workers) if workers and workers.isdecimal() else workers, "profile": profile or None,
+        "device": device, "dtype": dtype, "revision": revision, "trust_remote_code": trust_remote_code or None,
         "decoding": parse_settings(decoding or []) or None, "scoring": parse_settings(scoring or []) or None,
     }  # fmt: skip
     config = _config(what, {key: value for key, value in given.items() if value is not None}, by_method(set_ or [], prior))

@@ -32,10 +32,12 @@ def by_method(pairs: list[str], prior: str | None) -> dict[str, dict[str, Any]]:
 
 def answer(config: Config, out: str | None, shard: str | None, retry_failed: bool) -> tuple[Job, Model, Run, Summary]:
     """Check everything that needs no model, load it, and go through this process's share of the samples."""
+    from mgap.backbones.clock import Clock
     from mgap.run.engine import execute
     from mgap.run.folder import Shard
     from mgap.run.job import Job, launched_device
     from mgap.run.live import LiveScore, showing
+    from mgap.run.profile import save_profile, stages_table
     from mgap.run.progress import bars
 
     job = Job.prepare(config, out, Shard.parse(shard) if shard else None)
@@ -48,6 +50,8 @@ def answer(config: Config, out: str | None, shard: str | None, retry_failed: boo
     model = load_model(config.model, launched_device(config.device), config.dtype, config.revision, config.trust_remote_code)
     with bars() as told:
         run, worker = job.begin(model, told=told, noted=lambda note: print(f"note: {note}", file=sys.stderr))
+    if config.profile:
+        model.backbone.clock = Clock(model.backbone.device)
     score = None if job.bank else LiveScore(run, job.scorer)
     with showing() as show:
         summary = execute(
@@ -57,7 +61,11 @@ def answer(config: Config, out: str | None, shard: str | None, retry_failed: boo
             labels=job.labels,
             retry_failed=retry_failed,
             listener=lambda state: show(state, score.add(state) if score else ""),
+            clock=model.backbone.clock,
         )
+    if summary.spent:
+        print(stages_table(summary.spent), file=sys.stderr)
+        print(save_profile(run.folder, job.shard, summary.spent), file=sys.stderr)
     return job, model, run, summary
 
 

@@ -55,6 +55,8 @@ class Config:
     batch_size: int = 32
     warm_up: bool = False  # answer each method's first batch once before it counts; for times
     prefill: str = "auto"  # shared where that changes nothing, else own
+    workers: int | str = "auto"  # processes that open and prepare pictures; 0: this one
+    profile: bool = False  # tell where the time goes, stage by stage
     device: str | None = None
     dtype: str = "auto"
     revision: str | None = None
@@ -79,6 +81,11 @@ class Config:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise SettingError(f"{name}={value!r} must be a whole number of at least 1")
+        is_count = isinstance(self.workers, int) and not isinstance(self.workers, bool) and self.workers >= 0
+        if not is_count and self.workers != "auto":
+            raise SettingError(f"workers={self.workers!r} must be auto, or a whole number of at least 0")
+        if self.benchmark == "departure" and (self.profile or self.workers not in ("auto", 0)):
+            raise SettingError("departures are measured in one process, without stages: leave out workers and profile")
         if self.data_set != "pocket" and self.images is None:
             raise SettingError(
                 f"{self.model} on {self.benchmark}: give images, the folder of pictures, or dataset: pocket for drawn scenes"

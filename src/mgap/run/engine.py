@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from mgap.backbones.clock import WRITING, Clock
 from mgap.errors import ImageError, PromptError
 from mgap.reports.records import Arm, Record, Run
 from mgap.run.folder import Journal, Shard, claim
-from mgap.run.worker import Work, Worker
+from mgap.run.worker import Foreseeing, Work, Worker
 from mgap.types import Sample
 
 Batch = tuple[Sample, ...]
@@ -40,11 +41,21 @@ class State:
 
 
 @dataclass(frozen=True)
+class Spent:
+    """Where the time of one method went, in this process."""
+
+    samples: int
+    seconds: float
+    stages: dict[str, float]  # seconds each; what they leave of the whole is the loop itself
+
+
+@dataclass(frozen=True)
 class Summary:
     """What a process found and did."""
 
     answered: dict[str, int] = field(default_factory=dict)  # by label; by anyone, in this share
     failed: dict[str, list[Record]] = field(default_factory=dict)
+    spent: dict[str, Spent] = field(default_factory=dict)  # by label; where a clock was on and something was answered
 
 
 Listener = Callable[[State], None]
@@ -65,14 +76,18 @@ def execute(
     labels: Sequence[str] | None = None,
     retry_failed: bool = False,
     listener: Listener | None = None,
+    clock: Clock | None = None,
 ) -> Summary:
-    """Answer what is not answered yet of this share; `labels` are the methods to go through, by default all of the run's."""
+    """Answer what is not answered yet of this share; `labels` are the methods to go through, by default all of the run's.
+
+    `clock` is the model's, where the time is to be told stage by stage.
+    """
     summary = Summary()
     share = batches(run.samples, int(run.plan["batch_size"]))[shard.number :: shard.of]
     with claim(run.folder, shard):
         for arm in run.arms:
             if labels is None or arm.label in labels:
-                _execute_arm(run, worker, arm, share, shard, retry_failed, listener, summary)
+                _execute_arm(run, worker, arm, share, shard, retry_failed, listener, summary, clock or Clock())
     return summary
 
 
@@ -85,6 +100,7 @@ def _execute_arm(
     retry_failed: bool,
     listener: Listener | None,
     summary: Summary,
+    clock: Clock,
 ) -> None:
     found = run.records(arm)
     kept = {name: record for name, record in found.items() if not (retry_failed and record.failed)}
@@ -97,11 +113,17 @@ def _execute_arm(
         with Journal(run.folder, arm, shard) as journal, worker.using(arm) as work:
             if run.plan["warm_up"]:
                 _careful(work, todo[0])
+            clock.take()  # what came before does not count
+            started = time.perf_counter()
+            if isinstance(worker, Foreseeing):
+                worker.expect(todo)
+            state.seconds += time.perf_counter() - started
             for batch in todo:
                 started = time.perf_counter()
                 made = _careful(work, batch)  # the whole batch, so that a cut-off one is answered as it would have been
                 fresh = [record for record in made if record.id not in kept]
-                journal.write(fresh)
+                with clock.stage(WRITING):
+                    journal.write(fresh)
                 kept.update({record.id: record for record in fresh})
                 state.done += len(fresh)
                 state.failed += sum(bool(record.failed) for record in fresh)
@@ -110,6 +132,8 @@ def _execute_arm(
                 state.latest = (batch, made)
                 if listener is not None:
                     listener(state)
+        if clock.is_on:
+            summary.spent[arm.label] = Spent(state.done - state.before, state.seconds, clock.take())
     elif listener is not None:
         listener(state)
     ours = [kept[name] for name in ids]

@@ -99,7 +99,7 @@ class Job:
         priors = Priors(self.out / "priors", pocket=self.config.data_set == "pocket")
         with alone(self.out):
             methods = {arm.label: build_method(arm, model, priors, told) for arm in self.config.methods}
-            worker: Worker = Answering(model, self.benchmark, self.config.decode(), methods)
+            worker: Worker = Answering(model, self.benchmark, self.config.decode(), methods, workers=self.config.workers)
             if self.bank:
                 worker, plan["departure"] = self._measuring(model, methods, told)
         arms = [self._arm(arm, model, methods[arm.label], noted) for arm in self.config.methods]

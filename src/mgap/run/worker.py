@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mgap.reports.records import Arm, Record
 from mgap.types import Sample
@@ -17,4 +17,13 @@ class Worker(Protocol):
 
     def using(self, arm: Arm) -> AbstractContextManager[Work]:
         """Switch the arm's method on for the length of a `with` block."""
+        ...
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A worker that can begin with a batch's pictures before the batch has its turn."""
+
+    def expect(self, batches: Iterable[Sequence[Sample]]) -> None:
+        """These come, in this order; called while an arm's method is on."""
         ...
