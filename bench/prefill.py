@@ -9,8 +9,9 @@ machine does hits all of them alike:
     own         model.answers in batches
     shared      model.answers in batches, with prefill="shared"
 
-Drawing the pictures is not counted; preparing them, reading prompts and spelling answers is. Answers are compared token by
-token, in float32 and in the checkpoint's own precision.
+Drawing the pictures is not counted; preparing them, reading prompts and spelling answers is. In batches a picture is prepared
+once for all its questions, as `mgap run` does. Answers are compared token by token, in float32 and in the checkpoint's own
+precision. bench/pope.py does the same with files, at the sizes of real models.
 """
 
 from __future__ import annotations
@@ -30,69 +31,94 @@ from measure import spread
 from PIL import Image
 
 import mgap
+from mgap.backbones.clock import STARTING, WAITING
+from mgap.backbones.prepared import Preparer
+from mgap.data.images import ImageSource, open_image
 from mgap.pocket.benchmark import ASKED, SPLITS, TEST, pope
+from mgap.pocket.samples import name_of
 from mgap.pocket.scenes import render
+from mgap.run.ahead import Opening, Pictures
 
 Told = list[tuple[int, ...]]  # tokens of each answer, with the end
-Way = Callable[[Sequence[Image.Image], Sequence[str]], Told]
+Way = Callable[[Sequence[str], Sequence[str]], Told]  # names of pictures and questions, row by row
 
 
-def one_by_one(model: mgap.Model, new: int) -> Way:
+class Album(dict[str, Image.Image]):
+    """From a picture's name to the picture."""
+
+    def __call__(self, name: str) -> Image.Image:
+        return self[name]
+
+
+def one_by_one(model: mgap.Model, new: int, show: Callable[[str], ImageSource]) -> Way:
     """What one writes without this package."""
     plain, processor = model.backbone.model, model.backbone.processor
 
-    def answer(picture: Image.Image, question: str) -> tuple[int, ...]:
-        asked = [{"type": "image", "image": picture}, {"type": "text", "text": question}]
+    def answer(name: str, question: str) -> tuple[int, ...]:
+        asked = [{"type": "image", "image": open_image(show(name))}, {"type": "text", "text": question}]
         inputs = processor.apply_chat_template(
             [{"role": "user", "content": asked}],
             add_generation_prompt=True,
             tokenize=True,
             return_dict=True,
             return_tensors="pt",
-        )
+        ).to(plain.device)
         with torch.no_grad():
             made = plain.generate(**inputs, do_sample=False, max_new_tokens=new)
         tokens = made[0, inputs["input_ids"].shape[1] :].tolist()
         processor.decode(tokens, skip_special_tokens=True)
         return tuple(tokens)
 
-    return lambda pictures, questions: [answer(*row) for row in zip(pictures, questions, strict=True)]
+    return lambda names, questions: [answer(*row) for row in zip(names, questions, strict=True)]
 
 
-def in_batches(model: mgap.Model, new: int, batch_size: int, prefill: str) -> Way:
-    def answer(pictures: Sequence[Image.Image], questions: Sequence[str]) -> Told:
-        made = model.answers(pictures, questions, batch_size=batch_size, prefill=prefill, max_new_tokens=new)
-        return [told.token_ids for told in made]
+def in_batches(model: mgap.Model, new: int, batch_size: int, prefill: str, pictures: Pictures, **options: Any) -> Way:
+    """What `mgap run` does; `pictures` may have workers, which begin when a chunk does."""
+
+    def answer(names: Sequence[str], questions: Sequence[str]) -> Told:
+        pictures.held.clear()
+        with model.backbone.clock.stage(STARTING):
+            pictures.expect(names)
+        told = []
+        for start in range(0, len(names), batch_size):
+            rows = slice(start, start + batch_size)
+            with model.backbone.clock.stage(WAITING):
+                taken = pictures.take(names[rows])
+            shown = [taken[name].picture for name in names[rows]]
+            made = model.answers(shown, questions[rows], batch_size=batch_size, prefill=prefill, max_new_tokens=new, **options)
+            told += [answer.token_ids for answer in made]
+        return told
 
     return answer
 
 
-def measure(ways: dict[str, Way], pictures: list[Image.Image], questions: list[str], chunk: int, label: str) -> dict[str, Any]:
+def measure(ways: dict[str, Way], names: list[str], questions: list[str], chunk: int, label: str) -> dict[str, Any]:
     """Milliseconds a question of every chunk, and all answers, by way."""
     spent: dict[str, list[float]] = {name: [] for name in ways}
     told: dict[str, Told] = {name: [] for name in ways}
     for way in ways.values():
-        way(pictures[:ASKED], questions[:ASKED])  # what is slow the first time only
+        way(names[:ASKED], questions[:ASKED])  # what is slow the first time only
     for number, start in enumerate(range(0, len(questions), chunk)):
         rows = slice(start, start + chunk)
-        names = list(ways)
-        for name in names[number % len(names) :] + names[: number % len(names)]:
+        order = list(ways)
+        for way_name in order[number % len(order) :] + order[: number % len(order)]:
             began = time.perf_counter()
-            told[name] += ways[name](pictures[rows], questions[rows])
-            spent[name].append(1000 * (time.perf_counter() - began) / len(questions[rows]))
+            told[way_name] += ways[way_name](names[rows], questions[rows])
+            spent[way_name].append(1000 * (time.perf_counter() - began) / len(questions[rows]))
         done = min(start + chunk, len(questions))
         print(f"\r{label}: {done} of {len(questions)} questions", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return {"spent": spent, "told": told}
 
 
-def table(found: dict[str, Any], sizes: list[int]) -> list[str]:
+def table(found: dict[str, Any], chunk: int) -> list[str]:
     """A Markdown table: seconds in all, the median chunk with its quartiles, and how many times faster than one by one."""
     lines = [
         "| way | all, s | ms a question: median (quartiles) | times as fast: all (quartiles of chunks) | answers that differ |",
         "|---|---|---|---|---|",
     ]
     base, plain = found["spent"]["one by one"], found["told"]["one by one"]
+    sizes = [len(plain[start : start + chunk]) for start in range(0, len(plain), chunk)]
     for name, spent in found["spent"].items():
         whole, most = (sum(ms * n for ms, n in zip(times, sizes, strict=True)) / 1000 for times in (spent, base))
         low, middle, high = spread(spent)
@@ -125,27 +151,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(given: argparse.Namespace) -> None:
     asked = list(islice(pope(given.split, TEST, math.ceil(given.questions / ASKED)), given.questions))
-    drawn: dict[int, Image.Image] = {}
+    album = Album()
     for scene in {question.scene.seed: question.scene for question in asked}.values():
-        drawn[scene.seed] = render(scene)
-        print(f"\rdrawing: {len(drawn)} of {math.ceil(len(asked) / ASKED)} pictures", end="", file=sys.stderr, flush=True)
+        album[name_of(scene)] = render(scene)
+        print(f"\rdrawing: {len(album)} of {math.ceil(len(asked) / ASKED)} pictures", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    pictures, questions = [drawn[q.scene.seed] for q in asked], [q.text for q in asked]
+    names, questions = [name_of(q.scene) for q in asked], [q.text for q in asked]
     chunk = 2 * given.batch_size
-    sizes = [len(questions[start : start + chunk]) for start in range(0, len(questions), chunk)]
-    print(f"{given.model}, {len(questions)} questions about {len(drawn)} pictures, batches of {given.batch_size}, ", end="")
+    print(f"{given.model}, {len(questions)} questions about {len(album)} pictures, batches of {given.batch_size}, ", end="")
     print(f"chunks of {chunk}, {given.threads} threads; torch {torch.__version__}, ", end="")
     print(f"transformers {transformers.__version__}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}")
     for dtype in given.dtypes:
         model = mgap.load(given.model, device="cpu", dtype=dtype)
         kind = str(model.backbone.model.dtype).removeprefix("torch.")
+        new, pictures = given.max_new_tokens, Pictures(Opening(album, Preparer.of(model.backbone)), 0, model.backbone.device)
         ways = {
-            "one by one": one_by_one(model, given.max_new_tokens),
-            "own": in_batches(model, given.max_new_tokens, given.batch_size, "own"),
-            "shared": in_batches(model, given.max_new_tokens, given.batch_size, "shared"),
+            "one by one": one_by_one(model, new, album),
+            "own": in_batches(model, new, given.batch_size, "own", pictures),
+            "shared": in_batches(model, new, given.batch_size, "shared", pictures),
         }
-        found = measure(ways, pictures, questions, chunk, kind)
-        print(f"\n{kind}\n\n" + "\n".join(table(found, sizes)), flush=True)
+        found = measure(ways, names, questions, chunk, kind)
+        print(f"\n{kind}\n\n" + "\n".join(table(found, chunk)), flush=True)
 
 
 if __name__ == "__main__":
