@@ -127,7 +127,7 @@ class SharedPrefill:
         cache = repeat(begun.held.cache, [n for n in begun.which for _ in range(times)])
         return Continued(self._go_on(begun.held, begun.rows, begun.which), cache, begun.milliseconds)
 
-    def begin(self, images: Sequence[ImageSource | None], prompts: Sequence[str]) -> Begun:
+    def begin(self, images: Sequence[Picture | None], prompts: Sequence[str]) -> Begun:
         """Read the beginnings that are new and hold all that these rows need."""
         if len(images) != len(prompts):
             raise PromptError(f"{len(images)} images but {len(prompts)} prompts: give one image a prompt")
