@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import measure
 import shapes
 import torch
-from measure import seconds
+from marks import Marks
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
@@ -20,18 +20,21 @@ from mgap.decoding.attach import refuse_modes
 from mgap.decoding.compiled import generate_captured, head_of, is_ours
 from mgap.decoding.generate import generate
 from mgap.errors import MgapError
-from mgap.methods.base import Method
+from mgap.methods.base import Method, Tap
+from mgap.methods.lanes import Hook, lanes_of, on_main_rows
+from mgap.methods.mgap import Correction
 from mgap.registry import METHODS
 from mgap.states.steering import Steering
 from mgap.types import Decoding
 
 VANILLA = "vanilla"
 AGAIN = "vanilla-again"  # the same once more: how far from 1 a ratio is by chance
+SEQUENTIAL = "-sequential"  # behind a method's name: its branch has forwards of its own
 LARGE = 50.0  # an alpha that no answer survives
 WORDS = 40  # tokens of the prompt besides the picture's
 BEGINNING = 8  # tokens of an answer that are looked at
 DESCRIBES = ("code", "haltrapper")  # ask the model about a picture first, and remember it
-DESCRIBED = 64  # tokens of what it says then
+DESCRIBED = 16  # tokens of what it says then
 
 
 class NoEffect(MgapError):
@@ -39,12 +42,11 @@ class NoEffect(MgapError):
 
 
 class Turn(NamedTuple):
-    """Seconds of one turn of a method, and what it allocated at most."""
+    """One answer of a method."""
 
-    first: float | None  # an answer of one token that does not count, where there is something to be found or captured first
-    prompt: float  # an answer of one token
-    whole: float  # an answer of all
-    peak_gib: float
+    prompt_ms: float
+    step_ms: float  # the median
+    peak_gib: float  # at most allocated
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,14 @@ class Case:
     model: mgap.Model
     inputs: dict[str, Tensor]
     new_tokens: int
-    compile: bool
+    options: dict[str, bool]  # of the decoding
 
     @property
     def rows(self) -> int:
         return len(self.inputs["input_ids"])
 
     def decoding(self, new: int) -> Decoding:
-        return Decoding(max_new_tokens=new, compile=self.compile)
+        return Decoding(max_new_tokens=new, **self.options)
 
     def answer(self, new: int) -> Tensor:
         """Tokens [B, new]; refuses an answer that ended by itself, which would be timed as a longer one."""
@@ -83,21 +85,28 @@ class Case:
     def beginning(self, method: Method | None) -> Tensor:
         """The first words under a method, [B, n]; also warms up whatever is slow the first time."""
         with self.using(method):
-            if self.compile:
-                self.answer(1)
-            return self.answer(self.new_tokens if self.compile else min(self.new_tokens, BEGINNING))[:, :BEGINNING]
+            return self.answer(self.new_tokens if self.options else min(self.new_tokens, BEGINNING))[:, :BEGINNING]
 
-    def turn(self, method: Method | None) -> Turn:
-        device, first = self.model.backbone.device, None
-        measure.forget_peak(device)
+    def turn(self, name: str, method: Method | None) -> dict[str, Turn]:
+        """An answer of its own; what a method asks about a picture when it first sees it is asked before."""
         with self.using(method):
-            if self.compile or (method is not None and method.name in DESCRIBES):
-                first = seconds(lambda: self.answer(1), device)
-            if self.compile:
-                self.answer(self.new_tokens)  # captured anew after attaching, at this length
-            prompt = seconds(lambda: self.answer(1), device)
-            whole = seconds(lambda: self.answer(self.new_tokens), device)
-        return Turn(first, prompt, whole, measure.peak_gib(device))
+            if name.partition(SEQUENTIAL)[0] in DESCRIBES:
+                self.answer(1)
+            return self._timed({name: None})
+
+    def beside(self, method: mgap.MGAP) -> dict[str, Turn]:
+        """An answer in which plain steps and those of MGAP take turns."""
+        backbone = self.model.backbone
+        correction = Correction(method.subspace.basis, head_of(backbone), method.settings, Tap())
+        return self._timed({VANILLA: None, method.name: on_main_rows(correction, lanes_of(backbone.model))})
+
+    def _timed(self, ways: dict[str, Hook | None]) -> dict[str, Turn]:
+        device = self.model.backbone.device
+        measure.forget_peak(device)
+        with Marks(self.model.backbone, ways) as marks:
+            self.answer(self.new_tokens)
+        peak = measure.peak_gib(device)
+        return {name: Turn(marks.prompt_ms, ms, peak) for name, ms in marks.step_ms(self.new_tokens).items()}
 
     def plainly(self, words: Tensor) -> Tensor:
         """What the plain model would choose at each step of an answer [B, n], after the answer's own words."""
@@ -137,16 +146,17 @@ def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method |
     if name in (VANILLA, AGAIN):
         return None
     backbone, generator = model.backbone, torch.Generator().manual_seed(0)
-    settings: dict[str, Any] = {}
+    name, apart, _ = name.partition(SEQUENTIAL)
+    settings: dict[str, Any] = {"branch_mode": "sequential"} if apart else {}
     if name == "mgap":
         settings = {"prior": prior, "preset": "paper"}
     elif name == "asd":
         drawn = torch.randn(len(backbone.layers), prior.hidden_size, generator=generator, dtype=torch.float64)
-        settings = {"steering": Steering(drawn, (1, 1), backbone.identity)}
+        settings["steering"] = Steering(drawn, (1, 1), backbone.identity)
     elif name == "bias":
         settings = {"shift": 1.0, "up": ("the",), "down": ("a",)}
     elif name in DESCRIBES:
-        settings = {"length": DESCRIBED}
+        settings["length"] = DESCRIBED
     method: Method = METHODS.get(name).of(**settings)
     return method
 

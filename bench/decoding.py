@@ -4,17 +4,14 @@
     python bench/decoding.py --models llava-1.5-7b --ways eager --methods vanilla mgap --profile kernels.md
 
 Weights are random: how long a step takes does not depend on them. A prior is fitted on 50 prompts. Then, for each model, batch
-size and way (`eager`: generate as it is; `compiled`: compile=True), the methods take turns in one process. In its turn a method
-is attached, answers with 1 new token and with N, and is taken off again:
-
-    ms a token = (time of N tokens - time of 1) / (N - 1),   prompt = time of 1 token
-
-Ratios are of two turns of the same round. Methods that act at the head take part in all rounds, others in a few. Not counted:
-preparing pictures, attaching, the first answers after it in compiled decoding (a graph is captured), and what a method asks
-the model about a picture when it first sees it (CODE, HalTrapper). MGAP is timed only where the steps at a large alpha choose
-other tokens than the plain model would after the same words, in that very way of decoding. The floor is one step's bytes, of
-weights and cache, over the bandwidth measured here; it is plain decoding's for all methods. The paper's ratios are of whole
-answers.
+size and way (`eager`: generate as it is; `static`: static_cache=True; `compiled`: compile=True), the methods take turns in
+one process. A step is from one call of the head to the next (bench/marks.py); an answer's figure is the median of its steps,
+and the prompt has a figure of its own. Plain steps and MGAP's take turns inside one answer, two each; other methods have
+answers of their own. Ratios are of one round. MGAP takes part in all rounds, others in a few. Not counted: preparing
+pictures, attaching, compiling, and what a method asks the model about a picture when it first sees it (CODE, HalTrapper).
+MGAP is timed only where the steps at a large alpha choose other tokens than the plain model would after the same words, in
+that very way of decoding. The floor is one step's bytes, of weights and cache, over the bandwidth measured here; it is plain
+decoding's for all methods. The paper's ratios are of whole answers.
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,7 @@ import measure
 import shapes
 import torch
 import yaml
-from cases import AGAIN, VANILLA, Case, Turn, ask, build_method, make_endless, require_effect
+from cases import AGAIN, SEQUENTIAL, VANILLA, Case, Turn, ask, build_method, make_endless, require_effect
 from floor import Floor, floor
 from measure import Bandwidth, say, spread
 from profiling import kernels
@@ -46,7 +44,7 @@ from mgap.methods.base import Method, Seam
 from mgap.registry import EXPERIMENTS, METHODS
 
 USUAL = (VANILLA, "mgap", "vcd", "icd", "code", "m3id", "blind")
-WAYS = {"eager": False, "compiled": True}  # compile=
+WAYS: dict[str, dict[str, bool]] = {"eager": {}, "static": {"static_cache": True}, "compiled": {"compile": True}}
 PROMPTS = 50  # that the prior is fitted on
 
 
@@ -70,6 +68,9 @@ def compare(case: Case, names: Sequence[str], prior: mgap.Subspace, given: argpa
     for name in names:
         try:
             method = build_method(name, case.model, prior)
+            if method is not None and method.seam is Seam.SEARCH:
+                refused[name] = f"{name} takes several forwards to a token, and some back: it has no step to time"
+                continue
             if name == "mgap":
                 require_effect(case, prior)
             told = plain if method is None else case.beginning(method)
@@ -77,25 +78,30 @@ def compare(case: Case, names: Sequence[str], prior: mgap.Subspace, given: argpa
             refused[name] = str(error)
             continue
         methods[name], changed[name] = method, int((told != plain).any(1).sum())
-    rare = [name for name, method in methods.items() if method is not None and method.seam is not Seam.HEAD]
+    turns = {name: partial(case.turn, name, method) for name, method in methods.items()}
+    if isinstance(beside := methods.get("mgap"), mgap.MGAP):
+        turns[VANILLA] = partial(case.beside, beside)  # both at once
+        del turns["mgap"]
     rounds = measure.in_turns(
-        {name: lambda method=method: case.turn(method) for name, method in methods.items()},
+        turns,
         given.rounds,
         clock=lambda turn: turn(),
-        seldom=dict.fromkeys(rare, given.other_rounds),
+        seldom={name: given.other_rounds for name in turns if name not in (VANILLA, AGAIN)},
         limit_s=given.seconds,
         label=label,
     )
-    return {"rounds": rounds, "changed": changed, "refused": refused}
+    merged = [{name: turn for made in each.values() for name, turn in made.items()} for each in rounds]
+    order = [name for name in methods if any(name in each for each in merged)]
+    return {"rounds": merged, "order": order, "changed": changed, "refused": refused}
 
 
-def read(found: dict[str, Any], new_tokens: int, least: Floor) -> dict[str, dict[str, Any]]:
+def read(found: dict[str, Any], least: Floor) -> dict[str, dict[str, Any]]:
     """Figures of each method, in milliseconds."""
     rounds: list[dict[str, Turn]] = found["rounds"]
-    steps = [{name: 1000 * (turn.whole - turn.prompt) / (new_tokens - 1) for name, turn in each.items()} for each in rounds]
-    prompts = [{name: 1000 * turn.prompt for name, turn in each.items()} for each in rounds]
+    steps = [{name: turn.step_ms for name, turn in each.items()} for each in rounds]
+    prompts = [{name: turn.prompt_ms for name, turn in each.items()} for each in rounds]
     figures: dict[str, dict[str, Any]] = {}
-    for name in rounds[0]:
+    for name in found["order"]:
         step = spread(measure.column(steps, name))
         turns = [each[name] for each in rounds if name in each]
         figures[name] = {
@@ -141,7 +147,7 @@ def measure_case(
     """One table: printed, and as plain JSON."""
     least = floor(case.model.backbone, case.inputs, given.new_tokens, speed)
     found = compare(case, given.methods, prior, given, f"{name}, batch {case.rows}, {way}")
-    figures = read(found, given.new_tokens, least)
+    figures = read(found, least)
     length = case.inputs["input_ids"].shape[1]
     print(f"\n{name}, batch {case.rows}, {way}: {length} tokens of prompt, {given.new_tokens} new; ", end="")
     print(f"floor {least.ms:.3g} ms a step ({least.weights / 1e9:.3g} GB of weights, {least.cache / 1e9:.3g} GB of cache)\n")
@@ -205,8 +211,13 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--models", nargs="+", choices=shapes.SHAPES, help="default: both papers' on a GPU, both tiny ones else"
     )
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--methods", nargs="+", default=list(USUAL), help=f'names, or "all"; {AGAIN} shows what chance does')
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["eager", "compiled"])
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=list(USUAL),
+        help=f'names, or "all"; {AGAIN} shows what chance does, vcd{SEQUENTIAL} a branch in forwards of its own',
+    )
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--other-rounds", type=int, default=3, help="of methods that do not act at the head")
@@ -219,12 +230,12 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     names = [*USUAL, *METHODS.names()] if given.methods == ["all"] else given.methods
     given.methods = list(dict.fromkeys([VANILLA, *names]))  # each once
     try:
-        for name in {*given.methods} - {VANILLA, AGAIN}:
+        for name in {name.removesuffix(SEQUENTIAL) for name in given.methods} - {VANILLA, AGAIN}:
             METHODS.get(name)
     except SettingError as error:
         parser.error(str(error))
-    if given.new_tokens < 2 or given.rounds < 1 or given.other_rounds < 1 or min(given.batches) < 1:
-        parser.error("--new-tokens must be at least 2, and --rounds, --other-rounds and --batches at least 1")
+    if given.new_tokens < 8 or given.rounds < 1 or given.other_rounds < 1 or min(given.batches) < 1:
+        parser.error("--new-tokens must be at least 8, and --rounds, --other-rounds and --batches at least 1")
     if given.profile:
         given.profile.write_text("")
     return given

@@ -19,7 +19,7 @@ def script(monkeypatch):
     """Scripts of bench/ import each other by name, as they do when one of them is run."""
     monkeypatch.syspath_prepend(str(BENCH))
     yield import_module
-    for name in ("cases", "decoding", "floor", "measure", "profiling", "shapes"):
+    for name in ("cases", "decoding", "floor", "marks", "measure", "profiling", "shapes"):
         sys.modules.pop(name, None)
 
 
@@ -30,7 +30,7 @@ def bench(script, tmp_path, capsys):
     def call(*words):
         out = tmp_path / "decoding.json"
         status = script("decoding").main(
-            ["--device", "cpu", "--new-tokens", "4", "--rounds", "2", "--out", str(out), *map(str, words)]
+            ["--device", "cpu", "--new-tokens", "8", "--rounds", "2", "--out", str(out), *map(str, words)]
         )
         return status, capsys.readouterr().out, json.loads(out.read_text())
 
@@ -46,15 +46,14 @@ def test_every_usual_method_has_a_row_with_its_figures_in_eager_decoding(name, b
     assert status == 0
     assert min(found["bandwidth"].values()) > 0
     (table,) = found["tables"]
-    assert (table["model"], table["batch"], table["way"], table["new_tokens"]) == (name, batch, "eager", 4)
+    assert (table["model"], table["batch"], table["way"], table["new_tokens"]) == (name, batch, "eager", 8)
     assert list(table["methods"]) == ["vanilla", "mgap", "vcd", "icd", "code", "m3id", "blind"]
     assert not table["refused"]
     assert min(table["floor"].values()) > 0
     for method, figures in table["methods"].items():
         assert f"| {method} | " in printed
         assert len(figures["turns"]) == (2 if method in ("vanilla", "mgap") else 1)
-        assert all(turn["prompt"] > 0 and turn["whole"] > 0 for turn in figures["turns"])
-        assert (figures["turns"][0]["first"] is not None) == (method == "code")  # it describes the picture first
+        assert all(turn["prompt_ms"] > 0 and turn["step_ms"] > 0 for turn in figures["turns"])
         assert all(map(math.isfinite, (*figures["step_ms"], *figures["of_vanilla"], figures["of_floor"])))
         assert figures["peak_gib"] > 0
     assert table["methods"]["vanilla"]["of_vanilla"] == [1, 1, 1]
@@ -77,13 +76,36 @@ def quick_compiler(monkeypatch):
 @pytest.mark.usefixtures("quick_compiler")
 def test_compiled_decoding_times_mgap_and_says_what_is_refused(bench):
     words = ("--models", "tiny-llava", "--batches", 1, "--rounds", 1, "--methods", "mgap", "vcd")
-    status, printed, found = bench("--ways", "compiled", *words)
+    status, printed, found = bench("--ways", "static", "compiled", *words)
     assert status == 0
-    (table,) = found["tables"]
+    _static, table = found["tables"]
     assert list(table["methods"]) == ["vanilla", "mgap"]
     assert "vcd does not work with compile" in table["refused"]["vcd"]
     assert table["refused"]["vcd"] in printed
-    assert all(turn["first"] > 0 for figures in table["methods"].values() for turn in figures["turns"])
+
+
+def test_ways_take_turns_inside_an_answer_and_each_acts_in_its_own(script, model, prior):
+    cases, marks = script("cases"), script("marks")
+    acted, case = [], cases.Case(model, cases.ask(model, 2), 14, {})
+    with marks.Marks(model.backbone, {"one": None, "other": lambda _head, _args, out: acted.append(out.shape) or out}) as found:
+        case.answer(14)
+    turns = [name for name, _ in found.calls]
+    assert turns[1:] == ["one", "one", "other", "other"] * 3 + ["one"], "the first call is the prompt's"
+    assert len(acted) == turns.count("other")
+    assert not model.backbone.head_module._forward_hooks, "nothing stays on the model"
+    times = found.step_ms(14)
+    assert set(times) == {"one", "other"}
+    assert min(*times.values(), found.prompt_ms) > 0
+
+
+def test_a_step_of_a_branch_with_forwards_of_its_own_is_both_of_them(script, model, prior):
+    cases, marks = script("cases"), script("marks")
+    case = cases.Case(model, cases.ask(model, 1), 6, {})
+    for name, each in (("vcd", 1), ("vcd-sequential", 2), ("mod", 1)):
+        with case.using(cases.build_method(name, model, prior)), marks.Marks(model.backbone, {name: None}) as found:
+            case.answer(6)
+        assert found.each(6) == each
+        assert found.step_ms(6)[name] > 0
 
 
 def test_mgap_is_not_timed_where_no_strength_of_it_changes_a_token(bench, script, monkeypatch):
@@ -97,7 +119,7 @@ def test_mgap_is_not_timed_where_no_strength_of_it_changes_a_token(bench, script
 
 def test_another_first_token_is_no_sign_that_the_steps_are_changed(script, model, prior, monkeypatch):
     cases = script("cases")
-    case = cases.Case(model, cases.ask(model, 2), 8, False)
+    case = cases.Case(model, cases.ask(model, 2), 8, {})
     cases.require_effect(case, prior)
     said = (case.beginning(None) + 1) % 100  # another first token
     for step in range(1, 8):  # and behind it what the plain model says
@@ -110,8 +132,8 @@ def test_another_first_token_is_no_sign_that_the_steps_are_changed(script, model
 def test_answers_are_as_long_as_they_are_timed_for(script, checkpoints):
     cases, model = script("cases"), mgap.load(str(checkpoints["llava"]))
     cases.make_endless(model)
-    assert cases.Case(model, cases.ask(model, 2), 300, False).answer(300).shape == (2, 300)
-    ending = cases.Case(model, cases.ask(model, 1), 8, False)
+    assert cases.Case(model, cases.ask(model, 2), 300, {}).answer(300).shape == (2, 300)
+    ending = cases.Case(model, cases.ask(model, 1), 8, {})
     model.backbone.model.generation_config.eos_token_id = int(ending.answer(8)[0, 3])
     with pytest.raises(RuntimeError, match="asked for 1 x 8 tokens"):
         ending.answer(8)

@@ -4,13 +4,14 @@ import pytest
 import torch
 
 import mgap
+from mgap.backbones.hooks import is_hooked
 from mgap.backbones.packing import pack
 from mgap.backbones.prefix import SharedPrefill, unshareable
 from mgap.errors import ModelError, SettingError, UnsupportedDecoding
 from mgap.pocket.tiny import build_tiny
 from mgap.states import collect
 from mgap.states.angles import principal_angles
-from mgap.states.collect import blind_states, is_hooked, last_states
+from mgap.states.collect import blind_states, last_states
 from tests.backbones import families
 from tests.methods.builders import build
 
@@ -138,7 +139,7 @@ def test_a_model_with_hooks_on_it_reads_whole_rows(model, prior, shown):
 def test_a_processor_that_mixes_pictures_and_words_is_read_row_by_row(model, monkeypatch, shown):
     right = alone(model.backbone, PROMPTS[:3])
     shown.clear()
-    monkeypatch.setattr(SharedPrefill, "_block", mixes)
+    monkeypatch.setattr("mgap.backbones.prefix.block_between", mixes)
     assert_alike(torch.cat(list(blind_states(model.backbone, PROMPTS[:3], batch_size=2))), right)
     assert len(shown) == 2
 

@@ -20,6 +20,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.hooks import is_hooked
 from mgap.decoding.slots import Slots, attending
 
 FAMILIES = frozenset(  # by config.model_type; tests/decoding/test_compiled.py holds every one of them to eager decoding
@@ -42,7 +43,7 @@ def uncapturable(backbone: Backbone) -> str:
     language = backbone.language
     if len({parameter.device for parameter in language.parameters()}) > 1:
         return f"{name}: its blocks are on several devices"
-    if any(module._forward_hooks or module._forward_pre_hooks for module in language.modules()):
+    if is_hooked(language):
         return f"{name}: there are hooks inside its text decoder, which would not run"
     return ""
 

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.hooks import is_hooked
 from mgap.backbones.nulls import null_image as see_nothing
 from mgap.backbones.packing import Packed, pack, send
 from mgap.backbones.prefix import SharedPrefill, unshareable
@@ -78,14 +79,6 @@ def catch_states(backbone: Backbone, *, last: bool = True) -> Iterator[list[Tens
         yield caught
     finally:
         handle.remove()
-
-
-def is_hooked(model: nn.Module) -> bool:
-    """Whether anybody but transformers listens to what passes through the model: a method, say, that counts on whole rows."""
-    hooks = (
-        hook for part in model.modules() for kind in (part._forward_hooks, part._forward_pre_hooks) for hook in kind.values()
-    )
-    return any(not getattr(hook, "__module__", "").startswith("transformers.") for hook in hooks)
 
 
 def _read(backbone: Backbone, picture: Image.Image) -> SharedPrefill | None:

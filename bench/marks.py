@@ -1,0 +1,79 @@
+"""When the head is called, which is once a token: how long steps take, and ways that take turns inside one answer.
+
+A step is from one call of the head to the next, between events on the device: the head, what acts there, the choice of a token
+and the text decoder. Neither the prompt nor what else the processor does from time to time gets into it, and the median of an
+answer's steps passes over hiccups. Ways in turns meet the same cache, the same clocks and the same neighbours on the machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import torch
+from measure import finish
+from torch import Tensor, nn
+
+from mgap.backbones.base import Backbone
+from mgap.methods.lanes import Hook
+
+TURN = 2  # steps that a way has in a row
+LATE = 3  # steps at the end that do not count: a loop may run ahead of its reader
+
+
+class Marks:
+    """Inside the block, every call of the head is noted; `ways` are hooks there, or None, and take turns."""
+
+    def __init__(self, backbone: Backbone, ways: Mapping[str, Hook | None]) -> None:
+        self.device, self.head = backbone.device, backbone.head_module
+        self.ways = list(ways.items())
+        self.began: Any = None
+        self.calls: list[tuple[str, Any]] = []  # whose turn, and when
+
+    def __enter__(self) -> Marks:
+        finish(self.device)
+        self.began, self.calls = self.mark(), []
+        self.handle = self.head.register_forward_hook(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.handle.remove()
+        finish(self.device)
+
+    def __call__(self, head: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+        name, hook = self.ways[max(len(self.calls) - 1, 0) // TURN % len(self.ways)]  # the prompt's call is nobody's turn
+        self.calls.append((name, self.mark()))
+        return None if hook is None or len(self.calls) == 1 else hook(head, args, output)
+
+    def mark(self) -> Any:
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def ms(self, one: Any, other: Any) -> float:
+        return one.elapsed_time(other) if self.device.type == "cuda" else 1000 * (other - one)
+
+    @property
+    def prompt_ms(self) -> float:
+        """Up to the first call."""
+        return self.ms(self.began, self.calls[0][1])
+
+    def step_ms(self, tokens: int) -> dict[str, float]:
+        """The median step of each way in an answer of so many tokens; its first turns and last steps do not count.
+
+        A branch that has forwards of its own calls the head as well: a step then is from every other call to the next such.
+        """
+        own = self.calls[self.each(tokens) :: self.each(tokens)]  # without the prompt's
+        steps = [(name, self.ms(at, then)) for (name, at), (_, then) in pairwise(own)]
+        skipped = TURN * len(self.ways)
+        counted = steps[skipped:-LATE] if len(steps) > 2 * skipped + LATE else steps
+        return {name: statistics.median(ms for whose, ms in counted if whose == name) for name, _ in self.ways}
+
+    def each(self, tokens: int) -> int:
+        """Calls a token."""
+        return max(len(self.calls) // tokens, 1)
