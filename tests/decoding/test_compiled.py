@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from mgap.decoding.captured import FAMILIES, KEPT, forget, uncapturable
 from mgap.decoding.compiled import Watch, head_of, is_ours
 from mgap.decoding.generate import generate
 from mgap.decoding.slots import ATTENTION, Slots, attend
+from mgap.errors import UnsupportedDecoding
 from mgap.types import Decoding, Mode
 from tests.backbones import families
 from tests.decoding.test_prefill import ASKED, ROWS, TINY, A, B, tokens
@@ -144,6 +146,35 @@ def test_a_trace_of_captured_steps_is_that_of_eager_ones(model, prior):
         assert mine.token_ids == theirs.token_ids
         for step, same in zip(mine.trace, theirs.trace, strict=True):
             assert step.values == pytest.approx(same.values, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["blind", "code", "haltrapper", "icd", "m3id", "vcd"])
+def test_a_branch_is_rows_of_the_same_step(model, prior, name):
+    rows, method = ([A, B, A], ASKED[:3]), build(name, prior)
+    with model.using(method):
+        assert tokens(model, rows, static_cache=True) == tokens(model, rows)
+    with model.using(replace(method, branch_mode="sequential")), pytest.raises(UnsupportedDecoding, match="static"):
+        tokens(model, rows, static_cache=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"sample": True, "num_return_sequences": 3}, {"repetition_penalty": 1.4}], ids=str)
+@pytest.mark.parametrize(
+    "stack", [lambda prior: (mgap.VCD(), build("mgap", prior)), lambda _prior: (mgap.ICD(with_vcd=True),)], ids=["two", "three"]
+)
+def test_branches_and_what_stands_on_them_choose_as_in_generate(model, prior, stack, options):
+    with model.using(*stack(prior)):
+        answer = model.answer(A, ASKED[0], max_new_tokens=NEW, static_cache=True, **options)
+        told = [list(each.token_ids) for each in (answer, *answer.alternatives)]
+        for mine, theirs in zip(told, by_generate(model, options), strict=True):
+            assert mine == theirs[: len(mine)]
+
+
+def test_a_trace_of_a_branch_is_that_of_eager_decoding(model):
+    with model.using(mgap.M3ID()):
+        eager, static = (model.answer(A, ASKED[0], max_new_tokens=NEW, trace=True, static_cache=each) for each in (False, True))
+    assert eager.token_ids == static.token_ids
+    for step, same in zip(eager.trace, static.trace, strict=True):
+        assert step.values == pytest.approx(same.values, rel=1e-3, abs=1e-4), "also of those that count steps"
 
 
 def test_a_method_inside_the_decoder_is_left_to_transformers(model, prior):

@@ -2,7 +2,7 @@
 
 transformers' `generate` asks the card after every token whether all rows have ended, and prepares every step anew. Here the
 question is answered two tokens late: the card always has work, and at most two steps are run for nothing. Greedy and sampling,
-with its own logits processors; beams and drafts are generate's.
+with its own logits processors; beams and drafts are generate's. A second branch is rows of the same step.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from mgap.backbones.rows import ALONG
 from mgap.decoding.attach import attached
 from mgap.decoding.captured import Told, step_for, uncapturable
 from mgap.decoding.generate import Generated, generation_config, seeded
-from mgap.methods.base import Seam
+from mgap.methods.base import Method, Seam
+from mgap.methods.branch import BranchMethod
 from mgap.methods.lanes import lanes_of
+from mgap.methods.pairing import PairedCache
 from mgap.types import Decoding, Mode
 
 MODES = frozenset({Mode.GREEDY, Mode.SAMPLE, Mode.BATCH, Mode.SEQUENCES, Mode.STREAM, Mode.STATIC, Mode.COMPILE})
@@ -42,9 +44,15 @@ LATE = 2  # tokens
 
 def is_ours(backbone: Backbone, modes: frozenset[Mode]) -> bool:
     """Whether this loop decodes in these modes with what is attached; otherwise transformers' own does."""
-    on = [attachment.method.seam for attachment in attached(backbone.model)]
-    fits = Mode.STATIC in modes and modes <= MODES and all(seam is Seam.HEAD for seam in on)
-    return fits and not uncapturable(backbone)
+    on = [attachment.method for attachment in attached(backbone.model)]
+    return Mode.STATIC in modes and modes <= MODES and all(map(_acts_outside, on)) and not uncapturable(backbone)
+
+
+def _acts_outside(method: Method) -> bool:
+    """Whether a method acts on what comes after the text decoder, and its branch, if it has one, is rows of the same step."""
+    if method.seam is Seam.BRANCH:
+        return isinstance(method, BranchMethod) and method.branch_mode == "batched"
+    return method.seam is Seam.HEAD
 
 
 _heads: WeakKeyDictionary[nn.Module, Head] = WeakKeyDictionary()
@@ -60,17 +68,30 @@ def head_of(backbone: Backbone) -> Head:
 
 @dataclass
 class Begun:
-    """A prompt that has been read."""
+    """A prompt that has been read; a branch's rows stand behind the caller's."""
 
     logits: Tensor  # [B, vocab] float, of the first token
     ids: Tensor  # [B, T]
-    mask: Tensor  # [B, T]
-    positions: Tensor  # [..., B, 1] of the last tokens
+    mask: Tensor  # [rows, T]
+    positions: Tensor  # [..., rows, 1] of the last tokens
     cache: DynamicCache
+
+    @property
+    def each(self) -> int:
+        """Rows of the step for a row of the caller's."""
+        return len(self.mask) // len(self.ids)
+
+    def repeat(self, times: int) -> None:
+        """Several answers a row: all but the cache, which `Slots.fill` repeats."""
+        self.logits, self.ids = (part.repeat_interleave(times, 0) for part in (self.logits, self.ids))
+        if isinstance(self.cache, PairedCache):
+            self.cache.kept = {key: value.repeat_interleave(times, 0) for key, value in self.cache.kept.items()}
 
 
 def begin(backbone: Backbone, inputs: dict[str, Tensor], cache: DynamicCache | None) -> Begun:
     """Run the prompt as it is, with whatever is attached; what a shared prefill has read already is not run again."""
+    if any(attachment.method.seam is Seam.BRANCH for attachment in attached(backbone.model)):
+        return _begin_paired(backbone, inputs)
     given = dict(inputs)
     positions = given.pop("position_ids", None)
     ids, mask = given["input_ids"], given["attention_mask"]
@@ -81,6 +102,16 @@ def begin(backbone: Backbone, inputs: dict[str, Tensor], cache: DynamicCache | N
         given.update({key: given[key][:, -rest:] for key in ALONG if key in given and key != "attention_mask"})
     out = backbone.model(**given, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
     return Begun(out.logits[:, -1].float(), ids, mask, positions[..., -1:], cache)
+
+
+def _begin_paired(backbone: Backbone, inputs: dict[str, Tensor]) -> Begun:
+    """A branch joins inside `generate`, which encodes pictures before the first forward: one token of it."""
+    config = generation_config(backbone, Decoding(max_new_tokens=1))
+    config.output_logits = True
+    out = backbone.model.generate(**inputs, generation_config=config)
+    cache: PairedCache = out.past_key_values
+    (rows,) = cache.rows
+    return Begun(out.logits[0].float(), inputs["input_ids"], rows.whole_mask(), rows.positions, cache)
 
 
 class Choice:
@@ -163,24 +194,38 @@ def generate_captured(
     started = time.perf_counter()
     with seeded(decoding, backbone.device), torch.no_grad():
         prompt = begin(backbone, inputs, cache)
-        rows, length = len(prompt.ids) * times, prompt.ids.shape[1] + decoding.max_new_tokens
-        step = step_for(backbone, prompt.cache, prompt.positions, rows, length, compiled=decoding.compile, told=told)
+        rows, each, length = len(prompt.ids) * times, prompt.each, prompt.mask.shape[1] + decoding.max_new_tokens
+        step = step_for(backbone, prompt.cache, prompt.positions, rows * each, length, compiled=decoding.compile, told=told)
         step.start(prompt.cache, prompt.mask, prompt.positions, times)
-        choose = Choice(config, prompt.ids.repeat_interleave(times, 0))
+        prompt.repeat(times)
+        choose = Choice(config, prompt.ids)
         watch = Watch(torch.zeros(rows + 1, dtype=torch.long, device=backbone.device))
-        logits, said = prompt.logits.repeat_interleave(times, 0), list[Tensor]()
+        logits, said = prompt.logits, list[Tensor]()
         backbone.clock.turn(NEXT)
         is_over = False
         while not is_over and len(said) < decoding.max_new_tokens and not (said and is_stopped()):
             if said:
-                state = step.run(said[-1])
-                logits = head.post(head.module(state))[:rows, -1].float()
+                state = step.run(said[-1].repeat(each))
+                logits = read_head(backbone, head, state, prompt.cache, rows, each)
             said.append(choose(logits))
             watch.send(torch.cat([said[-1], choose.finished.all().long().unsqueeze(0)]))
             is_over = _hear(watch.read(), say)
         _hear(watch.read(all_of_it=True), None if is_over else say)
     tokens = torch.stack(said, 1).cpu()
     return Generated(tokens, None, 1000 * (time.perf_counter() - started))
+
+
+def read_head(backbone: Backbone, head: Head, state: Tensor, cache: DynamicCache, rows: int, each: int) -> Tensor:
+    """Logits [B, vocab] float of a step's state, with whatever acts at the head; a branch's are merged with the main ones."""
+    if not isinstance(cache, PairedCache):
+        return head.post(head.module(state))[:rows, -1].float()
+    lanes, cache.steps = lanes_of(backbone.model), cache.steps + 1
+    lanes.main = rows
+    try:
+        logits = head.post(head.module(state))[: rows * each, -1].float()
+    finally:
+        lanes.main = None
+    return cache.merge(logits, cache)
 
 
 def _hear(reports: list[Tensor], say: Callable[[Tensor], None] | None) -> bool:

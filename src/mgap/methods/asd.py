@@ -27,6 +27,7 @@ from mgap.methods.lanes import Lanes, lanes_of
 from mgap.methods.layers import layer_indices
 from mgap.methods.pairing import Inputs, Pairing
 from mgap.states.steering import Steering
+from mgap.types import Mode
 
 POSITIONS = ("last", "all")
 
@@ -75,6 +76,7 @@ class ASD(BranchMethod):
     name: ClassVar[str] = "asd"
     summary: ClassVar[str] = "contrast a branch steered to fact with one steered to invention"
     seam: ClassVar[Seam] = Seam.LAYERS
+    modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC}
     moved_by: ClassVar[str] = "alpha"  # at 0 the state is the one steered to fact, not the plain one
 
     steering: Steering | str | PathLike[str] = field(kw_only=True)

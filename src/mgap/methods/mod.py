@@ -29,6 +29,7 @@ from mgap.methods.branch import BranchMethod, plausible
 from mgap.methods.late import LatePairing, refuse_no_numbers
 from mgap.methods.pairing import Inputs, Kept
 from mgap.methods.seen import Seen, Weight
+from mgap.types import Mode
 
 REFRESH = ("prefill", "every_step")
 FLOOR = 5e-8  # probabilities are clipped to [FLOOR, 1 - FLOOR], and not made to sum to 1 again
@@ -58,6 +59,7 @@ class MoD(BranchMethod):
     name: ClassVar[str] = "mod"
     summary: ClassVar[str] = "add or take away a branch that sees the most attended image tokens only"
     seam: ClassVar[Seam] = Seam.ATTENTION
+    modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC}
     moved_by: ClassVar[str] = "a1 or a2"  # whichever weighs the branch in a row's mode
 
     rho: float = 0.2

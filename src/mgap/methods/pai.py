@@ -33,6 +33,7 @@ from mgap.methods.base import Handles, Observation, Removable, Seam, Tap, check_
 from mgap.methods.branch import BranchMethod, plausible
 from mgap.methods.pairing import Inputs, Pairing
 from mgap.methods.seen import Seen, Weight
+from mgap.types import Mode
 
 IMPLEMENTATION = "mgap_pai"  # as the text decoder's configuration names it while the method is on
 _ARGUMENT = "mgap_boost"  # carries the edit from the decoder's door to its attention
@@ -177,6 +178,7 @@ class PAI(BranchMethod):
     name: ClassVar[str] = "pai"
     summary: ClassVar[str] = "attend more to the picture, and contrast with a text-only branch"
     seam: ClassVar[Seam] = Seam.ATTENTION
+    modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC}
     moved_by: ClassVar[str] = "gamma - 1"  # at 0 the state is that of the changed attention, not the plain one
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(PRESETS)
 

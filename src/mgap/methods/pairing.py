@@ -8,7 +8,7 @@ the first forward hands out: two generations never meet. Pictures that a branch 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mgap.methods.branch import BranchMethod
 
 Inputs = dict[str, Tensor]  # as Backbone.encode gives them: left padded, one row a sample
+Merge = Callable[[Tensor, "PairedCache"], Tensor]  # logits of all rows [rows, vocab] -> of the main ones [B, vocab]
 Kept = dict[str, Tensor]  # what is remembered of each row [B, ...] from one token to the next
 KINDS = tuple(key for key in ALONG if key not in ("input_ids", "attention_mask"))
 ALONE = "alone"  # in a branch's inputs, bool [B]: rows that have nothing to contrast with, and decode plainly
@@ -38,8 +39,9 @@ ALONE = "alone"  # in a branch's inputs, bool [B]: rows that have nothing to con
 class PairedCache(DynamicCache):
     """Keys and values of the main rows, and of each branch's: behind them, or in a cache of its own (`aside`)."""
 
-    def __init__(self, config: Any, rows: list[Stepping], aside: list[DynamicCache]) -> None:
+    def __init__(self, config: Any, rows: list[Stepping], aside: list[DynamicCache], merge: Merge) -> None:
         super().__init__(config=config)
+        self.merge = merge  # for who runs the steps of all rows without our hooks
         self.rows = rows  # of the forwards that need positions from us: the one of all, or each branch's aside
         self.aside, self.steps = aside, 1
         self.waiting: list[Call] = []  # what each branch aside reads next
@@ -126,8 +128,19 @@ class Pairing:
             return output
         self.lanes.main = None
         cache: PairedCache = kwargs["past_key_values"]
-        logits = output.logits[:, -1].float()
-        main, branches = self._each(model, logits, cache)
+        combined = self._weigh(*self._each(model, output.logits[:, -1].float(), cache), cache)
+        output.logits = combined.unsqueeze(1)  # [B, 1, vocab], in float32: what follows works in it anyway
+        for key in ("hidden_states", "attentions"):  # what else was asked for is that of the main rows
+            if output.get(key) is not None:
+                output[key] = tuple(tensor[: len(combined)] for tensor in output[key])
+        return output
+
+    def merge(self, logits: Tensor, cache: PairedCache) -> Tensor:
+        """One of the branches' logits, where all are rows of one forward: [rows, vocab] -> [B, vocab]."""
+        main, *branches = logits.chunk(1 + len(self.builders))
+        return self._weigh(main, branches, cache)
+
+    def _weigh(self, main: Tensor, branches: list[Tensor], cache: PairedCache) -> Tensor:
         branches = [branch.to(main.device) for branch in branches]
         combined, values = self.method.weigh(main, branches, cache.steps, cache.kept)
         if cache.has_alone:
@@ -138,11 +151,7 @@ class Pairing:
                 values[ALONE] = cache.kept[ALONE].to(main)
             traced = {name: value.unsqueeze(1) for name, value in values.items()}
             self.tap.listener(Observation(traced, main.unsqueeze(1), combined.unsqueeze(1)))
-        output.logits = combined.unsqueeze(1)  # [B, 1, vocab], in float32: what follows works in it anyway
-        for key in ("hidden_states", "attentions"):  # what else was asked for is that of the main rows
-            if output.get(key) is not None:
-                output[key] = tuple(tensor[: len(main)] for tensor in output[key])
-        return output
+        return combined
 
     def _main(self, kwargs: Call) -> tuple[Inputs, Any]:
         """The prompt as generate was given it, and its pictures as the language model reads them."""
@@ -166,7 +175,7 @@ class Pairing:
         read = {**rows, "position_ids": positions}
         reads = _split(read, len(branches)) if self.is_aside else [read]
         stepping = [Stepping(each["attention_mask"], each["position_ids"]) for each in reads]
-        cache = PairedCache(self.backbone.config, stepping, aside)
+        cache = PairedCache(self.backbone.config, stepping, aside, self.merge)
         for branch in branches:
             if ALONE in branch:
                 cache.kept[ALONE] = branch[ALONE] | cache.kept.get(ALONE, False)
