@@ -32,6 +32,7 @@ from mgap.backbones.rows import ALONG
 from mgap.decoding.attach import attached
 from mgap.decoding.captured import Told, step_for, uncapturable
 from mgap.decoding.generate import Generated, generation_config, seeded
+from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Method, Seam
 from mgap.methods.branch import BranchMethod
 from mgap.methods.lanes import lanes_of
@@ -219,6 +220,8 @@ def read_head(backbone: Backbone, head: Head, state: Tensor, cache: DynamicCache
     """Logits [B, vocab] float of a step's state, with whatever acts at the head; a branch's are merged with the main ones."""
     if not isinstance(cache, PairedCache):
         return head.post(head.module(state))[:rows, -1].float()
+    if cache.merge is None:
+        raise UnsupportedDecoding("a branch that runs beside the main rows does not work with static decoding: leave it out")
     lanes, cache.steps = lanes_of(backbone.model), cache.steps + 1
     lanes.main = rows
     try:

@@ -23,7 +23,7 @@ from mgap.backbones.showing import Call, flatten
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.base import Tap
 from mgap.methods.glance import Glance
-from mgap.methods.pairing import KINDS, Inputs, Merge, PairedCache, Pairing, newest
+from mgap.methods.pairing import KINDS, Inputs, PairedCache, Pairing, newest
 from mgap.methods.stepping import Stepping
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ Hide = Callable[[Tensor, Tensor], Tensor]  # attention and image positions, [B, 
 class LateCache(PairedCache):
     """The branch's rows are aside until they join, or for good. Also what they read, for as long as that is needed."""
 
-    def __init__(self, config: Any, prompt: Call, images: Tensor, features: Any, merge: Merge) -> None:
+    def __init__(self, config: Any, prompt: Call, images: Tensor, features: Any) -> None:
         rows = Stepping(prompt["attention_mask"], prompt["position_ids"])
-        super().__init__(config, [rows], [DynamicCache(config=config)], merge)
+        super().__init__(config, [rows], [DynamicCache(config=config)])
         self.waiting = [prompt]
         self.images = images  # bool [B, prompt]
         self.features = features  # the main rows' pictures, as the language model reads them
@@ -95,7 +95,7 @@ class LatePairing(Pairing):
             (rows,) = (build(main) for build in self.builders)
         positions = self._positions(rows, [features])
         prompt: Call = {**{key: rows[key] for key in ALONG if key in rows}, "position_ids": positions}
-        cache = LateCache(self.backbone.config, prompt, self.backbone.image_mask(rows), features, self.merge)
+        cache = LateCache(self.backbone.config, prompt, self.backbone.image_mask(rows), features)
         self.glance.watch()
         return {**kwargs, "past_key_values": cache}
 

@@ -39,15 +39,15 @@ ALONE = "alone"  # in a branch's inputs, bool [B]: rows that have nothing to con
 class PairedCache(DynamicCache):
     """Keys and values of the main rows, and of each branch's: behind them, or in a cache of its own (`aside`)."""
 
-    def __init__(self, config: Any, rows: list[Stepping], aside: list[DynamicCache], merge: Merge) -> None:
+    def __init__(self, config: Any, rows: list[Stepping], aside: list[DynamicCache]) -> None:
         super().__init__(config=config)
-        self.merge = merge  # for who runs the steps of all rows without our hooks
         self.rows = rows  # of the forwards that need positions from us: the one of all, or each branch's aside
         self.aside, self.steps = aside, 1
         self.waiting: list[Call] = []  # what each branch aside reads next
         self.kinds: Inputs = {}  # [rows, 1] each: what else a forward reads of a token, the same for every new one
         self.kept: Kept = {}
         self.has_alone = False  # whether any row decodes plainly
+        self.merge: Merge | None = None  # for who runs the steps of all rows without our hooks
 
     def step(self) -> None:
         """One more token."""
@@ -175,7 +175,8 @@ class Pairing:
         read = {**rows, "position_ids": positions}
         reads = _split(read, len(branches)) if self.is_aside else [read]
         stepping = [Stepping(each["attention_mask"], each["position_ids"]) for each in reads]
-        cache = PairedCache(self.backbone.config, stepping, aside, self.merge)
+        cache = PairedCache(self.backbone.config, stepping, aside)
+        cache.merge = None if self.is_aside else self.merge
         for branch in branches:
             if ALONE in branch:
                 cache.kept[ALONE] = branch[ALONE] | cache.kept.get(ALONE, False)
