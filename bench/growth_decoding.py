@@ -9,7 +9,6 @@ peak of these steps (or of the first token) beyond what the device held before: 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 from growth_points import Point
-from measure import finish, forget_peak, in_turns, say, spread, undisturbed
+from measure import between_ms, finish, forget_peak, in_turns, mark, say, spread, undisturbed
 from shapes import picture
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
@@ -61,32 +60,24 @@ class Steps(StoppingCriteria):
         self.device, self.ways, self.switch = device, ways, switch
         self.marks: list[tuple[str, Any, Any]] = []  # the way, and where its step began and ended
         self.peaks: list[int] = []
-        self.way, self.began = "first token", self.mark()
-
-    def mark(self) -> Any:
-        if self.device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        self.way, self.began = "first token", mark(self.device)
 
     def __call__(self, input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
-        self.marks.append((self.way, self.began, self.mark()))
+        self.marks.append((self.way, self.began, mark(self.device)))
         if self.device.type == "cuda":
             self.peaks.append(torch.cuda.max_memory_allocated(self.device))
             forget_peak(self.device)
         now = self.ways[(len(self.marks) - 1) // TURN % len(self.ways)]
         if now != self.way:
             self.switch(now)
-        self.way, self.began = now, self.mark()
+        self.way, self.began = now, mark(self.device)
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
     def read(self) -> Timed:
         finish(self.device)
         found = Timed()
         for step, (way, began, ended) in enumerate(self.marks):
-            ms = began.elapsed_time(ended) if self.device.type == "cuda" else 1000 * (ended - began)
-            found.ms.setdefault(way, []).append((step, ms))
+            found.ms.setdefault(way, []).append((step, between_ms(began, ended)))
             if self.peaks:
                 found.peak.setdefault(way, []).append((step, self.peaks[step]))
         return found

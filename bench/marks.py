@@ -8,13 +8,11 @@ answer's steps passes over hiccups. Ways in turns meet the same cache, the same 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-import torch
-from measure import finish
+from measure import between_ms, finish, mark
 from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
@@ -35,7 +33,7 @@ class Marks:
 
     def __enter__(self) -> Marks:
         finish(self.device)
-        self.began, self.calls = self.mark(), []
+        self.began, self.calls = mark(self.device), []
         self.handle = self.head.register_forward_hook(self)
         return self
 
@@ -45,23 +43,13 @@ class Marks:
 
     def __call__(self, head: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         name, hook = self.ways[max(len(self.calls) - 1, 0) // TURN % len(self.ways)]  # the prompt's call is nobody's turn
-        self.calls.append((name, self.mark()))
+        self.calls.append((name, mark(self.device)))
         return None if hook is None or len(self.calls) == 1 else hook(head, args, output)
-
-    def mark(self) -> Any:
-        if self.device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def ms(self, one: Any, other: Any) -> float:
-        return one.elapsed_time(other) if self.device.type == "cuda" else 1000 * (other - one)
 
     @property
     def prompt_ms(self) -> float:
         """Up to the first call."""
-        return self.ms(self.began, self.calls[0][1])
+        return between_ms(self.began, self.calls[0][1])
 
     def step_ms(self, tokens: int) -> dict[str, float]:
         """The median step of each way in an answer of so many tokens; its first turns and last steps do not count.
@@ -69,7 +57,7 @@ class Marks:
         A branch that has forwards of its own calls the head as well: a step then is from every other call to the next such.
         """
         own = self.calls[self.each(tokens) :: self.each(tokens)]  # without the prompt's
-        steps = [(name, self.ms(at, then)) for (name, at), (_, then) in pairwise(own)]
+        steps = [(name, between_ms(at, then)) for (name, at), (_, then) in pairwise(own)]
         skipped = TURN * len(self.ways)
         counted = steps[skipped:-LATE] if len(steps) > 2 * skipped + LATE else steps
         return {name: statistics.median(ms for whose, ms in counted if whose == name) for name, _ in self.ways}

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -60,6 +60,20 @@ def finish(device: str | torch.device) -> None:
     """Wait until the device has nothing left to do."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def mark(device: str | torch.device) -> Any:
+    """This moment on the device, when it comes to it; on the host where that is the device."""
+    if torch.device(device).type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def between_ms(one: Any, other: Any) -> float:
+    """From one mark to another; the device must have come to both."""
+    return 1000 * (other - one) if isinstance(one, float) else float(one.elapsed_time(other))
 
 
 def seconds(call: Callable[[], object], device: str | torch.device) -> float:
