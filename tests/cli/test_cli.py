@@ -157,6 +157,9 @@ def test_doctor_says_whether_mgap_is_exact(run, checkpoint):
     assert status == 0
     assert "exact, in one head product" in out
     assert "transformers" in out
+    assert "plain: the head is on cpu" in out
+    assert "by mgap's loop" in out
+    assert "shared prefill   yes" in out
 
 
 def test_doctor_without_a_model_shows_the_environment(run):

@@ -1,4 +1,4 @@
-"""`mgap doctor`: what this machine and a model are like, and whether the methods are exact there."""
+"""`mgap doctor`: what this machine and a model are like, whether the methods are exact there, and what makes them fast."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ def doctor(
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Show versions and, for a model, what its head is like and whether MGAP is exact there."""
+    """Show versions and, for a model, what its head is like, whether MGAP is exact there, and which fast ways it can take."""
     _print(_environment())
     if model is None:
         return
     backbone = load_model(model, device, dtype, revision, trust_remote_code).backbone
     _print(_model(backbone))
     try:
-        _print(_head(backbone.probe_head()))
+        head = backbone.probe_head()
+        _print(_head(head))
+        _print(_speed(backbone, head))
     except UnsupportedHead as refusal:
         _print({"MGAP": f"refused: {refusal}"})
         raise
@@ -46,7 +48,7 @@ def _environment() -> dict[str, str]:
     import torch
 
     found = {"mgap": mgap.__version__, "python": platform.python_version()}
-    for package in ("torch", "transformers", "torchvision", "scipy", "accelerate", "peft"):
+    for package in ("torch", "transformers", "triton", "torchvision", "scipy", "accelerate", "peft"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
@@ -80,4 +82,22 @@ def _head(head: Head) -> dict[str, str]:
         "bias": "no" if head.bias is None else "yes",
         "logits": ", ".join(after) or "as the head gives them",
         "MGAP": verdict,
+    }
+
+
+def _speed(backbone: Backbone, head: Head) -> dict[str, str]:
+    """Which of the fast ways of docs/performance.md this model can take, and why not the others."""
+    from mgap.backbones.prepared import FAMILIES
+    from mgap.backbones.prefix import unshareable
+    from mgap.decoding.captured import uncapturable
+    from mgap.methods.fused import why_not
+    from mgap.methods.mgap import PRESETS, Settings
+
+    slow, own, alone = why_not(head, 5, Settings(**PRESETS["paper"])), uncapturable(backbone), unshareable(backbone)
+    kind = backbone.config.model_type
+    return {
+        "MGAP's step": f"plain: {slow}" if slow else "fused into two kernels",
+        "static, compiled": f"by transformers' own loop: {own}" if own else "by mgap's loop, a captured step on a GPU",
+        "shared prefill": f"no: {alone}" if alone else "yes",
+        "workers": "prepare pictures" if kind in FAMILIES else f"open pictures; {kind} prepares them beside their prompts",
     }
