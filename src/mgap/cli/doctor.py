@@ -87,8 +87,8 @@ def _head(head: Head) -> dict[str, str]:
 
 def _speed(backbone: Backbone, head: Head) -> dict[str, str]:
     """Which of the fast ways of docs/performance.md this model can take, and why not the others."""
-    from mgap.backbones.prepared import FAMILIES
     from mgap.backbones.prefix import unshareable
+    from mgap.backbones.prepared import FAMILIES
     from mgap.decoding.captured import uncapturable
     from mgap.methods.fused import why_not
     from mgap.methods.mgap import PRESETS, Settings
