@@ -30,7 +30,7 @@ def load_backbone(
     """Configuration first (cheap, catches most mistakes), then processor, then weights. `called`: its name in records."""
     if device is not None and device_map is not None:
         raise SettingError("device and device_map both say where the weights go: give one of them")
-    target, dtype = _check_device(device), _check_dtype(dtype)
+    target, dtype = check_device(device), _check_dtype(dtype)
     where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     config = _load_config(name, where)
     if device_map is None and getattr(config, "quantization_config", None) is not None:
@@ -75,7 +75,8 @@ def _one_line(error: Exception, most: int) -> str:
     return " ".join(str(error).split())[:most]
 
 
-def _check_device(device: str | None) -> torch.device:
+def check_device(device: str | None) -> torch.device:
+    """Where the weights go: by default on a GPU when there is one; refuses what is not there."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

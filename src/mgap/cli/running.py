@@ -47,7 +47,9 @@ def answer(config: Config, out: str | None, shard: str | None, retry_failed: boo
     )
     for note in job.benchmark.notes:
         print(f"note: {note}", file=sys.stderr)
-    model = load_model(config.model, launched_device(config.device), config.dtype, config.revision, config.trust_remote_code)
+    device = launched_device(config.device)
+    job.foresee(device)
+    model = load_model(config.model, device, config.dtype, config.revision, config.trust_remote_code)
     with bars() as told:
         run, worker = job.begin(model, told=told, noted=lambda note: print(f"note: {note}", file=sys.stderr))
     if config.profile:

@@ -28,6 +28,18 @@ def open_image(source: ImageSource) -> Image.Image:
     return ImageOps.exif_transpose(image).convert("RGB")
 
 
+def picture_size(path: str | PathLike[str]) -> tuple[int, int] | None:
+    """Width and height as the file's header tells them, before EXIF turns them; None where no picture can be made out."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                size: tuple[int, int] = image.size
+                return size
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
+        return None
+
+
 def _decode(path: Path) -> Image.Image:
     if not path.exists():
         raise ImageError(f"{path}: no such image file; check the path")

@@ -2,6 +2,7 @@
 
     run.json               what was run: benchmark, model, methods, decoding, versions
     samples.jsonl          what is asked, with what is true
+    order.json             ids in the order of asking, where pictures are of several sizes
     answers/METHOD/*.jsonl one line an answer, only ever appended to; one file a process
 
 Scores need these files and no model.
@@ -20,7 +21,7 @@ from typing import Any
 from mgap.errors import CorruptFile, RunError
 from mgap.types import Sample
 
-RUN, SAMPLES, ANSWERS = "run.json", "samples.jsonl", "answers"
+RUN, SAMPLES, ORDER, ANSWERS = "run.json", "samples.jsonl", "order.json", "answers"
 FORMAT = 1
 
 
@@ -74,6 +75,7 @@ class Run:
     folder: Path
     plan: Mapping[str, Any]  # run.json
     samples: tuple[Sample, ...]
+    order: tuple[str, ...] = ()  # of asking, by id; empty: as pictures first appear. Scores go by the samples' own order
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Run:
@@ -83,12 +85,15 @@ class Run:
         try:
             plan = json.loads((path / RUN).read_text(encoding="utf-8"))
             samples = tuple(Sample(**data) for data in read_lines(path / SAMPLES))
+            order = tuple(json.loads((path / ORDER).read_text(encoding="utf-8"))) if (path / ORDER).exists() else ()
             found = plan["format"]
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise CorruptFile(f"{path}: its {RUN} or {SAMPLES} cannot be read ({error!r})") from error
+            raise CorruptFile(f"{path}: its {RUN}, {SAMPLES} or {ORDER} cannot be read ({error!r})") from error
         if found != FORMAT:
             raise RunError(f"{path}: written in format {found}, and this version of mgap reads format {FORMAT}")
-        return cls(path, plan, samples)
+        if order and sorted(map(str, order)) != sorted(sample.id for sample in samples):
+            raise CorruptFile(f"{path / ORDER}: its {len(order)} ids are not those of the {len(samples)} samples")
+        return cls(path, plan, samples, order)
 
     @property
     def arms(self) -> tuple[Arm, ...]:

@@ -5,6 +5,8 @@
         ready = pictures.take(names[:10])   # by name: a picture, or why there is none
 
 Torch's DataLoader runs the processes: they prepare a few pictures ahead of what was taken, no more, and end with this one.
+They are forked from a server process that has imported what they need, once for all of them; `foresee` starts it in the
+background, before a model is loaded.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from multiprocessing import get_context, parent_process
+from multiprocessing import forkserver, get_context, parent_process, resource_tracker
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,6 +37,14 @@ FEW = 200  # pictures, up to which auto starts none: they take seconds to start
 AHEAD = 4  # pictures that every process may be ahead
 ROOM = 1 << 29  # bytes of shared memory that auto wants to find free
 SHARED_MEMORY = Path("/dev/shm")
+IMPORTED = (  # before a processor is known: nearly all that workers of any family import
+    "mgap.run.ahead",
+    "mgap.data.pictures",
+    "mgap.backbones.loading",
+    "transformers.processing_utils",
+    "transformers.image_processing_backends",
+    "transformers.tokenization_utils_tokenizers",
+)
 
 
 @dataclass(frozen=True)
@@ -92,12 +103,14 @@ class Pictures:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stream, self._loader = iter(()), None  # processes end with the last reference to them
+        self._coming.clear()
+        self.held = {}
 
     def expect(self, names: Iterable[str]) -> None:
-        """These will be taken, in this order; workers begin."""
+        """These will be taken, in this order; workers begin. Those that are there already go on with them, however few."""
         wanted = list(dict.fromkeys(names))
-        count = _auto(self.device, len(wanted)) if self.workers == "auto" else int(self.workers)
-        if count == 0 or not wanted:
+        count = _count(self.workers, self.device, len(wanted))
+        if not wanted or (self._loader is None and count == 0):
             return
         self._names[:] = wanted
         self._coming = deque(wanted)
@@ -135,8 +148,11 @@ class Pictures:
             pickle.dumps(self.opening)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise SettingError(f"these pictures cannot be opened in other processes ({error}): use workers 0") from None
+        _serve(self.opening.modules)
         context = get_context("forkserver")  # not fork: a process with a GPU or threads must not be copied
-        context.set_forkserver_preload(self.opening.modules)
+        first = context.Process(target=os.getpid)  # comes when all is imported; a Ctrl-C until then leaves no worker behind
+        first.start()
+        first.join()
         return DataLoader(
             self.opening,  # type: ignore[arg-type]  # by name instead of by number
             sampler=self._names,
@@ -151,6 +167,23 @@ class Pictures:
         )
 
 
+def foresee(workers: int | str, device: torch.device, pictures: int) -> None:
+    """Begin with what workers import, which takes seconds, if there will be any; returns at once."""
+    if _count(workers, device, pictures):
+        _serve(IMPORTED)
+
+
+def _serve(modules: Iterable[str]) -> None:
+    """Start the server process that workers are forked from, unless it is there. Ctrl-C reaches the run alone, which ends them."""
+    get_context("forkserver").set_forkserver_preload(list(modules))
+    resource_tracker.ensure_running()  # before, because its start lets Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a new process inherits this
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _end_with_parent(_: int) -> None:
     """In a worker: its parent is the fork server, which outlives a run that was killed as long as a worker does."""
     run = parent_process()
@@ -161,6 +194,10 @@ def _end_with_parent(_: int) -> None:
             os._exit(1)
 
     threading.Thread(target=wait, name="mgap-parent", daemon=True).start()
+
+
+def _count(workers: int | str, device: torch.device, pictures: int) -> int:
+    return _auto(device, pictures) if workers == "auto" else int(workers)
 
 
 def _auto(device: torch.device, pictures: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
+from functools import cached_property
 
 from mgap.backbones.clock import STARTING, WAITING
 from mgap.backbones.prepared import Preparer
@@ -33,30 +34,37 @@ class Answering:
     ) -> None:
         self.model, self.benchmark, self.methods, self.workers = model, benchmark, methods, workers
         self.options = asdict(decoding)
-        self.pictures: Pictures | None = None
+
+    @cached_property
+    def pictures(self) -> Pictures:
+        """The same for all methods: none of them changes how a picture is opened and prepared."""
+        backbone = self.model.backbone
+        return Pictures(Opening(self.benchmark.picture, Preparer.of(backbone)), self.workers, backbone.device)
 
     @contextmanager
     def using(self, arm: Arm) -> Iterator[Work]:
         method, backbone = self.methods[arm.label], self.model.backbone
-        opening = Opening(self.benchmark.picture, Preparer.of(backbone))
         with ExitStack() as stack:
             if method is not None:
                 stack.enter_context(self.model.using(method))
             if arm.prefill == "own":
                 stack.enter_context(shared_pictures(backbone))
-            pictures = self.pictures = stack.enter_context(Pictures(opening, self.workers, backbone.device))
-            stack.callback(setattr, self, "pictures", None)
-            yield lambda samples: self._answer(samples, arm, pictures)
+            yield lambda samples: self._answer(samples, arm)
+
+    @contextmanager
+    def foreseeing(self) -> Iterator[None]:
+        """Processes that prepare pictures live as long as this block."""
+        with self.pictures:
+            yield
 
     def expect(self, batches: Iterable[Sequence[Sample]]) -> None:
         """Begin with the pictures of batches that will come in this order."""
-        if self.pictures is not None:
-            with self.model.backbone.clock.stage(STARTING):
-                self.pictures.expect(sample.image for batch in batches for sample in batch)
+        with self.model.backbone.clock.stage(STARTING):
+            self.pictures.expect(sample.image for batch in batches for sample in batch)
 
-    def _answer(self, samples: Sequence[Sample], arm: Arm, pictures: Pictures) -> list[Record]:
+    def _answer(self, samples: Sequence[Sample], arm: Arm) -> list[Record]:
         with self.model.backbone.clock.stage(WAITING):
-            taken = pictures.take(sample.image for sample in samples)
+            taken = self.pictures.take(sample.image for sample in samples)
         ready = {name: found for name, found in taken.items() if isinstance(found, Ready)}
         asked = [sample for sample in samples if sample.image in ready]
         records = {s.id: Record(s.id, failed=str(taken[s.image]), at=_now()) for s in samples if s.image not in ready}

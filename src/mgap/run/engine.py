@@ -1,7 +1,7 @@
 """The engine: goes through a run's batches, writes every batch down, survives what can go wrong, and can be taken up again.
 
-Batches are fixed by the plan: samples in order of their pictures, cut into equal batches, dealt out to the shares in turn. So
-a run that was killed, or that several processes did, answers the same batches as one that was not, and says the same.
+Batches are fixed by the plan: samples in its order, cut into equal batches, dealt out to the shares in turn. So a run that was
+killed, or that several processes did, answers the same batches as one that was not, and says the same.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from mgap.backbones.clock import WRITING, Clock
@@ -61,10 +62,10 @@ class Summary:
 Listener = Callable[[State], None]
 
 
-def batches(samples: Sequence[Sample], size: int) -> list[Batch]:
-    """Samples of one picture stand together, in the order in which pictures and samples first appear."""
-    order = {name: place for place, name in enumerate(dict.fromkeys(sample.image for sample in samples))}
-    sorted_ = sorted(samples, key=lambda sample: order[sample.image])
+def batches(samples: Sequence[Sample], size: int, order: Sequence[str] = ()) -> list[Batch]:
+    """Samples in the order of these ids; without them in the order in which pictures first appear, those of one together."""
+    places = {name: place for place, name in enumerate(order or dict.fromkeys(sample.image for sample in samples))}
+    sorted_ = sorted(samples, key=lambda sample: places[sample.id if order else sample.image])
     return [tuple(sorted_[start : start + size]) for start in range(0, len(sorted_), size)]
 
 
@@ -83,8 +84,11 @@ def execute(
     `clock` is the model's, where the time is to be told stage by stage.
     """
     summary = Summary()
-    share = batches(run.samples, int(run.plan["batch_size"]))[shard.number :: shard.of]
-    with claim(run.folder, shard):
+    share = batches(run.samples, int(run.plan["batch_size"]), run.order)[shard.number :: shard.of]
+    with ExitStack() as stack:
+        stack.enter_context(claim(run.folder, shard))
+        if isinstance(worker, Foreseeing):
+            stack.enter_context(worker.foreseeing())
         for arm in run.arms:
             if labels is None or arm.label in labels:
                 _execute_arm(run, worker, arm, share, shard, retry_failed, listener, summary, clock or Clock())

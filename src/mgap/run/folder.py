@@ -13,7 +13,7 @@ from typing import Any
 
 from mgap.errors import RunError, SettingError
 from mgap.reports.folder import check_folder, write_files
-from mgap.reports.records import ANSWERS, FORMAT, RUN, SAMPLES, Arm, Record, Run, read_lines
+from mgap.reports.records import ANSWERS, FORMAT, ORDER, RUN, SAMPLES, Arm, Record, Run, read_lines
 from mgap.types import Sample
 
 LOCK = ".lock"
@@ -37,18 +37,21 @@ class Shard:
         return cls(int(number), int(of))
 
 
-def open_run(folder: Path, plan: Mapping[str, Any], samples: Sequence[Sample], arms: Sequence[Arm]) -> Run:
+def open_run(
+    folder: Path, plan: Mapping[str, Any], samples: Sequence[Sample], arms: Sequence[Arm], order: Sequence[str] = ()
+) -> Run:
     """Make the folder, or join the run that is in it; a run of other settings is refused.
 
-    Methods that the folder does not have are added to it.
+    Methods that the folder does not have are added to it. Its order stays, whichever one is given.
     """
-    check_folder(folder, [RUN, SAMPLES])
+    check_folder(folder, [RUN, SAMPLES, ORDER])
     folder.mkdir(parents=True, exist_ok=True)
     with alone(folder):
         if not (folder / RUN).exists():
             lines = "".join(json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in samples)
             whole = {"format": FORMAT, **plan, "arms": [asdict(arm) for arm in arms]}
-            write_files(folder, {SAMPLES: lines, RUN: json.dumps(whole, indent=1, ensure_ascii=False) + "\n"})
+            ordered = {ORDER: json.dumps(list(order), indent=0, ensure_ascii=False) + "\n"} if order else {}
+            write_files(folder, {SAMPLES: lines, **ordered, RUN: json.dumps(whole, indent=1, ensure_ascii=False) + "\n"})
             return Run.load(folder)
         run = Run.load(folder)
         refuse_other(run, plan, samples, arms)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import mgap
+from mgap.backbones.loading import check_device
 from mgap.data.benchmark import Benchmark
 from mgap.decoding.model import Model
 from mgap.decoding.prefix import can_share
@@ -22,11 +23,13 @@ from mgap.methods.base import Method
 from mgap.registry import SCORERS, locate
 from mgap.reports.folder import check_folder
 from mgap.reports.records import RUN, Arm, Run
+from mgap.run.ahead import foresee
 from mgap.run.answering import Answering
 from mgap.run.arms import ArmPlan, Priors, build_method
 from mgap.run.benchmarks import read_bank, read_benchmark
 from mgap.run.config import Config
 from mgap.run.folder import Shard, alone, note_process, open_run, refuse_other, refuse_strangers
+from mgap.run.order import plan_order
 from mgap.run.progress import Progress
 from mgap.run.worker import Worker
 from mgap.scoring.tally import Scorer
@@ -89,6 +92,12 @@ class Job:
             "versions": versions(),
         }
 
+    def foresee(self, device: str | None = None) -> None:
+        """Before the model is loaded onto this device: where pictures will be prepared in processes, have them start to import."""
+        if not self.bank:
+            pictures = len({sample.image for sample in self.benchmark.samples}) // self.shard.of
+            foresee(self.config.workers, check_device(device), pictures)
+
     def begin(
         self, model: Model, *, told: Progress | None = None, noted: Callable[[str], None] | None = None
     ) -> tuple[Run, Worker]:
@@ -103,7 +112,9 @@ class Job:
             if self.bank:
                 worker, plan["departure"] = self._measuring(model, methods, told)
         arms = [self._arm(arm, model, methods[arm.label], noted) for arm in self.config.methods]
-        run = open_run(self.out, plan, self.benchmark.samples, arms)
+        samples, is_new = self.benchmark.samples, not (self.out / RUN).exists()
+        order = plan_order(samples, self.benchmark.picture, told) if is_new else ()  # a run keeps the one it has
+        run = open_run(self.out, plan, samples, arms, order)
         facts = {"versions": versions(), "device": device, "command": shell_command(), "pid": os.getpid()}
         for difference in note_process(self.out, facts):
             (noted or _silent)(f"this run was begun elsewhere: {difference}")

@@ -24,6 +24,10 @@ class Worker(Protocol):
 class Foreseeing(Protocol):
     """A worker that can begin with a batch's pictures before the batch has its turn."""
 
+    def foreseeing(self) -> AbstractContextManager[None]:
+        """Around all methods of a run: what `expect` starts goes on from one to the next, and ends with this block."""
+        ...
+
     def expect(self, batches: Iterable[Sequence[Sample]]) -> None:
         """These come, in this order; called while an arm's method is on."""
         ...
