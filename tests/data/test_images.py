@@ -4,7 +4,7 @@ import zlib
 import pytest
 from PIL import Image
 
-from mgap.data.images import MAX_PIXELS, open_image
+from mgap.data.images import MAX_PIXELS, open_image, picture_size
 from mgap.errors import ImageError
 
 
@@ -77,3 +77,17 @@ def test_a_picture_too_small_to_show_anything_is_refused(size):
 def test_a_strip_is_refused():
     with pytest.raises(ImageError, match="crop"):
         open_image(Image.new("RGB", (8 * 201, 8)))
+
+
+def test_a_size_is_read_from_the_header_alone(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (40, 20)).save(tmp_path / "turned.jpg", exif=exif)
+    (tmp_path / "cut.png").write_bytes(png_header(30, 20)[:60])
+    (tmp_path / "huge.png").write_bytes(png_header(12_000, 10_000))
+    (tmp_path / "bomb.png").write_bytes(png_header(60_000, 60_000))
+    (tmp_path / "none.png").write_bytes(b"no picture")
+    (tmp_path / "empty.png").touch()
+    names = ("turned.jpg", "cut.png", "huge.png", "bomb.png", "none.png", "empty.png", "missing.png", ".")
+    sizes = [(40, 20), (30, 20), (12_000, 10_000), None, None, None, None, None]
+    assert [picture_size(tmp_path / name) for name in names] == sizes

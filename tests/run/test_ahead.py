@@ -4,6 +4,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -57,14 +59,15 @@ def photos(tmp_path_factory):
 
 @pytest.fixture
 def answer(model, family, checkpoints, photos):
-    def do(out, **keys):
+    def do(out, listener=None, **keys):
         given = {
             "benchmark": "own", "model": str(checkpoints[family]), "images": str(photos), "batch_size": 4,
             "questions": str(photos / "asked.csv"), "methods": ["vanilla", "vcd"], "decoding": {"max_new_tokens": 4},
         }  # fmt: skip
         job = Job.prepare(Config.of({**given, **keys}), out, Shard())
         run, worker = job.begin(model)
-        return run, execute(run, worker, shard=job.shard, labels=job.labels, clock=model.backbone.clock)
+        clock = model.backbone.clock
+        return run, execute(run, worker, shard=job.shard, labels=job.labels, listener=listener, clock=clock)
 
     return do
 
@@ -95,12 +98,92 @@ def test_answers_are_the_same_with_any_number_of_workers(answer, clock, tmp_path
     (reason,) = {record.failed for record in summary.failed["vanilla"]}
     assert "ImageError" in reason
     assert "3.png: the picture is damaged" in reason
-    assert not multiprocessing.active_children(), "workers end with their method"
+    assert not multiprocessing.active_children(), "workers end with the run"
     for label, stages in (("vanilla", {READING}), ("vcd", set())):
         spent = summary.spent[label]
         assert {STARTING, WAITING, INPUTS, FIRST, NEXT, WRITING} | stages <= set(spent.stages)
         assert 0 < sum(spent.stages.values()) <= spent.seconds
         assert spent.samples == 18
+
+
+def test_workers_go_on_from_method_to_method_and_end_with_the_run_however_it_ends(answer, tmp_path):
+    seen = {"vanilla": set(), "vcd": set()}
+
+    def look(state):
+        seen[state.arm.label] |= {child.pid for child in multiprocessing.active_children()}
+
+    answer(tmp_path / "whole", listener=look, workers=2)
+    assert len(seen["vanilla"]) == 2
+    assert seen["vcd"] == seen["vanilla"]
+    assert not multiprocessing.active_children()
+    for error in (KeyboardInterrupt, RuntimeError):
+
+        def stop(state, error=error):
+            look(state)
+            if state.arm.label == "vcd":
+                raise error
+
+        with pytest.raises(error):
+            answer(tmp_path / error.__name__, listener=stop, workers=2)
+        assert not multiprocessing.active_children()
+    assert len(seen["vcd"]) == 6
+
+
+def test_a_run_that_is_taken_up_again_has_workers_again(answer, tmp_path):
+    def stop(state):
+        if state.arm.label == "vcd":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        answer(tmp_path / "run", listener=stop, workers=1)
+    whole, _ = answer(tmp_path / "whole", workers=0)
+    run, _ = answer(tmp_path / "run", workers=1)
+    assert records(run) == records(whole)
+
+
+def test_pictures_can_be_expected_again_after_their_workers_have_ended(photos):
+    pictures = Pictures(Opening(Folder(photos), None), 1, CPU)
+    for _ in range(2):
+        with pictures:
+            pictures.expect(["0.png", "1.png", "2.png"])
+            assert isinstance(pictures.take(["0.png"])["0.png"], Ready)
+        assert not multiprocessing.active_children()
+        assert isinstance(pictures.take(["1.png"])["1.png"], Ready), "without workers it is opened here"
+
+
+EARLY = """
+import os, signal, sys
+from multiprocessing import forkserver
+import torch
+from mgap.data.pictures import PictureFolder
+from mgap.run.ahead import Opening, Pictures, foresee
+
+def main():
+    cpu = torch.device("cpu")
+    foresee(0, cpu, 1000)
+    foresee("auto", cpu, 1000)
+    assert forkserver._forkserver._forkserver_pid is None, "nothing is started for no workers"
+    foresee(1, cpu, 1)
+    server = forkserver._forkserver._forkserver_pid
+    os.kill(server, signal.SIGINT)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with Pictures(Opening(PictureFolder(sys.argv[1]), None), 1, cpu) as pictures:
+        pictures.expect(["0.png"])
+        print(pictures.take(["0.png"])["0.png"].digest)
+    assert forkserver._forkserver._forkserver_pid == server
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_what_workers_import_begins_before_they_are_needed_and_ctrl_c_is_for_the_run_alone(photos, tmp_path):
+    script = tmp_path / "early.py"
+    script.write_text(EARLY)
+    done = subprocess.run([sys.executable, script, photos], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.strip() == Opening(Folder(photos), None)["0.png"].digest
 
 
 def test_a_picture_is_opened_once_also_where_its_questions_fall_into_two_batches(photos):

@@ -174,7 +174,7 @@ def foresee(workers: int | str, device: torch.device, pictures: int) -> None:
 
 
 def _serve(modules: Iterable[str]) -> None:
-    """Start the server process that workers are forked from, unless it is there. Ctrl-C reaches the run alone, which ends them."""
+    """Start the process that workers are forked from, unless it is there. Ctrl-C reaches the run alone, which ends them all."""
     get_context("forkserver").set_forkserver_preload(list(modules))
     resource_tracker.ensure_running()  # before, because its start lets Ctrl-C through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a new process inherits this

@@ -93,7 +93,7 @@ class Job:
         }
 
     def foresee(self, device: str | None = None) -> None:
-        """Before the model is loaded onto this device: where pictures will be prepared in processes, have them start to import."""
+        """Before the model is loaded onto this device: processes that will prepare pictures begin with what they import."""
         if not self.bank:
             pictures = len({sample.image for sample in self.benchmark.samples}) // self.shard.of
             foresee(self.config.workers, check_device(device), pictures)
