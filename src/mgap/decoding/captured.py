@@ -21,6 +21,7 @@ from transformers.cache_utils import DynamicLayer
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.hooks import is_hooked
+from mgap.backbones.showing import enter
 from mgap.decoding.slots import Slots, attending
 
 FAMILIES = frozenset(  # by config.model_type; tests/decoding/test_compiled.py holds every one of them to eager decoding
@@ -43,7 +44,7 @@ def uncapturable(backbone: Backbone) -> str:
     language = backbone.language
     if len({parameter.device for parameter in language.parameters()}) > 1:
         return f"{name}: its blocks are on several devices"
-    if is_hooked(language):
+    if is_hooked(language, besides=[enter]):  # a prompt's pictures come in there, a step has none
         return f"{name}: there are hooks inside its text decoder, which would not run"
     return ""
 
