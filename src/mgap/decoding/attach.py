@@ -96,8 +96,8 @@ def refuse_stack(present: Sequence[Method], method: Method) -> None:
         )
 
 
-def refuse_modes(method: Method, modes: frozenset[Mode]) -> None:
-    """Raise, before any token is made, if a method does not accept how it is to be decoded."""
+def refuse_modes(method: Method | type[Method], modes: frozenset[Mode]) -> None:
+    """Raise, before any token is made, if a method does not accept how it is to be decoded; its class knows as well."""
     refused = sorted(mode.value for mode in modes - method.modes)
     if refused:
         accepted = ", ".join(sorted(mode.value for mode in method.modes))

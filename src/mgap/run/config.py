@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from mgap.errors import SettingError
-from mgap.registry import EMBEDDED
-from mgap.run.arms import ArmPlan
+from mgap.registry import EMBEDDED, METHODS
+from mgap.run.arms import VANILLA, ArmPlan
 from mgap.types import Decoding
 
 BENCHMARKS = ("pope", "chair", "amber", "own", "departure")
@@ -105,7 +105,16 @@ class Config:
         if self.benchmark == "departure" and self.along == "answers":
             for key in self.decoding:
                 _choose("decoding key along answers, which are greedy", key, ("max_new_tokens",))
-        self.decode()
+        self._refuse_modes()
+
+    def _refuse_modes(self) -> None:
+        """A method that does not decode so is refused before the others have answered."""
+        from mgap.decoding.attach import refuse_modes
+
+        modes = self.decode().modes(rows=self.batch_size)
+        for arm in self.methods:
+            if arm.method != VANILLA:
+                refuse_modes(METHODS.get(arm.method), modes)
 
     @property
     def data_set(self) -> str:
