@@ -35,9 +35,7 @@ class Prepared:
 
     digest: str  # SHA-256 of the opened picture's pixels, as records keep it
     size: tuple[int, int]  # of the opened picture
-    tensors: dict[
-        str, Tensor
-    ]  # what the processor made of it: pixels, and what belongs to them; first dimension along pictures
+    tensors: dict[str, Tensor]  # what the processor made of it: pixels and what belongs to them, along pictures first
     block: tuple[int, ...]  # the tokens that its placeholder becomes
     along: dict[str, torch.dtype]  # what the processor gives along the text
 
