@@ -75,13 +75,13 @@ def quick_compiler(monkeypatch):
 
 @pytest.mark.usefixtures("quick_compiler")
 def test_compiled_decoding_times_mgap_and_says_what_is_refused(bench):
-    words = ("--models", "tiny-llava", "--batches", 1, "--rounds", 1, "--methods", "mgap", "vcd")
+    words = ("--models", "tiny-llava", "--batches", 1, "--rounds", 1, "--methods", "mgap", "vcd", "pai")
     status, printed, found = bench("--ways", "static", "compiled", *words)
     assert status == 0
     _static, table = found["tables"]
-    assert list(table["methods"]) == ["vanilla", "mgap"]
-    assert "vcd does not work with compile" in table["refused"]["vcd"]
-    assert table["refused"]["vcd"] in printed
+    assert list(table["methods"]) == ["vanilla", "mgap", "vcd"]
+    assert "pai does not work with compile" in table["refused"]["pai"]
+    assert table["refused"]["pai"] in printed
 
 
 def test_ways_take_turns_inside_an_answer_and_each_acts_in_its_own(script, model, prior):

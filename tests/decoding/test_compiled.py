@@ -153,7 +153,7 @@ def test_a_trace_of_captured_steps_is_that_of_eager_ones(model, prior):
 def test_a_branch_is_rows_of_the_same_step(model, prior, name):
     rows, method = ([A, B, A], ASKED[:3]), build(name, prior)
     with model.using(method):
-        assert tokens(model, rows, static_cache=True) == tokens(model, rows)
+        assert tokens(model, rows, static_cache=True) == tokens(model, rows)  # compiled: tests/decoding/test_modes.py
     with model.using(replace(method, branch_mode="sequential")), pytest.raises(UnsupportedDecoding, match="static"):
         tokens(model, rows, static_cache=True)
 

@@ -26,7 +26,7 @@ def test_keys_that_are_given_replace_those_of_the_file(tmp_path):
         ({"benchmark": "poppe"}, "unknown benchmark 'poppe'.*did you mean 'pope'"),
         ({"methods": ["mgapp"]}, "unknown method 'mgapp'.*did you mean 'mgap'"),
         ({"methods": []}, "name at least one"),
-        ({"methods": ["vanilla", "vcd"], "decoding": {"compile": True}}, "vcd does not work with compile decoding"),
+        ({"methods": ["vanilla", "pai"], "decoding": {"compile": True}}, "pai does not work with compile, static decoding"),
         ({"methods": "vanilla"}, "methods must be a list"),
         ({"methods": [3]}, "3 names no method"),
         ({"methods": [{"method": "mgap", "alfa": 1}]}, "mgap has no setting 'alfa'"),

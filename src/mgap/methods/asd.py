@@ -76,7 +76,7 @@ class ASD(BranchMethod):
     name: ClassVar[str] = "asd"
     summary: ClassVar[str] = "contrast a branch steered to fact with one steered to invention"
     seam: ClassVar[Seam] = Seam.LAYERS
-    modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC}
+    modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC, Mode.COMPILE}
     moved_by: ClassVar[str] = "alpha"  # at 0 the state is the one steered to fact, not the plain one
 
     steering: Steering | str | PathLike[str] = field(kw_only=True)

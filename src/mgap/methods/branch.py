@@ -31,7 +31,7 @@ Build = Callable[[Inputs], Inputs]  # the main inputs -> a branch's
 
 @dataclass(frozen=True)
 class BranchMethod(Method):
-    """Cost: 2 forwards a token, and one for each further branch. Every decoding mode but assisted and compiled; a static cache
+    """Cost: 2 forwards a token, and one for each further branch. Every decoding mode but assisted; static and compiled steps
     in `model.answer` and its like, with a batched branch.
 
     `branch_mode` is "batched" (a branch is extra rows of the same forward) or "sequential" (a forward of its own, for half the
@@ -40,7 +40,7 @@ class BranchMethod(Method):
 
     seam: ClassVar[Seam] = Seam.BRANCH
     forwards: ClassVar[float] = 2.0
-    modes: ClassVar[frozenset[Mode]] = ALL_MODES - {Mode.ASSISTED, Mode.COMPILE}
+    modes: ClassVar[frozenset[Mode]] = ALL_MODES - {Mode.ASSISTED}
 
     branch_mode: str = "batched"
 

@@ -59,7 +59,7 @@ class MoD(BranchMethod):
     name: ClassVar[str] = "mod"
     summary: ClassVar[str] = "add or take away a branch that sees the most attended image tokens only"
     seam: ClassVar[Seam] = Seam.ATTENTION
-    modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC}
+    modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC, Mode.COMPILE}
     moved_by: ClassVar[str] = "a1 or a2"  # whichever weighs the branch in a row's mode
 
     rho: float = 0.2

@@ -178,7 +178,7 @@ class PAI(BranchMethod):
     name: ClassVar[str] = "pai"
     summary: ClassVar[str] = "attend more to the picture, and contrast with a text-only branch"
     seam: ClassVar[Seam] = Seam.ATTENTION
-    modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC}
+    modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC, Mode.COMPILE}
     moved_by: ClassVar[str] = "gamma - 1"  # at 0 the state is that of the changed attention, not the plain one
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(PRESETS)
 
