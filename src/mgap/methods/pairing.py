@@ -118,8 +118,8 @@ class Pairing:
             raise UnsupportedDecoding(f"{name} keeps its branch in the cache: call generate, with use_cache on")
         if cache.is_compileable:
             raise UnsupportedDecoding(
-                f"{name} does not work with static or compiled decoding here: use the dynamic cache, or model.answer and its like, "
-                "with a batched branch and without beams"
+                f"{name} does not work with static or compiled decoding here: use the dynamic cache, or model.answer and "
+                "its like with a batched branch and without beams"
             )
         if cache.get_seq_length() > 0 or kwargs.get("input_ids") is None:
             raise UnsupportedDecoding(f"{name} needs the whole prompt as input_ids: no cache from before, no inputs_embeds")
