@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from floor import cache_bytes, weights_read
 from growth_points import Point
 from measure import between_ms, finish, forget_peak, in_turns, mark, say, spread, undisturbed
 from shapes import picture
@@ -96,7 +97,9 @@ class Bench:
         self.head = self.backbone.probe_head()
         correction = Correction(self.method.subspace.basis, self.head, self.method.settings, Tap())
         self.hook = on_main_rows(correction, lanes_of(self.backbone.model))
-        self.prompt = self.encode(1)["input_ids"].shape[1]  # tokens, the picture's included
+        inputs = self.encode(1)
+        self.prompt = inputs["input_ids"].shape[1]  # tokens, the picture's included
+        self.token_bytes = cache_bytes(self.backbone, inputs) / self.prompt
         self.held = torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0
 
     def encode(self, rows: int) -> dict[str, Tensor]:
@@ -124,12 +127,7 @@ class Bench:
 
     def floor_ms(self, rows: int, cached: int) -> float:
         """Weights of the decoder and the head, and the cache of so many tokens a row, read once."""
-        text = self.backbone.model.config.get_text_config()
-        embedding = self.backbone.model.get_input_embeddings().weight
-        read = [p for p in self.backbone.language.parameters() if p is not embedding] + [self.head.module.weight]
-        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-        token = 2 * text.num_hidden_layers * text.num_key_value_heads * size * embedding.element_size()
-        return 1000 * (sum(p.nbytes for p in read) + rows * cached * token) / self.bandwidth
+        return 1000 * (weights_read(self.backbone, rows) + rows * cached * self.token_bytes) / self.bandwidth
 
     def point(
         self,

@@ -147,15 +147,20 @@ def test_large_pictures_come_first_and_those_that_cannot_be_read_last(answer, ph
     assert json.loads((tmp_path / "run" / ORDER).read_text()) == list(run.order)
 
 
-def test_a_run_of_an_earlier_version_goes_on_in_its_own_order(answer, as_before, tmp_path):
-    answer(tmp_path / "whole")
+def interrupt(answer, folder):
+    """A run that is stopped on its way."""
 
     def stop(state):
         if state.done > 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        answer(tmp_path / "run", listener=stop)
+        answer(folder, listener=stop)
+
+
+def test_a_run_of_an_earlier_version_goes_on_in_its_own_order(answer, as_before, tmp_path):
+    answer(tmp_path / "whole")
+    interrupt(answer, tmp_path / "run")
     as_before.undo()
     run, summary = answer(tmp_path / "run")
     assert summary.answered == {"vanilla": 27}
@@ -166,13 +171,7 @@ def test_a_run_of_an_earlier_version_goes_on_in_its_own_order(answer, as_before,
 
 def test_a_run_keeps_its_order_and_reads_no_sizes_again(answer, monkeypatch, tmp_path):
     answer(tmp_path / "whole")
-
-    def stop(state):
-        if state.done > 6:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        answer(tmp_path / "run", listener=stop)
+    interrupt(answer, tmp_path / "run")
     monkeypatch.setattr(order, "picture_size", None)
     answer(tmp_path / "run")
     assert asked(tmp_path / "run") == asked(tmp_path / "whole")

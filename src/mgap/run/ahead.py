@@ -145,7 +145,7 @@ class Pictures:
 
     def _start(self, count: int) -> DataLoader[Any]:
         try:
-            pickle.dumps(self.opening)
+            pickle.dumps(self.opening)  # as multiprocessing will, for processes of ours; nothing from outside is ever unpickled
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise SettingError(f"these pictures cannot be opened in other processes ({error}): use workers 0") from None
         _serve(self.opening.modules)
