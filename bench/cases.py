@@ -46,6 +46,7 @@ class Turn(NamedTuple):
 
     prompt_ms: float
     step_ms: float  # the median
+    plain_ms: float  # a plain step's, of the same answer or of one right behind it
     peak_gib: float  # at most allocated
 
 
@@ -88,11 +89,15 @@ class Case:
             return self.answer(self.new_tokens if self.options else min(self.new_tokens, BEGINNING))[:, :BEGINNING]
 
     def turn(self, name: str, method: Method | None) -> dict[str, Turn]:
-        """An answer of its own; what a method asks about a picture when it first sees it is asked before."""
+        """An answer of its own, and a plain one at once; what a method asks about a picture it sees first is asked before."""
         with self.using(method):
             if name.partition(SEQUENTIAL)[0] in DESCRIBES:
                 self.answer(1)
-            return self._timed({name: None})
+            made = self._timed({name: None})
+        if name == VANILLA:
+            return made
+        plain = self._timed({VANILLA: None})[VANILLA]
+        return {name: made[name]._replace(plain_ms=plain.step_ms)}
 
     def beside(self, method: mgap.MGAP) -> dict[str, Turn]:
         """An answer in which plain steps and those of MGAP take turns."""
@@ -101,12 +106,11 @@ class Case:
         return self._timed({VANILLA: None, method.name: on_main_rows(correction, lanes_of(backbone.model))})
 
     def _timed(self, ways: dict[str, Hook | None]) -> dict[str, Turn]:
-        device = self.model.backbone.device
-        measure.forget_peak(device)
         with Marks(self.model.backbone, ways) as marks:
             self.answer(self.new_tokens)
-        peak = measure.peak_gib(device)
-        return {name: Turn(marks.prompt_ms, ms, peak) for name, ms in marks.step_ms(self.new_tokens).items()}
+        peak = measure.peak_gib() if marks.peak is None else marks.peak / measure.GIB
+        steps = marks.step_ms(self.new_tokens)
+        return {name: Turn(marks.prompt_ms, ms, steps.get(VANILLA, ms), peak) for name, ms in steps.items()}
 
     def plainly(self, words: Tensor) -> Tensor:
         """What the plain model would choose at each step of an answer [B, n], after the answer's own words."""

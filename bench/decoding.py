@@ -7,11 +7,11 @@ Weights are random: how long a step takes does not depend on them. A prior is fi
 size and way (`eager`: generate as it is; `static`: static_cache=True; `compiled`: compile=True), the methods take turns in
 one process. A step is from one call of the head to the next (bench/marks.py); an answer's figure is the median of its steps,
 and the prompt has a figure of its own. Plain steps and MGAP's take turns inside one answer, two each; other methods have
-answers of their own. Ratios are of one round. MGAP takes part in all rounds, others in a few. Not counted: preparing
-pictures, attaching, compiling, and what a method asks the model about a picture when it first sees it (CODE, HalTrapper).
-MGAP is timed only where the steps at a large alpha choose other tokens than the plain model would after the same words, in
-that very way of decoding. The floor is one step's bytes, of weights and cache, over the bandwidth measured here; it is plain
-decoding's for all methods. The paper's ratios are of whole answers.
+answers of their own, and each is compared with a plain one right behind it. MGAP takes part in all rounds, others in a few.
+Not counted: preparing pictures, attaching, compiling, and what a method asks the model about a picture when it first sees it
+(CODE, HalTrapper). MGAP is timed only where the steps at a large alpha choose other tokens than the plain model would after
+the same words, in that very way of decoding. The floor is one step's bytes, of weights and cache, over the bandwidth measured
+here; it is plain decoding's for all methods. The paper's ratios are of whole answers.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def read(found: dict[str, Any], least: Floor) -> dict[str, dict[str, Any]]:
         turns = [each[name] for each in rounds if name in each]
         figures[name] = {
             "step_ms": step,  # low, middle, high
-            "of_vanilla": spread(measure.ratios(steps, name, VANILLA)),
+            "of_vanilla": spread([turn.step_ms / turn.plain_ms for turn in turns]),
             "of_floor": step.middle / least.ms,
             "prompt_ms": spread(measure.column(prompts, name)),
             "prompt_of_vanilla": spread(measure.ratios(prompts, name, VANILLA)),

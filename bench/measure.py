@@ -170,6 +170,15 @@ def forget_peak(device: str | torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
+def take_peak(device: str | torch.device) -> int | None:
+    """Bytes that a GPU had allocated at most since the peak was last forgotten or taken; None where there is none."""
+    if torch.device(device).type != "cuda":
+        return None
+    peak = int(torch.cuda.max_memory_allocated(device))
+    forget_peak(device)
+    return peak
+
+
 def peak_gib(device: str | torch.device = "cpu") -> float:
     """A GPU: what was allocated at most since `forget_peak`. Else the process's own so far (Linux says KiB, macOS bytes)."""
     if torch.device(device).type == "cuda":

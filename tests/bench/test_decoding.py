@@ -89,7 +89,7 @@ def test_ways_take_turns_inside_an_answer_and_each_acts_in_its_own(script, model
     acted, case = [], cases.Case(model, cases.ask(model, 2), 14, {})
     with marks.Marks(model.backbone, {"one": None, "other": lambda _head, _args, out: acted.append(out.shape) or out}) as found:
         case.answer(14)
-    turns = [name for name, _ in found.calls]
+    turns = [name for name, *_ in found.calls]
     assert turns[1:] == ["one", "one", "other", "other"] * 3 + ["one"], "the first call is the prompt's"
     assert len(acted) == turns.count("other")
     assert not model.backbone.head_module._forward_hooks, "nothing stays on the model"

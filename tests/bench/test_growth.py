@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mgap.reports.printed.look import FORMATS
 
 SMALL = [
-    *("--device", "cpu", "--models", "tiny-llava", "tiny-qwen3-vl", "--batch", "2", "1", "--tokens", "10", "--rounds", "1"),
+    *("--device", "cpu", "--models", "tiny-llava", "tiny-qwen3-vl", "--batch", "2", "1", "--tokens", "12", "--rounds", "1"),
     *(
         "--length",
         "4",
@@ -78,12 +78,12 @@ def test_mgap_acts_in_its_own_turns_only(bench):
     model = decoding.Bench("tiny-llava", script.build("tiny-llava", "cpu"), 1e9)
     calls, hook = [], model.hook
     model.hook = lambda *args: calls.append(args[2].shape) or hook(*args)
-    timed = model.answer(2, 12, decoding.BOTH)
-    steps = {way: [step for step, _ in some] for way, some in timed.ms.items()}
-    assert steps == {"first token": [0], "vanilla": [1, 2, 5, 6, 9, 10], "mgap": [3, 4, 7, 8, 11]}
-    assert len(calls) == len(steps["mgap"])
+    answer = model.answer(2, 12, decoding.BOTH, static=False)
+    steps = {way: [step.number for step in answer.steps if step.way == way] for way in (decoding.FIRST, *decoding.BOTH)}
+    assert steps == {"first token": [0], "vanilla": [1, 2, 5, 6, 9, 10], "mgap": [3, 4, 7, 8]}, "the last has no next"
+    assert len(calls) == len(steps["mgap"]) + 1
     assert {shape[0] for shape in calls} == {2}
-    assert not model.head.module._forward_hooks, "nothing stays on the model"
+    assert not model.backbone.head_module._forward_hooks, "nothing stays on the model"
 
 
 def test_larger_fits_are_left_out_beyond_the_patience_and_that_is_said(bench, tmp_path, capsys):
