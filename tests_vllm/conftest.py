@@ -59,7 +59,7 @@ def served(work) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def tiny(work) -> dict[str, Path]:
-    """By family, a checkpoint of random weights as vLLM reads it. They load faster, and their answers never end early."""
+    """By family, a checkpoint of random weights as vLLM reads it. They load faster."""
     for family in TINY_FAMILIES:
         build_tiny(family, work / f"written-{family}", heads=2)
     return {family: servable(str(work / f"written-{family}"), work / f"tiny-{family}") for family in TINY_FAMILIES}

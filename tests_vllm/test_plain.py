@@ -13,8 +13,9 @@ from mgap.registry import EMBEDDED
 
 
 def test_vllm_answers_as_transformers_does(family, world, served, engines):
+    want = world.answers()  # while the engine's process imports vLLM
     (made,) = engines.run(served[family], generate(world.requests()))
-    assert [each["tokens"] for each in made] == world.answers()
+    assert [each["tokens"] for each in made] == want
     assert len({tuple(each["tokens"]) for each in made}) > len(made) // 3  # not one answer to everything
 
 
