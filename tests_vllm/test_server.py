@@ -5,7 +5,7 @@ import io
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import TOKENS
+from worlds import TOKENS
 from test_mgap import with_mgap
 
 SERVER = 0.75
