@@ -93,14 +93,21 @@ class Fused:
             and not (torch.is_grad_enabled() and (output.requires_grad or h.requires_grad))
         )
 
-    def __call__(self, h: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [..., vocab] of the cut state, for h [..., d] and the head's output; and the scratch, for `numbers_of`."""
+    def __call__(
+        self, h: Tensor, output: Tensor, alphas: Tensor | None = None, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits [..., vocab] of the cut state, for h [..., d] and the head's output; and the scratch, for `numbers_of`.
+
+        `alphas` [...] in float32 are strengths of single rows; `dtype` is by default the output's.
+        """
         if output.is_cuda and torch.cuda.current_device() != output.device.index:
             with torch.cuda.device(output.device):  # a kernel goes to the current device, not to its arguments'
-                return self.launch(h, output)
-        return self.launch(h, output)
+                return self.launch(h, output, alphas, dtype)
+        return self.launch(h, output, alphas, dtype)
 
-    def launch(self, h: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    def launch(
+        self, h: Tensor, output: Tensor, alphas: Tensor | None = None, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Tensor]:
         if h.device != output.device:
             h = h.to(output.device)
         (states, apart), (logits, stride) = _rows(h, self.width), _rows(output, self.vocab)
@@ -108,7 +115,7 @@ class Fused:
         plan = self.plans.get(rows)
         if plan is None:
             plan = self.plans[rows] = plan_of(rows, self.vocab, self.rank, self.card)
-        corrected = torch.empty_like(output, memory_format=torch.contiguous_format)
+        corrected = torch.empty_like(output, dtype=dtype, memory_format=torch.contiguous_format)
         scratch = torch.empty((rows, _LEAD + self.rank + 3 * plan.room), dtype=torch.float32, device=output.device)
         self.measure[plan.measures](
             states, logits, self.basis, scratch, apart, stride, self.width, self.vocab, plan.span,
@@ -116,8 +123,9 @@ class Fused:
             num_warps=4,
         )  # fmt: skip
         self.correct[plan.corrects](
-            logits, corrected, self.table, scratch, stride, rows, self.vocab, plan.splits, self.alpha, self.lam, self.slope,
-            self.rank, _power(self.rank), plan.room, self.gate, self.protect, plan.rows, plan.block, min(self.rank, 8),
+            logits, corrected, self.table, scratch, scratch if alphas is None else alphas, stride, rows, self.vocab,
+            plan.splits, self.alpha, self.lam, self.slope, self.rank, _power(self.rank), plan.room, self.gate, self.protect,
+            alphas is not None, plan.rows, plan.block, min(self.rank, 8),
             num_warps=4,
         )  # fmt: skip
         return corrected, scratch

@@ -85,9 +85,10 @@ def measure(
 @triton.jit(do_not_specialize=["rows", "splits"])
 def correct(
     logits,  # [rows, vocab], any float
-    out,  # [rows, vocab], the same
+    out,  # [rows, vocab], any float
     table,  # [K, vocab] float32: W V
     scratch,
+    alphas,  # [rows] float32, read if OWN
     logits_stride,
     rows,
     vocab,
@@ -100,6 +101,7 @@ def correct(
     SPLITS: tl.constexpr,
     GATE: tl.constexpr,
     PROTECT: tl.constexpr,
+    OWN: tl.constexpr,  # every row has a strength of its own, in place of alpha
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     STEP: tl.constexpr,  # directions whose reads are under way together
@@ -139,6 +141,8 @@ def correct(
     if PROTECT:
         delta = (1.0 - cosine) * slope
         delta = tl.where(delta > 1, 1.0, delta)
+    if OWN:
+        alpha = tl.load(alphas + row, mask=mine, other=0.0)
     beta = alpha * gamma * delta
     if tl.program_id(1) == 0:
         tl.store(base, entropy, mask=mine)

@@ -30,6 +30,9 @@ from mgap.methods.seen import Seen, Weight
 from mgap.states.subspace import Subspace
 from mgap.types import ALL_MODES, Mode
 
+_CACHED = 1 << 17  # logits that a processor core works on at a time
+_NOTHING = -200.0  # e to this power is 0 in float32, and so is the product, which -inf would make a nan
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -56,6 +59,8 @@ class Gate(NamedTuple):
 
 def entropy_of(logits: Tensor, epsilon: float = 0.0) -> Tensor:
     """-sum p ln(p + epsilon) in nats over [..., vocab]; a masked token (-inf) adds nothing."""
+    if epsilon == 0.0 and logits.is_cpu and not torch.compiler.is_compiling() and not _is_followed(logits):
+        return _entropy_in_cache(logits)
     p = logits.softmax(-1)
     if epsilon == 0.0:
         plain: Tensor = torch.special.entr(p).sum(-1)
@@ -63,13 +68,34 @@ def entropy_of(logits: Tensor, epsilon: float = 0.0) -> Tensor:
     return -(p * (p + epsilon).log()).sum(-1)
 
 
-def gate_of(norm: Tensor, coeff: Tensor, entropy: Tensor, s: Settings) -> Gate:
-    """beta from |h| [...], c = V'h [..., K] and the entropy [...]."""
+def _is_followed(x: Tensor) -> bool:
+    return torch.is_grad_enabled() and x.requires_grad
+
+
+def _entropy_in_cache(logits: Tensor) -> Tensor:
+    """ln(sum e^x) - sum x e^x / sum e^x with x = l - max l, a few rows at a time: what is in between never leaves the cache."""
+    rows = logits.reshape(-1, logits.shape[-1])  # [n, vocab]
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    some = max(_CACHED * torch.get_num_threads() // max(rows.shape[1], 1), 1)
+    entropy = torch.empty(len(rows), dtype=wide)
+    x, e = (torch.empty(min(some, len(rows)), rows.shape[1], dtype=wide) for _ in range(2))
+    for start in range(0, len(rows), some):
+        part = rows[start : start + some]
+        x_, e_ = x[: len(part)], e[: len(part)]
+        torch.sub(part, part.amax(-1, keepdim=True), out=x_).clamp_(min=_NOTHING)
+        torch.exp(x_, out=e_)
+        total = e_.sum(-1)
+        entropy[start : start + some] = total.log() - torch.linalg.vecdot(e_, x_) / total
+    return entropy.view(logits.shape[:-1])
+
+
+def gate_of(norm: Tensor, coeff: Tensor, entropy: Tensor, s: Settings, alphas: Tensor | None = None) -> Gate:
+    """beta from |h| [...], c = V'h [..., K] and the entropy [...]; `alphas` [...] stand for the settings' where given."""
     held = torch.linalg.vector_norm(coeff, dim=-1)
     cosine = torch.where(norm > 0, held / norm, 0.0).clamp(max=1.0)
     gamma = torch.tanh(s.lam * entropy) if s.gate else torch.ones_like(entropy)
     delta = ((1 - cosine) / (1 - s.threshold)).clamp(0.0, 1.0) if s.protect else torch.ones_like(cosine)
-    return Gate(entropy, cosine, gamma, delta, s.alpha * gamma * delta)
+    return Gate(entropy, cosine, gamma, delta, (s.alpha if alphas is None else alphas) * gamma * delta)
 
 
 def restore_scale(norm: Tensor, cosine: Tensor, beta: Tensor) -> Tensor:
@@ -109,38 +135,59 @@ class Correction:
         self.fused = None if self.table is None or reason else Fused(self.basis, self.table, head, settings)
 
     def __call__(self, _module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        listener = self.tap.listener
-        if self.settings.alpha == 0 and listener is None:
+        if self.settings.alpha == 0 and self.tap.listener is None:
             return output
+        return self.step(args[0], output)
+
+    def step(self, h: Tensor, output: Tensor, alphas: Tensor | None = None, *, is_ours: bool = False) -> Tensor:
+        """What takes the place of the head's output [..., vocab] for states [..., d].
+
+        `alphas` [...] are strengths of single rows, in place of the settings'. Where `is_ours`, the output may be written over
+        and what comes back is in float32; else it is in the output's dtype, which in bfloat16 rounds small steps away.
+        """
+        listener = self.tap.listener
         # what a compiler follows is plain: it fuses that itself
-        if self.fused is not None and not torch.compiler.is_compiling() and self.fused.takes(args[0], output):
-            corrected, scratch = self.fused(args[0], output)
+        if self.fused is not None and not torch.compiler.is_compiling() and self.fused.takes(h, output):
+            corrected, scratch = self.fused(h, output, alphas, torch.float32 if is_ours else output.dtype)
             if listener is not None:
                 listener(self.observe(Gate(*numbers_of(scratch, output.shape[:-1])), output, corrected))
             return corrected
-        h = args[0].to(self.basis)  # [B, T, d], to the head's device and float32
-        logits = output.to(self.basis.dtype)  # [B, T, vocab]
-        coeff, norm, gate = self.read(h, logits)
-        corrected = self.correct(h, output, logits, coeff, norm, gate, self.settings)
+        h = h.to(self.basis)  # to the head's device and float32
+        logits = output.to(self.basis.dtype)
+        coeff, norm, gate = self.read(h, logits, alphas)
+        if is_ours and listener is None and self.table is not None and not self.settings.restore:
+            flat = logits.reshape(-1, logits.shape[-1])  # [n, vocab], the same memory
+            flat.addmm_((gate.beta.unsqueeze(-1) * coeff).reshape(len(flat), -1), self.table, alpha=-1)
+            return logits
+        corrected = self.correct(h, output, logits, coeff, norm, gate, self.settings, alphas)
         if listener is not None:
             listener(self.observe(gate, logits, corrected))
-        return corrected
+        return corrected.to(self.basis.dtype) if is_ours else corrected
 
     def observe(self, gate: Gate, output: Tensor, corrected: Tensor) -> Observation:
         """The gate as used, and what the model makes of the head's output and of its correction."""
         post, wide = self.head.post, self.basis.dtype
         return Observation(gate._asdict(), post(output.to(wide)), post(corrected.to(wide)))
 
-    def read(self, h: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Gate]:
+    def read(self, h: Tensor, logits: Tensor, alphas: Tensor | None = None) -> tuple[Tensor, Tensor, Gate]:
         """c [..., K], |h| [...] and the gate of a state [..., d] and the head's output for it [..., vocab]."""
         coeff, norm = h @ self.basis, torch.linalg.vector_norm(h, dim=-1)
-        return coeff, norm, gate_of(norm, coeff, entropy_of(self.head.post(logits), self.settings.epsilon), self.settings)
+        gate = gate_of(norm, coeff, entropy_of(self.head.post(logits), self.settings.epsilon), self.settings, alphas)
+        return coeff, norm, gate
 
     def correct(
-        self, h: Tensor, output: Tensor, logits: Tensor, coeff: Tensor, norm: Tensor, gate: Gate, s: Settings
+        self,
+        h: Tensor,
+        output: Tensor,
+        logits: Tensor,
+        coeff: Tensor,
+        norm: Tensor,
+        gate: Gate,
+        s: Settings,
+        alphas: Tensor | None = None,
     ) -> Tensor:
         """What takes the place of the head's output [..., vocab], in its dtype; `logits` is the same in float32."""
-        if s.alpha == 0:
+        if s.alpha == 0 and alphas is None:
             return output  # to the bit
         if self.table is None:
             return self.head.product(cut_state(h, self.basis, coeff, gate, norm, s))

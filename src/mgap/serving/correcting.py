@@ -1,0 +1,86 @@
+"""One call of a model's `compute_logits`, corrected: what takes its place on the loaded model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mgap.backbones.head import Head
+from mgap.errors import UnsupportedHead
+from mgap.methods.base import Tap
+from mgap.methods.mgap import MGAP, Correction
+from mgap.serving.counts import Counts
+from mgap.serving.rows import Rows
+
+Compute = Callable[..., Tensor | None]  # states [rows, d] to logits [rows, vocab]; None on a rank that does not sample
+
+
+class Computing(nn.Module):
+    """`compute_logits` as a module, for `Head.measure`: sharded, padded, packed and scaled heads are all asked, not read."""
+
+    def __init__(self, compute: Compute) -> None:
+        super().__init__()
+        self.compute = compute
+
+    def forward(self, h: Tensor) -> Tensor:
+        logits = self.compute(h)
+        if logits is None:
+            raise UnsupportedHead(
+                "mgap: this rank of the engine has no logits, so that they cannot be corrected on all of them"
+            )
+        return logits
+
+
+class Corrected:
+    """`compute_logits` with MGAP behind it. Where the head may change, or is not linear, it is asked a second time instead."""
+
+    def __init__(
+        self,
+        compute: Compute,
+        method: MGAP,
+        rows: Rows,
+        counts: Counts,
+        *,
+        like: Tensor,
+        is_fixed: bool,
+        log: Callable[[str], None],
+    ) -> None:
+        """`like` is a state [1, d] of the model's dtype and device; `is_fixed`: every request meets the same head."""
+        self.compute, self.method, self.rows, self.counts, self.log = compute, method, rows, counts, log
+        self.like, self.is_fixed, self.is_stale, self.tap = like, is_fixed, False, Tap()
+        self.correction = self.bind()
+
+    def bind(self) -> Correction:
+        """Measure the head, on all ranks together."""
+        head = Head.measure(Computing(self.compute), self.like)
+        if not self.is_fixed:
+            head = replace(head, linear=False)
+        return Correction(self.method.subspace.basis, head, self.method.settings, self.tap)
+
+    @property
+    def way(self) -> str:
+        """How logits are corrected, in a few words."""
+        if self.correction.table is None:
+            return "a second pass through the head"
+        return "two fused kernels" if self.correction.fused is not None else "a table of the head's directions"
+
+    def __call__(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+        logits = self.compute(hidden_states, *args, **kwargs)
+        strengths = self.rows.take(len(hidden_states))
+        if logits is None or len(hidden_states) == 0:
+            return logits
+        if self.is_stale:
+            self.correction, self.is_stale = self.bind(), False
+        settings = self.correction.settings
+        if strengths is None and settings.alpha == 0:
+            return logits
+        self.tap.listener = self.counts.add if self.counts.is_turn() else None
+        with torch.no_grad():
+            corrected = self.correction.step(hidden_states, logits, strengths, is_ours=True)
+        if self.counts.due():
+            self.log(self.counts.read().text())
+        return corrected

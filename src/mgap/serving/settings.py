@@ -1,0 +1,58 @@
+"""What an engine is asked for: the key "mgap" of vLLM's `additional_config`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from mgap.errors import SettingError
+from mgap.methods.base import check_strength
+from mgap.methods.mgap import MGAP
+from mgap.states.subspace import Subspace
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+KEY = "mgap"
+LOG_EVERY = 60.0  # seconds
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A prior, MGAP's settings, and how often to say what it does."""
+
+    prior: str  # a folder, or a hub repository; every worker reads it
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of MGAP, as given
+    log_every: float = LOG_EVERY  # seconds; 0: never
+
+    @classmethod
+    def of(cls, given: Any) -> Serving:
+        """From plain keys; unknown and missing ones are named."""
+        known = [f.name for f in fields(MGAP)] + ["log_every"]
+        if not isinstance(given, Mapping):
+            raise SettingError(
+                f'additional_config {KEY}={given!r}: must hold keys and values, such as {{"prior": "priors/my"}}'
+            )
+        for key in given:
+            if key not in known:
+                raise SettingError(f"additional_config {KEY}: unknown key {key!r}; choose from {', '.join(known)}")
+        if not isinstance(given.get("prior"), str):
+            raise SettingError(
+                f"additional_config {KEY}: prior is missing; fit one with `mgap fit MODEL --out DIR` and name it"
+            )
+        settings = {key: value for key, value in given.items() if key not in ("prior", "log_every")}
+        return cls(given["prior"], settings, check_strength("log_every", given.get("log_every", LOG_EVERY)))
+
+    @classmethod
+    def wanted(cls, config: VllmConfig) -> Serving | None:
+        """What an engine asks for; None where it does not."""
+        more = config.additional_config
+        given = more.get(KEY) if isinstance(more, Mapping) else None
+        return None if given is None else cls.of(given)
+
+    def method(self) -> MGAP:
+        """The method itself; refuses settings that it does not have."""
+        method = MGAP.of(prior=Subspace.load(self.prior), **self.settings)
+        assert isinstance(method, MGAP)
+        return method
