@@ -110,10 +110,12 @@ class Served(Asking):
 
     def _own_fields(self, label: str) -> dict[str, Any]:
         """What the method of this label adds to a request."""
+        from mgap.serving.requests import ALPHA  # imports vLLM
+
         method = self.methods[label]
         fields: dict[str, Any] = {"logit_bias": self.biases[label]} if label in self.biases else {}
         if self.is_shared and self.engine is not None and self.engine.serving:
-            fields["extra_args"] = {"mgap_alpha": method.settings.alpha if isinstance(method, MGAP) else 0.0}
+            fields["extra_args"] = {ALPHA: method.settings.alpha if isinstance(method, MGAP) else 0.0}
         return fields
 
     def _wanted(self, method: Method | None, prior: str) -> dict[str, Any] | None:

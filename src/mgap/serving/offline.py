@@ -6,13 +6,11 @@ import gc
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from mgap.errors import MgapError, ModelError, PromptError, SettingError
-from mgap.registry import locate
+from mgap.serving.settings import KEY
 
-KEY = "mgap"  # of additional_config
 OURS = {  # options of an engine that a run sets itself, and by which key
     "model": "model",
     "revision": "revision",
@@ -71,13 +69,12 @@ class Recipe:
         _quiet()
         from vllm import LLM
 
-        where = locate(self.model, self.revision)
         more = dict(self.options.get("additional_config", {}))
         wanted: dict[str, Any] = {
             "limit_mm_per_prompt": {"image": 1},
             "dtype": self.dtype,
             **self.options,
-            "model": str(servable(where)) if Path(where).is_dir() else where,
+            "model": str(servable(self.model)),
             "revision": self.revision,
             "trust_remote_code": self.trust_remote_code,
             "worker_extension_cls": "mgap.serving.extension.Extension",
