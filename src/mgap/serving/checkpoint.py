@@ -1,0 +1,191 @@
+"""Checkpoints as vLLM reads them: the pocket models, and folders that transformers 5 or this package has written.
+
+vLLM reads what is on the hub. A folder of `save_pretrained` differs from that in three places, and each is put right in a copy:
+
+- LLaVA's tower: transformers 5 writes `vision_tower.*`; vLLM wants `vision_tower.vision_model.*`. transformers reads both.
+- Qwen3-VL's processor: this package writes it without its video part, which vLLM builds even when only pictures are asked for.
+- The token that begins a text: the tokenizer adds it to a rendered prompt in transformers, and vLLM's chat endpoint leaves that
+  to the template. Where the template does not write it, the copy's does; `Backbone.tokenize` then adds no second one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mgap.errors import ModelError
+from mgap.registry import locate
+
+MARK = "served.json"  # in a copy: what it is a copy of
+_TOWER = re.compile(r"^((?:model\.)?vision_tower\.)(?!vision_model\.)")
+_VIDEO = {"qwen3_vl": "Qwen3VLVideoProcessor", "qwen3_vl_moe": "Qwen3VLVideoProcessor"}
+_SHARED = ("do_convert_rgb", "do_normalize", "do_rescale", "do_resize", "image_mean", "image_std", "merge_size", "patch_size",
+           "resample", "rescale_factor", "size", "temporal_patch_size")  # fmt: skip
+
+
+def servable(model: str, folder: Path | None = None, *, progress: Callable[[int], None] | None = None) -> Path:
+    """Where vLLM finds this model: a converted copy if it needs one, else the name or folder as it was given.
+
+    The copy is made once, in `folder` or in the user's cache, and appears whole or not at all. Its weights are the source's to
+    the bit; files of weights that need no new names are links. `progress` hears how many of them are done.
+    """
+    source = Path(locate(model))
+    if not source.is_dir():
+        return source  # a name on the hub
+    if not (source / "config.json").is_file():
+        raise ModelError(f"{model}: a folder without config.json; name the folder that save_pretrained wrote")
+    edits = _edits(source, json.loads((source / "config.json").read_text()))
+    if not edits:
+        return source
+    made_from = _fingerprint(source)
+    target = folder or _cache() / f"{model.strip('/').replace('/', '--')[-80:]}-{made_from[:16]}"
+    if _holds(target, made_from, model):
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        _copy(source, made, edits, progress)
+        (made / MARK).write_text(json.dumps({"model": model, "source": made_from}))
+        made.rename(target)
+    except OSError:
+        if not _holds(target, made_from, model):  # somebody else was quicker
+            raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return target
+
+
+# --- what a folder needs ---------------------------------------------------------------------------------------------
+
+Edit = Callable[[Path], bytes]
+
+
+def _edits(source: Path, config: dict[str, Any]) -> dict[str, Edit]:
+    """File names of a folder that the copy has otherwise, and how. Weights with new names are edited as a whole."""
+    edits: dict[str, Edit] = {}
+    tower = config.get("vision_config", {}).get("model_type")
+    if config.get("model_type") == "llava" and tower == "clip_vision_model":
+        for path in source.glob("*.safetensors"):
+            if any(_TOWER.match(key) for key in _keys(path)):
+                edits[path.name] = _rename
+        if edits and (source / "model.safetensors.index.json").is_file():
+            edits["model.safetensors.index.json"] = _rename_index
+    processor = source / "processor_config.json"
+    if config.get("model_type") in _VIDEO and processor.is_file() and not _has_video(source):
+        edits[processor.name] = lambda path: _add_video(path, _VIDEO[config["model_type"]])
+    template = source / "chat_template.jinja"
+    if template.is_file() and (bos := _added(source)) and bos not in (text := template.read_text()) and "bos_token" not in text:
+        edits[template.name] = lambda path: b"{{ bos_token }}" + path.read_bytes()
+    return edits
+
+
+def _keys(path: Path) -> list[str]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as tensors:
+        return list(tensors.keys())
+
+
+def _has_video(source: Path) -> bool:
+    """Where transformers looks for a video processor."""
+    if "video_processor" in json.loads((source / "processor_config.json").read_text()):
+        return True
+    return any((source / f"{name}.json").is_file() for name in ("video_preprocessor_config", "preprocessor_config"))
+
+
+def _added(source: Path) -> str | None:
+    """The token that the tokenizer puts before a text by itself, if it does."""
+    from tokenizers import Tokenizer
+
+    path = source / "tokenizer.json"
+    if not path.is_file():
+        return None
+    tokenizer = Tokenizer.from_file(str(path))
+    with_it, without = (tokenizer.encode("a", add_special_tokens=flag).tokens for flag in (True, False))
+    return str(with_it[0]) if with_it[:1] != without[:1] else None
+
+
+# --- how it is put right ---------------------------------------------------------------------------------------------
+
+
+def _rename(path: Path) -> bytes:
+    from safetensors.torch import load_file, save
+
+    return save({_new(key): tensor for key, tensor in load_file(path).items()}, metadata={"format": "pt"})
+
+
+def _new(key: str) -> str:
+    return _TOWER.sub(r"\1vision_model.", key)
+
+
+def _rename_index(path: Path) -> bytes:
+    index = json.loads(path.read_text())
+    index["weight_map"] = {_new(key): name for key, name in index["weight_map"].items()}
+    return json.dumps(index, indent=2).encode()
+
+
+def _add_video(path: Path, kind: str) -> bytes:
+    """Frames of a video are prepared as pictures are."""
+    settings = json.loads(path.read_text())
+    pictures = settings["image_processor"]
+    shared = {name: pictures[name] for name in _SHARED if name in pictures}
+    settings["video_processor"] = {**shared, "video_processor_type": kind}
+    return json.dumps(settings, indent=2).encode()
+
+
+def _copy(source: Path, made: Path, edits: dict[str, Edit], progress: Callable[[int], None] | None) -> None:
+    done = 0
+
+    def transfer(old: str, new: str) -> None:
+        nonlocal done
+        path = Path(old)
+        weights = path.suffix == ".safetensors"
+        if path.parent == source and path.name in edits:
+            Path(new).write_bytes(edits[path.name](path))
+        elif weights:
+            _link(path, Path(new))
+        else:
+            shutil.copyfile(old, new)
+        done += weights
+        if weights and progress is not None:
+            progress(done)
+
+    shutil.copytree(source, made, copy_function=transfer, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
+
+
+def _link(path: Path, new: Path) -> None:
+    try:
+        os.link(path.resolve(), new)
+    except OSError:  # another disk
+        shutil.copyfile(path, new)
+
+
+# --- where it is kept ------------------------------------------------------------------------------------------------
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mgap" / "served"
+
+
+def _fingerprint(source: Path) -> str:
+    """Changes with any file of the folder, and with this module."""
+    files = [path for path in sorted(source.rglob("*")) if path.is_file()]
+    seen = [(str(path.relative_to(source)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(json.dumps(seen).encode() + Path(__file__).read_bytes()).hexdigest()
+
+
+def _holds(target: Path, made_from: str, model: str) -> bool:
+    """Whether the copy is there already; refuses a folder that holds something else."""
+    if not target.is_dir() or not any(target.iterdir()):
+        return False
+    mark = target / MARK
+    if not mark.is_file() or json.loads(mark.read_text()).get("source") != made_from:
+        raise ModelError(f"{target}: holds something else than {model} as vLLM reads it; name an empty folder, or remove it")
+    return True

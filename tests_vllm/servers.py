@@ -1,0 +1,106 @@
+"""vLLM's OpenAI server in a process of its own, on a free port of this machine."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from engines import SETTINGS, environment
+
+
+class Server:
+    """A running server. `client()` is the real OpenAI client."""
+
+    def __init__(self, folder: Path, number: int, model: str | Path, flags: list[str], env: dict[str, str]) -> None:
+        self.model, self.path = str(model), folder / f"server-{number}.log"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        where = ["--model", self.model, "--host", "127.0.0.1", "--port", str(self.port)]
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *where, *flags]
+        with self.path.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                env=environment(folder, **env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def wait(self, seconds: float = 180) -> "Server":
+        """Until it answers; raises with its log if it ends, or takes too long."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self.process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=2):
+                    return self
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.2)
+        self.kill()
+        raise RuntimeError(f"the server did not start within {seconds:.0f} s\n{self.log[-6000:]}")
+
+    @property
+    def log(self) -> str:
+        return self.path.read_text(errors="replace")
+
+    def client(self, **options: Any) -> Any:
+        from openai import OpenAI
+
+        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **options)
+
+    def stop(self, seconds: float = 30) -> int:
+        """Ask it to end, as Ctrl-C does; returns its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self.process.wait()
+
+    def kill(self) -> None:
+        """End it and the engine that it has started, at once."""
+        import os
+
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)  # a session of its own: its group is the server and its engine
+        self.process.wait()
+
+
+class Servers:
+    """Starts servers of the same settings as engines.py's engines, and stops what is still running at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.started = folder, list[Server]()
+
+    def __call__(
+        self, model: str | Path, *flags: str, env: dict[str, str] | None = None, wait: bool = True, **settings: Any
+    ) -> Server:
+        """`settings` are those of an engine; `flags` come after them; with `wait=False`, call `.wait()` later."""
+        given = [*_flags({**SETTINGS, **settings}), *flags]
+        server = Server(self.folder, len(self.started) + 1, model, given, env or {})
+        self.started.append(server)
+        return server.wait() if wait else server
+
+    def close(self) -> None:
+        for server in self.started:
+            server.stop()
+
+
+def _flags(settings: dict[str, Any]) -> list[str]:
+    words = []
+    for name, value in settings.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        else:
+            words += [flag, json.dumps(value) if isinstance(value, dict | list) else str(value)]
+    return words
