@@ -71,13 +71,15 @@ def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[
 
     config = job.config
     where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    priors = Priors(job.out / "priors", pocket=config.data_set == "pocket")
+    ready = [arm for arm in config.methods if arm.prior is None or priors.has(arm.prior)]
+    methods = {arm.label: build_method(arm, None, priors) for arm in ready}  # a prior that cannot be read is told at once
+    backbone = load_weightless(locate(config.model, config.revision), called=config.model, **where)
     said("importing vLLM")
     require_options(config.engine_options)
-    backbone = load_weightless(locate(config.model, config.revision), called=config.model, **where)
     job.out.mkdir(parents=True, exist_ok=True)
-    priors = Priors(job.out / "priors", pocket=config.data_set == "pocket")
     _fit(job, priors, told, noted, said)
-    methods = {arm.label: build_method(arm, None, priors) for arm in config.methods}
+    methods |= {arm.label: build_method(arm, None, priors) for arm in config.methods if arm not in ready}
     places = {arm.label: _absolute(priors.place(arm.prior)) for arm in config.methods if arm.prior is not None}
     dtype = config.dtype if config.dtype != "auto" else _dtype_of(backbone.config)
     recipe = Recipe(config.model, config.engine_options, dtype, **where)

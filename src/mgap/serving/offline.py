@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -81,7 +82,9 @@ class Recipe:
             "additional_config": {**more, KEY: dict(serving)} if serving else more,
         }
         try:
-            return Offline(LLM(**wanted), dict(serving))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of torch, to vLLM
+                return Offline(LLM(**wanted), dict(serving))
         except MgapError:
             raise
         except (ValueError, RuntimeError, OSError, TypeError, AssertionError) as error:
