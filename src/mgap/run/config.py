@@ -115,7 +115,9 @@ class Config:
 
             refuse_unserved(self)
         elif self.engine_options:
-            raise SettingError(f"engine_options are vLLM's, and the engine is {self.engine}: leave them out, or name engine vllm")
+            raise SettingError(
+                f"engine_options are vLLM's, and the engine is {self.engine}: leave them out, or name engine vllm"
+            )
         self._refuse_modes()
 
     def _refuse_modes(self) -> None:

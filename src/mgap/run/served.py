@@ -49,11 +49,11 @@ def refuse_unserved(config: Config) -> None:
 
 def require_engine(config: Config, *, is_launched: bool) -> None:
     """Raise if vLLM is not here, would leave the plugin out, or was started in several processes by a launcher."""
-    from mgap.serving.installed import require_plugin, require_vllm
+    from mgap.serving.installed import refuse_filtered, require_vllm
 
     require_vllm("engine vllm")
     if any(arm.prior is not None for arm in config.methods):
-        require_plugin()
+        refuse_filtered()
     if is_launched:
         raise SettingError(
             "vLLM starts its own processes: leave the launcher out, and give tensor_parallel_size in engine_options, or "
@@ -105,11 +105,11 @@ def _fit(job: Job, priors: Priors, told: Progress | None, noted: Told, said: Tol
         missing = [arm.prior for arm in config.methods if arm.prior is not None and not priors.has(arm.prior)]
         if not missing:
             return
-        noted("the prior is fitted with transformers before vLLM starts; with --prior DIR, of `mgap fit`, it is taken from there")
-        said(f"loading {config.model} to fit the prior")
-        model = load(
-            config.model, dtype=config.dtype, revision=config.revision, trust_remote_code=config.trust_remote_code
+        noted(
+            "the prior is fitted with transformers before vLLM starts; with --prior DIR, of `mgap fit`, it is taken from there"
         )
+        said(f"loading {config.model} to fit the prior")
+        model = load(config.model, dtype=config.dtype, revision=config.revision, trust_remote_code=config.trust_remote_code)
         for prior in missing:
             priors.get(prior, model, told)
         del model

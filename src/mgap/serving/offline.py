@@ -87,7 +87,7 @@ class Recipe:
                 return Offline(LLM(**wanted), dict(serving))
         except MgapError:
             raise
-        except (ValueError, RuntimeError, OSError, TypeError, AssertionError) as error:
+        except (ValueError, RuntimeError, OSError, TypeError, AttributeError, AssertionError) as error:
             reason = " ".join(str(error).split())[:400]
             raise ModelError(f"{self.model}: vLLM does not start with it ({reason}); its own lines above say more") from error
 
