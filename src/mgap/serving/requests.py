@@ -6,8 +6,6 @@ It changes no logits: it hears of requests, and checks that what was configured 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from mgap.errors import SettingError
 from mgap.serving import plugin
 from mgap.serving.rows import rows_of
-from mgap.serving.settings import KEY, Serving
+from mgap.serving.settings import ALPHA, KEY, Serving, own_alpha
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotProcessor
@@ -32,22 +30,6 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.sampling_params import SamplingParams
     from vllm.v1.sample.logits_processor import BatchUpdate
-
-ALPHA = "mgap_alpha"
-OURS = "mgap_"  # how names of ours begin
-
-
-def own_alpha(extra: Mapping[str, Any] | None) -> float | None:
-    """The strength that a request asks for; None where it asks for none. Refuses what is not one."""
-    ours = {key: value for key, value in (extra or {}).items() if key.startswith(OURS)}
-    if unknown := sorted(set(ours) - {ALPHA}):
-        raise SettingError(f"unknown {unknown[0]!r} in vllm_xargs: of mgap's settings a request may set {ALPHA} only")
-    value = ours.get(ALPHA)
-    if value is None and ALPHA not in ours:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise SettingError(f"{ALPHA}={value!r} must be a finite number of at least 0")
-    return float(value)
 
 
 def check_request(params: SamplingParams, config: VllmConfig) -> None:

@@ -1,7 +1,8 @@
-"""What an engine is asked for: the key "mgap" of vLLM's `additional_config`."""
+"""What an engine is asked for, by the key "mgap" of vLLM's `additional_config`, and what a request is, by `mgap_alpha`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 KEY = "mgap"
+ALPHA = "mgap_alpha"  # of a request
+OURS = "mgap_"  # how names of ours begin there
 LOG_EVERY = 60.0  # seconds
 
 
@@ -56,3 +59,16 @@ class Serving:
         method = MGAP.of(prior=Subspace.load(self.prior), **self.settings)
         assert isinstance(method, MGAP)
         return method
+
+
+def own_alpha(extra: Mapping[str, Any] | None) -> float | None:
+    """The strength that a request asks for; None where it asks for none. Refuses what is not one."""
+    ours = {key: value for key, value in (extra or {}).items() if key.startswith(OURS)}
+    if unknown := sorted(set(ours) - {ALPHA}):
+        raise SettingError(f"unknown {unknown[0]!r} in vllm_xargs: of mgap's settings a request may set {ALPHA} only")
+    value = ours.get(ALPHA)
+    if value is None and ALPHA not in ours:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise SettingError(f"{ALPHA}={value!r} must be a finite number of at least 0")
+    return float(value)
