@@ -37,7 +37,7 @@ def pictures(work):
     folder = work / "pictures"
     folder.mkdir()
     lines = []
-    for sample in pope_samples(["adversarial"], 10, first=FIRST).samples[::2]:
+    for sample in pope_samples(["adversarial"], 10, first=FIRST).samples[1::2]:
         Drawn()(sample.image).save(folder / sample.image)
         lines.append({"image": sample.image, "question": sample.prompt, "label": sample.truth})
     (folder / "broken.png").write_text("no picture")
@@ -78,7 +78,9 @@ def start(work):
 def stop_after_first_batch(process, out):
     """As a machine that goes down does."""
     until = time.monotonic() + 120
-    while time.monotonic() < until and process.poll() is None and not list(out.glob("answers/*/*.jsonl")):
+    while time.monotonic() < until and process.poll() is None:
+        if any(path.stat().st_size for path in out.glob("answers/*/*.jsonl")):
+            break
         time.sleep(0.01)
     process.kill()
     process.wait()

@@ -85,7 +85,7 @@ def test_an_engine_may_lie_elsewhere_but_not_compute_otherwise(answer, make_conf
     run, _ = answer(tmp_path / "run")
     plan = Job.prepare(make_config(), tmp_path / "run", Shard()).plan()
     refuse_other(run, {**plan, "engine_options": {"tensor_parallel_size": 4, "enforce_eager": True}}, run.samples)
-    with pytest.raises(RunError, match='engine_options.quantization = null, not "fp8"'):
+    with pytest.raises(RunError, match=r'engine_options\.quantization = null, not "fp8"'):
         refuse_other(run, {**plan, "engine_options": {"quantization": "fp8"}}, run.samples)
 
 

@@ -6,8 +6,8 @@ import mgap
 from mgap.backbones.loading import load_weightless
 from mgap.errors import SettingError
 from mgap.methods.bias import Bias
-from mgap.run.config import Config
 from mgap.run.benchmarks import read_benchmark
+from mgap.run.config import Config
 from mgap.serving.answering import Served
 from mgap.serving.offline import Recipe
 

@@ -25,6 +25,7 @@ from mgap.run.answering import Asking
 from mgap.run.worker import Work
 from mgap.serving.offline import Offline, Recipe
 from mgap.serving.sampling import logit_bias, sampling_fields
+from mgap.serving.settings import ALPHA
 from mgap.types import Answer, Decoding
 
 
@@ -110,8 +111,6 @@ class Served(Asking):
 
     def _own_fields(self, label: str) -> dict[str, Any]:
         """What the method of this label adds to a request."""
-        from mgap.serving.requests import ALPHA  # imports vLLM
-
         method = self.methods[label]
         fields: dict[str, Any] = {"logit_bias": self.biases[label]} if label in self.biases else {}
         if self.is_shared and self.engine is not None and self.engine.serving:
