@@ -48,7 +48,7 @@ class Served(Asking):
     ) -> None:
         self.recipe, self.backbone, self.benchmark, self.decoding = recipe, backbone, benchmark, decoding
         self.methods, self.said = methods, said
-        self.end = end_ids(backbone) - {None}  # type: ignore[arg-type]  # a checkpoint may name none
+        self.end = end_ids(backbone) - {None}  # a checkpoint may name none
         self.is_shared = not recipe.options.get("speculative_config")  # vLLM's older runner drops requests' strengths there
         self.wanted = {label: self._wanted(method, priors.get(label, "")) for label, method in methods.items()}
         self.biases = {

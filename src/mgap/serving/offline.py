@@ -69,6 +69,7 @@ class Recipe:
 
         _quiet()
         from vllm import LLM
+        from vllm.exceptions import VLLMError
 
         more = dict(self.options.get("additional_config", {}))
         wanted: dict[str, Any] = {
@@ -87,7 +88,7 @@ class Recipe:
                 return Offline(LLM(**wanted), dict(serving))
         except MgapError:
             raise
-        except (ValueError, RuntimeError, OSError, TypeError, AttributeError, AssertionError) as error:
+        except (VLLMError, ValueError, RuntimeError, OSError, TypeError, AttributeError, AssertionError) as error:
             reason = " ".join(str(error).split())[:400]
             raise ModelError(f"{self.model}: vLLM does not start with it ({reason}); its own lines above say more") from error
 
@@ -112,13 +113,14 @@ class Offline:
     def generate(self, prompts: Sequence[Mapping[str, Any]], fields: Sequence[Mapping[str, Any]]) -> list[list[list[int]]]:
         """The tokens of every prompt's sequences, with those that ended them; `fields` are of SamplingParams, one a prompt."""
         from vllm import SamplingParams
+        from vllm.exceptions import VLLMClientError
 
         params = [SamplingParams(**each) for each in fields]
         try:
             made = self.llm.generate(list(prompts), params, use_tqdm=False)
         except MgapError:
             raise
-        except ValueError as error:  # of one request, such as a prompt longer than max_model_len
+        except (VLLMClientError, ValueError) as error:  # of one request, such as a prompt longer than max_model_len
             raise PromptError(f"vLLM refuses it: {' '.join(str(error).split())[:300]}") from error
         return [[list(one.token_ids) for one in sorted(each.outputs, key=lambda one: one.index)] for each in made]
 
