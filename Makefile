@@ -49,9 +49,9 @@ test-gpu: setup
 	@$(VLLM)/pip install -qq --no-deps -r tests_vllm/requirements.txt
 	@$(VLLM)/pip install -qq --no-deps $$(grep '^torchvision==' $(PINNED))
 	@$(VLLM)/python tests_vllm/requires.py > .venv-vllm/requires.txt
-	@$(VLLM)/pip install -qq -c $(PINNED) -r .venv-vllm/requires.txt
+	@$(VLLM)/pip install -qq --no-warn-conflicts -c $(PINNED) -r .venv-vllm/requires.txt
 	@echo "== mgap"
-	@$(VLLM)/pip install -qq -c $(PINNED) -e . pytest
+	@$(VLLM)/pip install -qq --no-warn-conflicts -c $(PINNED) -e . pytest
 	@touch $@
 
 test-vllm: .venv-vllm/ready

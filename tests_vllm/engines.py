@@ -6,9 +6,11 @@ checks that ask for the same engine, one after the other, share it. What a step 
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +96,7 @@ class Worker:
     def ask(self, plan: dict[str, Any], seconds: float) -> Ran:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        before, limit = self.log.stat().st_size, threading.Timer(seconds, self.process.kill)
+        before, limit = self.log.stat().st_size, threading.Timer(seconds, self.kill)
         limit.start()
         try:
             self.process.stdin.write(json.dumps(plan) + "\n")
@@ -115,17 +117,26 @@ class Worker:
         ran.log = log
         return ran
 
-    def close(self) -> None:
-        if self.process.poll() is None and self.process.stdin is not None:
+    def leave(self) -> None:
+        """Tell it that nothing more will come."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
             self.process.stdin.close()
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+
+    def close(self) -> None:
+        self.leave()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def kill(self) -> None:
+        """With the workers that it has started: they are a session of their own."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 class Engines:
@@ -169,5 +180,7 @@ class Engines:
             worker.close()
 
     def close(self) -> None:
+        for worker in self.workers.values():
+            worker.leave()  # all at once
         for worker in self.workers.values():
             worker.close()

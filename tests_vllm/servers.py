@@ -1,6 +1,7 @@
 """vLLM's OpenAI server in a process of its own, on a free port of this machine."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -68,8 +69,6 @@ class Server:
 
     def kill(self) -> None:
         """End it and the engine that it has started, at once."""
-        import os
-
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)  # a session of its own: its group is the server and its engine
         self.process.wait()

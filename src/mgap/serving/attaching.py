@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -140,11 +140,17 @@ def identity_of(model: nn.Module, about: ModelConfig) -> Identity:
 
 
 def _watch_weights(model: nn.Module, corrected: Corrected) -> None:
-    """New weights, as training sends them to a live engine: the head is measured again before it is next used."""
-    load: Any = model.load_weights
+    """New weights in a live engine, from a file or from training: the head is measured again before it is next used.
 
-    def load_weights(weights: Iterator[tuple[str, Tensor]], *args: Any, **kwargs: Any) -> Any:
-        corrected.is_stale = True
-        return load(weights, *args, **kwargs)
+    They come through `load_weights`, or, in the form that kernels read, into what `get_submodule` finds.
+    """
 
-    model.__dict__["load_weights"] = load_weights
+    def marking(found: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            corrected.is_stale = True
+            return found(*args, **kwargs)
+
+        return call
+
+    for name in ("load_weights", "get_submodule"):
+        model.__dict__[name] = marking(getattr(model, name))

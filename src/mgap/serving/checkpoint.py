@@ -18,8 +18,12 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from tokenizers import Tokenizer
+
+import mgap
 from mgap.errors import ModelError
 from mgap.registry import locate
 
@@ -41,24 +45,16 @@ def servable(model: str, folder: Path | None = None, *, progress: Callable[[int]
         return source  # a name on the hub
     if not (source / "config.json").is_file():
         raise ModelError(f"{model}: a folder without config.json; name the folder that save_pretrained wrote")
-    edits = _edits(source, json.loads((source / "config.json").read_text()))
-    if not edits:
-        return source
-    made_from = _fingerprint(source)
-    target = folder or _cache() / f"{model.strip('/').replace('/', '--')[-80:]}-{made_from[:16]}"
-    if _holds(target, made_from, model):
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        _copy(source, made, edits, progress)
-        (made / MARK).write_text(json.dumps({"model": model, "source": made_from}))
-        made.rename(target)
-    except OSError:
-        if not _holds(target, made_from, model):  # somebody else was quicker
-            raise
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+        edits = _edits(source)
+        if not edits:
+            return source
+        made_from = _fingerprint(source)
+        target = folder or _cache() / f"{re.sub(r'[^a-zA-Z0-9]+', '-', model).strip('-')[-80:]}-{made_from[:16]}"
+        if not _holds(target, made_from, model):
+            _write(source, target, edits, {"model": model, "made_from": made_from}, progress)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ModelError(f"{model}: no copy of it that vLLM could read can be made ({' '.join(str(error).split())})") from error
     return target
 
 
@@ -67,9 +63,10 @@ def servable(model: str, folder: Path | None = None, *, progress: Callable[[int]
 Edit = Callable[[Path], bytes]
 
 
-def _edits(source: Path, config: dict[str, Any]) -> dict[str, Edit]:
-    """File names of a folder that the copy has otherwise, and how. Weights with new names are edited as a whole."""
+def _edits(source: Path) -> dict[str, Edit]:
+    """Which files of a folder the copy has otherwise, and how they become what it has."""
     edits: dict[str, Edit] = {}
+    config = json.loads((source / "config.json").read_text())
     tower = config.get("vision_config", {}).get("model_type")
     if config.get("model_type") == "llava" and tower == "clip_vision_model":
         for path in source.glob("*.safetensors"):
@@ -87,9 +84,7 @@ def _edits(source: Path, config: dict[str, Any]) -> dict[str, Edit]:
 
 
 def _keys(path: Path) -> list[str]:
-    from safetensors import safe_open
-
-    with safe_open(path, framework="numpy") as tensors:
+    with safe_open(path, framework="pt") as tensors:
         return list(tensors.keys())
 
 
@@ -102,12 +97,13 @@ def _has_video(source: Path) -> bool:
 
 def _added(source: Path) -> str | None:
     """The token that the tokenizer puts before a text by itself, if it does."""
-    from tokenizers import Tokenizer
-
     path = source / "tokenizer.json"
     if not path.is_file():
         return None
-    tokenizer = Tokenizer.from_file(str(path))
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises no narrower one
+        raise ValueError(f"tokenizer.json: {error}") from error
     with_it, without = (tokenizer.encode("a", add_special_tokens=flag).tokens for flag in (True, False))
     return str(with_it[0]) if with_it[:1] != without[:1] else None
 
@@ -116,8 +112,6 @@ def _added(source: Path) -> str | None:
 
 
 def _rename(path: Path) -> bytes:
-    from safetensors.torch import load_file, save
-
     return save({_new(key): tensor for key, tensor in load_file(path).items()}, metadata={"format": "pt"})
 
 
@@ -140,24 +134,36 @@ def _add_video(path: Path, kind: str) -> bytes:
     return json.dumps(settings, indent=2).encode()
 
 
-def _copy(source: Path, made: Path, edits: dict[str, Edit], progress: Callable[[int], None] | None) -> None:
-    done = 0
+def _write(
+    source: Path, target: Path, edits: dict[str, Edit], mark: dict[str, str], progress: Callable[[int], None] | None
+) -> None:
+    """The copy beside its place, then in its place in one step."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made, done = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent)), 0
 
     def transfer(old: str, new: str) -> None:
         nonlocal done
-        path = Path(old)
-        weights = path.suffix == ".safetensors"
+        path, is_weights = Path(old), old.endswith(".safetensors")
         if path.parent == source and path.name in edits:
             Path(new).write_bytes(edits[path.name](path))
-        elif weights:
+        elif is_weights:
             _link(path, Path(new))
         else:
             shutil.copyfile(old, new)
-        done += weights
-        if weights and progress is not None:
+        done += is_weights
+        if is_weights and progress is not None:
             progress(done)
 
-    shutil.copytree(source, made, copy_function=transfer, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
+    try:
+        shutil.copytree(source, made, copy_function=transfer, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
+        (made / MARK).write_text(json.dumps(mark))
+        try:
+            made.rename(target)
+        except OSError:
+            if not _holds(target, mark["made_from"], mark["model"]):  # else somebody was quicker
+                raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def _link(path: Path, new: Path) -> None:
@@ -175,17 +181,17 @@ def _cache() -> Path:
 
 
 def _fingerprint(source: Path) -> str:
-    """Changes with any file of the folder, and with this module."""
-    files = [path for path in sorted(source.rglob("*")) if path.is_file()]
+    """Another one as soon as a file of the folder is another one."""
+    files = sorted(path for path in source.rglob("*") if path.is_file() and not path.name.startswith("."))
     seen = [(str(path.relative_to(source)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.sha256(json.dumps(seen).encode() + Path(__file__).read_bytes()).hexdigest()
+    return hashlib.sha256(json.dumps([mgap.__version__, seen]).encode()).hexdigest()
 
 
 def _holds(target: Path, made_from: str, model: str) -> bool:
     """Whether the copy is there already; refuses a folder that holds something else."""
-    if not target.is_dir() or not any(target.iterdir()):
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return False
     mark = target / MARK
-    if not mark.is_file() or json.loads(mark.read_text()).get("source") != made_from:
-        raise ModelError(f"{target}: holds something else than {model} as vLLM reads it; name an empty folder, or remove it")
+    if not mark.is_file() or json.loads(mark.read_text())["made_from"] != made_from:
+        raise ModelError(f"{target}: it holds something else than a copy of {model}; name an empty folder, or remove it")
     return True

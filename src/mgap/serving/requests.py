@@ -6,6 +6,7 @@ It changes no logits: it hears of requests, and checks that what was configured 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from mgap.errors import SettingError
 from mgap.serving import plugin
 from mgap.serving.rows import rows_of
-from mgap.serving.settings import ALPHA, KEY, Serving, own_alpha
+from mgap.serving.settings import ALPHA, KEY, OURS, Serving, own_alpha
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotProcessor
@@ -94,21 +95,39 @@ def watch_requests() -> None:
     from vllm.exceptions import VLLMValidationError
     from vllm.v1.engine.input_processor import InputProcessor
 
-    build = InputProcessor._build_logits_processors_params_validator
-    if hasattr(build, "__wrapped__"):
-        return
-
-    @wraps(build)
-    def build_both(self: Any) -> Any:
-        validate = build(self)
+    def build_both(build: Callable[[Any], Any], processor: Any) -> Callable[[SamplingParams], None]:
+        validate = build(processor)
 
         def both(params: SamplingParams) -> None:
             validate(params)
             try:
-                check_request(params, self.vllm_config)
+                check_request(params, processor.vllm_config)
             except SettingError as error:
                 raise VLLMValidationError(str(error)) from error
 
         return both
 
-    InputProcessor._build_logits_processors_params_validator = build_both
+    _wrap(InputProcessor, "_build_logits_processors_params_validator", build_both)
+    _watch_beams()
+
+
+def _watch_beams() -> None:
+    """Beam search makes requests of its own for every token, without what the request brought along."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.exceptions import VLLMValidationError
+
+    def refuse_own(make: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(key.startswith(OURS) for key in request.vllm_xargs or {}):
+            raise VLLMValidationError(f"beam search has the server's strength: leave out {ALPHA}, or use_beam_search")
+        return make(request, *args, **kwargs)
+
+    for kind in (ChatCompletionRequest, CompletionRequest):
+        _wrap(kind, "to_beam_search_params", refuse_own)
+
+
+def _wrap(kind: type[Any], name: str, around: Callable[..., Any]) -> None:
+    """Put `around(method, self, ...)` in the place of a method, once."""
+    method = getattr(kind, name)
+    if not hasattr(method, "__wrapped__"):
+        setattr(kind, name, wraps(method)(lambda self, *args, **kwargs: around(method, self, *args, **kwargs)))

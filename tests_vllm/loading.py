@@ -1,0 +1,30 @@
+"""What tests have engines do with the model that they have loaded; called by name (engines.py's `call`)."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from mgap.serving.attaching import HELD, refuse_engine
+
+
+def runner_of(llm: Any) -> Any:
+    return llm.llm_engine.model_executor.driver_worker.worker.model_runner
+
+
+def attach_sharded(llm: Any, additional_config: dict[str, Any]) -> None:
+    """As if this engine sampled shares of a batch on each rank, which needs several cards."""
+    runner = runner_of(llm)
+    parallel = SimpleNamespace(enable_batch_sharded_sampling=True)
+    config = SimpleNamespace(parallel_config=parallel, additional_config=additional_config)
+    refuse_engine(config, runner.model_config, runner.get_model())
+
+
+def reload(llm: Any, requests: list[dict[str, Any]], folder: str) -> str:
+    """Load other weights into the live model: how much larger the table is at the next token, and what is said."""
+    from worker import generate
+
+    held = runner_of(llm).get_model().__dict__[HELD]
+    before = held.correction.table.clone()
+    llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+    made = generate(llm, requests)
+    return json.dumps({"ratio": float((held.correction.table / before).mean()), "tokens": [each["tokens"] for each in made]})

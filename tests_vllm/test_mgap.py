@@ -1,0 +1,129 @@
+"""MGAP inside engines of vLLM says what it says in transformers, at the server's strength and at a request's own."""
+
+import pytest
+from engines import INTERPRETED, generate, rpc
+
+SERVER = 0.75
+OWN = {0: None, 1: 0.0, 2: 5.0}  # what every third request asks for; None: nothing
+LENGTHS = (4, 24, 11, 17)  # tokens of answers: rows leave and move
+EXTENSION = "mgap.serving.extension.Extension"
+
+
+def with_mgap(world, alpha, **more):
+    return {"additional_config": {"mgap": {"prior": str(world.prior), "alpha": alpha, "lam": 0.5, **more}}}
+
+
+def tokens(made):
+    return [each["tokens"] for each in made]
+
+
+def with_alpha(requests, alpha):
+    return [{**each, "sampling": {**each["sampling"], "extra_args": {"mgap_alpha": alpha}}} for each in requests]
+
+
+def mixed(world):
+    """Requests of several strengths and lengths, and what transformers answers to each alone."""
+    requests, expected = [], []
+    for number, each in enumerate(world.requests()):
+        own, most = OWN[number % 3], LENGTHS[number % 4]
+        asked = each if own is None else with_alpha([each], own)[0]
+        requests.append({**asked, "sampling": {**asked["sampling"], "max_tokens": most}})
+        expected.append(world.answers(SERVER if own is None else own)[number][:most])
+    return requests, expected
+
+
+def test_strengths_change_what_is_said(world):
+    assert world.answers(0.0) == world.answers()
+    for one, other, least in ((SERVER, None, 5), (5.0, None, 9), (5.0, SERVER, 9)):  # of 20; the 10 descriptions change first
+        changed = sum(a != b for a, b in zip(world.answers(one), world.answers(other), strict=True))
+        assert changed >= least, "equal answers would prove nothing"
+
+
+def test_an_engine_says_what_transformers_says(world, served, engines):
+    requests, expected = mixed(world)
+    all_strong = with_alpha(world.requests(), 5.0)
+    steps = (
+        generate(world.requests()),
+        generate(requests),
+        generate(all_strong),
+        generate(all_strong),
+        generate(with_alpha(world.requests(), 0)),
+        rpc("mgap_counts"),
+    )
+    more = {"worker_extension_cls": EXTENSION, "block_size": 32}  # short prompts fill blocks of it
+    ran = engines.run(served[world.family], *steps, **with_mgap(world, SERVER, log_every=0.01), **more)
+    own, mix, strong, again, off, (counted,) = ran
+    assert tokens(own) == world.answers(SERVER)
+    assert tokens(mix) == expected, "strengths of one batch are each request's own"
+    assert tokens(strong) == tokens(again) == world.answers(5.0)
+    assert all(each["cached"] for each in again), "the second time, prompts were in the prefix cache"
+    assert tokens(off) == world.answers()
+    assert 0 < counted["beta"] < 5
+    assert 0 < counted["changed"] < 1
+    assert ran.log.count("MGAP on ") == 1, "one line a rank"
+    assert "alpha=0.75, lambda=0.5, by a table of the head's directions" in ran.log
+    assert "MGAP: mean beta 0." in ran.log
+
+
+def test_prompts_in_pieces(world, served, engines):
+    small = {"max_num_batched_tokens": 32, "enable_chunked_prefill": True}
+    (made,) = engines.run(served[world.family], generate(world.requests()), **with_mgap(world, 5.0), **small)
+    assert tokens(made) == world.answers(5.0)
+
+
+def test_logprobs_are_of_the_corrected_distribution(worlds, served, engines):
+    world = worlds["llava"]
+    descriptions = world.requests(logprobs=1, max_tokens=8)[-4:]
+    off, on = with_alpha(descriptions, 0), with_alpha(descriptions, 0.25)
+    plain, corrected = engines.run(served["llava"], generate(off), generate(on), **with_mgap(world, SERVER))
+    pairs = [(a["logprobs"], b["logprobs"]) for a, b in zip(plain, corrected, strict=True) if a["tokens"] == b["tokens"]]
+    assert pairs, "so weak a step leaves some answers as they are"
+    assert all(one != other for one, other in pairs)
+
+
+def test_prompt_logprobs_have_the_servers_strength_whatever_the_others_ask_for(worlds, served, engines):
+    world = worlds["llava"]
+    one = {**world.requests(prompt_logprobs=0, max_tokens=1)[0]}
+    others = with_alpha(world.requests(max_tokens=8)[1:4], 5.0)
+    alone, among = engines.run(
+        served["llava"],
+        generate([one]),
+        generate([*others, one]),
+        fresh=True,
+        **with_mgap(world, SERVER),
+        enable_prefix_caching=False,
+    )
+    assert [list(each.values()) for each in among[-1]["prompt_logprobs"][1:]] == [
+        pytest.approx(list(each.values()), abs=1e-4) for each in alone[0]["prompt_logprobs"][1:]
+    ]
+
+
+def test_the_second_model_runner(world, served, engines):
+    requests, expected = mixed(world)
+    few = [number for number in range(len(requests)) if number % 10 < 4]
+    (made,) = engines.run(
+        served[world.family], generate([requests[n] for n in few]), env=INTERPRETED, **with_mgap(world, SERVER)
+    )
+    assert tokens(made) == [expected[n] for n in few]
+
+
+def test_two_ranks_of_a_sharded_head(worlds, served, engines):
+    world = worlds["llava"]
+    requests, expected = mixed(world)
+    two = {"tensor_parallel_size": 2, "alone": True, "env": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}}
+    ran = engines.run(served["llava"], generate(requests), **with_mgap(world, SERVER), **two)
+    assert tokens(ran[0]) == expected
+    assert ran.log.count("MGAP on ") == 2
+
+
+def test_drafted_tokens_are_checked_under_mgap(worlds, served, engines):
+    world = worlds["llava"]
+    drafts = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}, "alone": True}
+    (made,) = engines.run(served["llava"], generate(world.requests()), **with_mgap(world, 5.0), **drafts)
+    assert tokens(made) == world.answers(5.0)
+
+
+def test_compiled_models(worlds, served, engines):
+    world = worlds["llava"]
+    (made,) = engines.run(served["llava"], generate(world.requests()), enforce_eager=False, alone=True, **with_mgap(world, 5.0))
+    assert tokens(made) == world.answers(5.0)
