@@ -77,6 +77,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
         "VLLM_RPC_BASE_PATH": str(folder / "s"),  # a socket's path has 107 characters at most
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TMPDIR": str(folder),
+        "XDG_CACHE_HOME": str(folder / "home"),
         **more,
     }
 

@@ -18,14 +18,27 @@ from engines import SETTINGS, environment
 class Server:
     """A running server. `client()` is the real OpenAI client."""
 
-    def __init__(self, folder: Path, number: int, model: str | Path, flags: list[str], env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        model: str | Path,
+        flags: list[str],
+        env: dict[str, str],
+        serve: list[str] | None = None,
+    ) -> None:
+        """`serve` are words of `mgap serve`, which starts it then, and has flags of vLLM behind --."""
         self.model, self.path = str(model), folder / f"server-{number}.log"
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        where = ["--model", self.model, "--host", "127.0.0.1", "--port", str(self.port)]
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *where, *flags]
+        where = ["--host", "127.0.0.1", "--port", str(self.port)]
+        if serve is None:
+            words = ["vllm.entrypoints.openai.api_server", "--model", self.model, *where, *flags]
+        else:
+            words = ["mgap.cli.main", "serve", self.model, *serve, *where, "--", *flags]
+        command = [sys.executable, "-m", *words]
         with self.path.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
@@ -81,11 +94,17 @@ class Servers:
         self.folder, self.started = folder, list[Server]()
 
     def __call__(
-        self, model: str | Path, *flags: str, env: dict[str, str] | None = None, wait: bool = True, **settings: Any
+        self,
+        model: str | Path,
+        *flags: str,
+        env: dict[str, str] | None = None,
+        wait: bool = True,
+        serve: list[str] | None = None,
+        **settings: Any,
     ) -> Server:
         """`settings` are those of an engine; `flags` come after them; with `wait=False`, call `.wait()` later."""
         given = [*_flags({**SETTINGS, **settings}), *flags]
-        server = Server(self.folder, len(self.started) + 1, model, given, env or {})
+        server = Server(self.folder, len(self.started) + 1, model, given, env or {}, serve)
         self.started.append(server)
         return server.wait() if wait else server
 

@@ -94,9 +94,11 @@ def test_many_at_once_each_with_its_own_strength(running, llava, texts):
     assert "MGAP: mean beta" in running.log
 
 
-def test_a_server_that_was_killed_comes_back_the_same(running, llava, served, server, texts):
+def test_a_server_that_was_killed_comes_back_the_same(running, llava, server, texts):
     running.kill()
-    again = server(served["llava"], **with_mgap(llava, SERVER))
+    again = server("pocket/llava", serve=["--prior", str(llava.prior), "--alpha", str(SERVER), "--lam", "0.5"])
     assert said(ask(again.client(), llava, 12)) == texts[SERVER][12]
+    assert said(ask(again.client(), llava, 12, 0)) == texts[0.0][12]
     assert again.log.count("MGAP on ") == 1
+    assert "vllm serve " in again.log, "the same server, to be typed without mgap's command"
     assert again.stop() == 0
