@@ -8,7 +8,8 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, ProcessorMixin
+from torch import nn
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, GenerationConfig, ProcessorMixin
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils import is_torchvision_available
 
@@ -32,7 +33,7 @@ def load_backbone(
         raise SettingError("device and device_map both say where the weights go: give one of them")
     target, dtype = check_device(device), _check_dtype(dtype)
     where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    config = _load_config(name, where)
+    config = load_config(name, **where)
     if device_map is None and getattr(config, "quantization_config", None) is not None:
         device_map = {"": target}  # quantised weights are placed while they are read; they do not move afterwards
     placement = {} if device_map is None else {"device_map": device_map}
@@ -50,7 +51,30 @@ def load_backbone(
     return backbone_class(model.config)(model.eval(), processor, name=called or name)
 
 
-def _load_config(name: str, where: dict[str, Any]) -> Any:
+class Weightless(nn.Module):
+    """Stands for a model whose weights are elsewhere: what renders, tokenises and reads answers needs no more."""
+
+    def __init__(self, config: Any, generation_config: Any) -> None:
+        super().__init__()
+        self.config, self.generation_config = config, generation_config
+
+
+def load_weightless(name: str, *, called: str | None = None, **where: Any) -> Backbone:
+    """A backbone without weights: configuration and processor only. `where` are revision and trust_remote_code."""
+    config = load_config(name, **where)
+    try:
+        processor = load_processor(name, config, **where)
+    except (OSError, ValueError, ImportError) as error:
+        raise ModelError(f"{name}: its processor cannot be loaded ({_one_line(error, 300)})") from error
+    try:
+        generation = GenerationConfig.from_pretrained(name, **where)
+    except OSError:  # a checkpoint may have none; transformers then reads the model's own configuration
+        generation = GenerationConfig.from_model_config(config)
+    return backbone_class(config)(Weightless(config, generation), processor, name=called or name)
+
+
+def load_config(name: str, **where: Any) -> Any:
+    """A multimodal model's configuration; `where` are revision and trust_remote_code."""
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise ModelError(f"{name}: a folder without config.json; name the folder that save_pretrained wrote")
     try:

@@ -37,6 +37,8 @@ def ls(
 
 
 def _methods() -> list[str]:
+    from mgap.serving.methods import why_not
+
     lines = []
     for name in METHODS.names():
         method = METHODS.get(name)
@@ -45,6 +47,8 @@ def _methods() -> list[str]:
         cost += f" ({method.besides})" if method.besides else ""
         lines.append(f"{name:<12} seam {method.seam.value}, {cost}: {method.summary}")
         lines.append(f"{'':<12} decoding: {modes}")
+        reason = why_not(method)
+        lines.append(f"{'':<12} engine vllm: {f'no, {reason}' if reason else 'yes'}")
     return lines
 
 

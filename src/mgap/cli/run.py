@@ -17,7 +17,7 @@ from mgap.cli.options import (
     TrustRemoteCode,
     parse_settings,
 )
-from mgap.cli.running import answer, by_method, is_whole, report_scores
+from mgap.cli.running import answer, answer_served, by_method, is_whole, report_scores
 
 if TYPE_CHECKING:
     from mgap.run.config import Config
@@ -56,6 +56,13 @@ def run(
     scoring: Annotated[
         list[str] | None, typer.Option("--scoring", help="As KEY=VALUE, such as parser=vcd; repeatable.")
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="transformers, or vllm: continuous batching, tensor parallel (docs/running.md).")
+    ] = None,
+    engine_option: Annotated[
+        list[str] | None,
+        typer.Option("--engine-option", help="Of vllm.LLM, as KEY=VALUE, such as tensor_parallel_size=4; repeatable."),
+    ] = None,
     batch_size: BatchSize = None,
     prefill: Annotated[str | None, typer.Option(help="auto, shared (one prefill a picture) or own.")] = None,
     workers: Annotated[str | None, typer.Option(help="Processes that open and prepare pictures: auto, or a number.")] = None,
@@ -79,9 +86,13 @@ def run(
         "workers": int(workers) if workers and workers.isdecimal() else workers, "profile": profile or None,
         "device": device, "dtype": dtype, "revision": revision, "trust_remote_code": trust_remote_code or None,
         "decoding": parse_settings(decoding or []) or None, "scoring": parse_settings(scoring or []) or None,
+        "engine": engine, "engine_options": parse_settings(engine_option or []) or None,
     }  # fmt: skip
     config = _config(what, {key: value for key, value in given.items() if value is not None}, by_method(set_ or [], prior))
-    _, _, found, summary = answer(config, out, shard, retry_failed)
+    if config.engine == "vllm":
+        found, summary = answer_served(config, out, shard, retry_failed)
+    else:
+        _, _, found, summary = answer(config, out, shard, retry_failed)
     if is_whole(found, summary):
         report_scores(found)
 
@@ -93,7 +104,7 @@ def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]
         keys: dict[str, Any] = {"benchmark": what, "methods": ["vanilla", "mgap"], **given}
         return Config.of(keys, "the command line", settings)
     keys = read_yaml(what)
-    for nested in ("decoding", "scoring"):
+    for nested in ("decoding", "scoring", "engine_options"):
         if nested in given and isinstance(keys.get(nested), dict):
             given[nested] = {**keys[nested], **given[nested]}
     return Config.of({**keys, **given}, what, settings)

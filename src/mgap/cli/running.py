@@ -10,11 +10,13 @@ from mgap.cli.options import load_model, parse_settings, print_scores, working
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
+    from mgap.backbones.clock import Clock
     from mgap.decoding.model import Model
     from mgap.reports.records import Run
     from mgap.run.config import Config
     from mgap.run.engine import Summary
     from mgap.run.job import Job
+    from mgap.run.worker import Worker
 
 
 def by_method(pairs: list[str], prior: str | None) -> dict[str, dict[str, Any]]:
@@ -33,42 +35,73 @@ def by_method(pairs: list[str], prior: str | None) -> dict[str, dict[str, Any]]:
 def answer(config: Config, out: str | None, shard: str | None, retry_failed: bool) -> tuple[Job, Model, Run, Summary]:
     """Check everything that needs no model, load it, and go through this process's share of the samples."""
     from mgap.backbones.clock import Clock
-    from mgap.run.engine import execute
-    from mgap.run.folder import Shard
-    from mgap.run.job import Job, launched_device
-    from mgap.run.live import LiveScore, showing
+    from mgap.run.job import launched_device
     from mgap.run.profile import save_profile, stages_table
     from mgap.run.progress import bars
 
-    job = Job.prepare(config, out, Shard.parse(shard) if shard else None)
-    print(
-        f"{job.benchmark.name}: {len(job.benchmark.samples)} questions, {len(config.methods)} methods -> {job.out}",
-        file=sys.stderr,
-    )
-    for note in job.benchmark.notes:
-        print(f"note: {note}", file=sys.stderr)
+    job = _prepare(config, out, shard)
     device = launched_device(config.device)
     job.foresee(device)
     model = load_model(config.model, device, config.dtype, config.revision, config.trust_remote_code)
     with bars() as told:
-        run, worker = job.begin(model, told=told, noted=lambda note: print(f"note: {note}", file=sys.stderr))
+        run, worker = job.begin(model, told=told, noted=_note)
     if config.profile:
         model.backbone.clock = Clock(model.backbone.device)
+    summary = _go_through(job, run, worker, retry_failed, model.backbone.clock)
+    if summary.spent:
+        print(stages_table(summary.spent), file=sys.stderr)
+        print(save_profile(run.folder, job.shard, summary.spent), file=sys.stderr)
+    return job, model, run, summary
+
+
+def answer_served(config: Config, out: str | None, shard: str | None, retry_failed: bool) -> tuple[Run, Summary]:
+    """The same with vLLM, which loads the model in its own way."""
+    from contextlib import closing
+
+    from mgap.run.progress import bars
+    from mgap.run.served import begin
+
+    job = _prepare(config, out, shard)
+    with bars() as told:
+        run, worker = begin(job, told=told, noted=_note, said=_say)
+    with closing(worker):
+        return run, _go_through(job, run, worker, retry_failed)
+
+
+def _prepare(config: Config, out: str | None, shard: str | None) -> Job:
+    from mgap.run.folder import Shard
+    from mgap.run.job import Job
+
+    job = Job.prepare(config, out, Shard.parse(shard) if shard else None)
+    _say(f"{job.benchmark.name}: {len(job.benchmark.samples)} questions, {len(config.methods)} methods -> {job.out}")
+    for note in job.benchmark.notes:
+        _note(note)
+    return job
+
+
+def _go_through(job: Job, run: Run, worker: Worker, retry_failed: bool, clock: Clock | None = None) -> Summary:
+    from mgap.run.engine import execute
+    from mgap.run.live import LiveScore, showing
+
     score = None if job.bank else LiveScore(run, job.scorer)
     with showing() as show:
-        summary = execute(
+        return execute(
             run,
             worker,
             shard=job.shard,
             labels=job.labels,
             retry_failed=retry_failed,
             listener=lambda state: show(state, score.add(state) if score else ""),
-            clock=model.backbone.clock,
+            clock=clock,
         )
-    if summary.spent:
-        print(stages_table(summary.spent), file=sys.stderr)
-        print(save_profile(run.folder, job.shard, summary.spent), file=sys.stderr)
-    return job, model, run, summary
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _note(text: str) -> None:
+    _say(f"note: {text}")
 
 
 def is_whole(run: Run, summary: Summary) -> bool:

@@ -25,7 +25,7 @@ from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, check_choice
 from mgap.registry import locate
-from mgap.types import Answer, Decoding, Mode
+from mgap.types import Answer, Decoding, Mode, Step
 
 
 def load(
@@ -215,21 +215,31 @@ class Model:
             if recorder is not None:
                 rows = [index] * len(tokens) if made.beam_rows is None else made.beam_rows[index, : len(tokens)].tolist()
                 trace = recorder.along(tokens, rows, lambda token: str(tokenizer.decode([token])))
-            answers.append(
-                Answer(
-                    text=tokenizer.decode(tokens, skip_special_tokens=True).strip(),
-                    token_ids=tuple(tokens),
-                    stop="end" if tokens and tokens[-1] in end else "length",
-                    prompt=texts[index // each],
-                    milliseconds=made.milliseconds,
-                    trace=trace,
-                )
-            )
+            answers.append(read_answer(self.backbone, tokens, end, texts[index // each], made.milliseconds, trace))
         groups = [answers[start : start + each] for start in range(0, len(answers), each)]
         return [replace(first, alternatives=tuple(others)) for first, *others in groups]
 
     def _end_ids(self) -> set[int]:
         return end_ids(self.backbone)
+
+
+def read_answer(
+    backbone: Backbone,
+    tokens: Sequence[int],
+    end: set[int],
+    prompt: str,
+    milliseconds: float,
+    trace: tuple[Step, ...] | None = None,
+) -> Answer:
+    """An answer from its tokens, with the one that ended it; `end` are those that do, `prompt` is the rendered one."""
+    return Answer(
+        text=backbone.tokenizer.decode(tokens, skip_special_tokens=True).strip(),
+        token_ids=tuple(tokens),
+        stop="end" if tokens and tokens[-1] in end else "length",
+        prompt=prompt,
+        milliseconds=milliseconds,
+        trace=trace,
+    )
 
 
 def _tell_terminal(text: str) -> None:

@@ -89,13 +89,17 @@ class Bias(Method):
         for name in ("up", "down"):
             object.__setattr__(self, name, _words(name, getattr(self, name)))
 
-    def attach(self, backbone: Backbone, tap: Tap) -> Removable:
-        tokenizer = backbone.tokenizer
-        up, down = (set().union(*(token_ids(word, tokenizer) for word in words)) for words in (self.up, self.down))
+    def tokens(self, tokenizer: Any) -> tuple[set[int], set[int]]:
+        """The ids of `up` and of `down`; refuses words that are no single tokens, and tokens of both."""
+        up, down = (set[int]().union(*(token_ids(word, tokenizer) for word in words)) for words in (self.up, self.down))
         if shared := up & down:
             raise SettingError(
                 f"up and down share the tokens {tokenizer.convert_ids_to_tokens(sorted(shared))}: name other words"
             )
+        return up, down
+
+    def attach(self, backbone: Backbone, tap: Tap) -> Removable:
+        up, down = self.tokens(backbone.tokenizer)
         head = backbone.probe_head()
         head.unpost(torch.zeros(()))  # refuses a soft cap now rather than at the first token
         shift = Shift(up, down, self.shift, head, tap)

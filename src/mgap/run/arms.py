@@ -109,8 +109,8 @@ class ArmPlan:
         return Arm(self.label, self.method, dict(self.settings), self.prior.to_json() if self.prior else None, prefill, self.x)
 
 
-def build_method(plan: ArmPlan, model: Model, priors: Priors, told: Progress | None = None) -> Method | None:
-    """The method itself; None for plain decoding."""
+def build_method(plan: ArmPlan, model: Model | None, priors: Priors, told: Progress | None = None) -> Method | None:
+    """The method itself; None for plain decoding. Without a model, its prior must be there."""
     if plan.method == VANILLA:
         return None
     more = {} if plan.prior is None else {"prior": priors.get(plan.prior, model, told)}
@@ -125,16 +125,25 @@ class Priors:
     folder: Path
     pocket: bool  # whether the run is on the pocket world
 
-    def get(self, prior: Prior, model: Model, told: Progress | None = None) -> Subspace:
+    def place(self, prior: Prior) -> str:
+        """Where it is, or will be once it is fitted: a folder, or a hub repository."""
+        if prior.folder is not None:
+            return prior.folder
+        words = (prior.prompts.replace("/", "-"), prior.count, prior.null_image, prior.rank)
+        return str(self.folder / "-".join(map(str, words)))
+
+    def has(self, prior: Prior) -> bool:
+        """Whether there is nothing to fit."""
+        return prior.folder is not None or (Path(self.place(prior)) / "subspace.json").is_file()
+
+    def get(self, prior: Prior, model: Model | None, told: Progress | None = None) -> Subspace:
+        """Read, or fitted with the model; without one, it must be there."""
         from mgap.states.subspace import Subspace
 
-        if prior.folder is not None:
-            return Subspace.load(prior.folder)
-        prompts = calibration(prior, pocket=self.pocket)
-        words = (prior.prompts.replace("/", "-"), prior.count, prior.null_image, prior.rank)
-        kept = self.folder / "-".join(map(str, words))
-        if (kept / "subspace.json").is_file():
+        kept = self.place(prior)
+        if model is None or self.has(prior):
             return Subspace.load(kept)
+        prompts = calibration(prior, pocket=self.pocket)
         report = None if told is None else lambda done: told("prompts for the prior", done, len(prompts))
         found = Subspace.fit(model, prompts, prior.rank, null_image=prior.null_image, progress=report)
         found.save(kept)

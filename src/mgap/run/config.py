@@ -19,6 +19,8 @@ from mgap.types import Decoding
 BENCHMARKS = ("pope", "chair", "amber", "own", "departure")
 DATASETS = ("pocket", "coco", "aokvqa", "gqa", "amber")
 PREFILLS = ("auto", "shared", "own")
+ENGINES = ("transformers", "vllm")
+BATCH_OF_VLLM = 256  # requests that it is handed together; how many it computes at once is its own business
 ALONG = ("first", "answers")  # where departures are measured: at the first token, or at every token of a description
 OF_BENCHMARKS = {  # keys that mean nothing to the others
     "splits": ("pope", "departure"),
@@ -52,7 +54,9 @@ class Config:
     scoring: Mapping[str, Any] = field(default_factory=dict)  # parser, language, ...: of the scorer
     departure: Mapping[str, Any] = field(default_factory=dict)  # along, k, delta, metric, search, bank, strengths
     pocket: Mapping[str, Any] = field(default_factory=dict)  # settings by method that hold in the pocket world only
-    batch_size: int = 32
+    engine: str = "transformers"  # or vllm: continuous batching, tensor parallel
+    engine_options: Mapping[str, Any] = field(default_factory=dict)  # of vllm.LLM, such as tensor_parallel_size
+    batch_size: int = 32  # with engine vllm 256, where it is not given
     warm_up: bool = False  # answer each method's first batch once before it counts; for times
     prefill: str = "auto"  # shared where that changes nothing, else own
     workers: int | str = "auto"  # processes that open and prepare pictures; 0: this one
@@ -69,6 +73,7 @@ class Config:
         _choose("benchmark", self.benchmark, BENCHMARKS)
         _choose("dataset", self.data_set, DATASETS)
         _choose("prefill", self.prefill, PREFILLS)
+        _choose("engine", self.engine, ENGINES)
         _choose("missing", self.missing, ("refuse", "skip"))
         if not self.methods:
             raise SettingError("a run without methods answers nothing: name at least one, such as vanilla")
@@ -105,6 +110,14 @@ class Config:
         if self.benchmark == "departure" and self.along == "answers":
             for key in self.decoding:
                 _choose("decoding key along answers, which are greedy", key, ("max_new_tokens",))
+        if self.engine == "vllm":
+            from mgap.run.served import refuse_unserved
+
+            refuse_unserved(self)
+        elif self.engine_options:
+            raise SettingError(
+                f"engine_options are vLLM's, and the engine is {self.engine}: leave them out, or name engine vllm"
+            )
         self._refuse_modes()
 
     def _refuse_modes(self) -> None:
@@ -174,7 +187,9 @@ class Config:
         values["methods"] = tuple(ArmPlan.of(entry) for entry in _with_more(entries, more))
         if "splits" in values:
             values["splits"] = tuple(map(str, _sequence("splits", values["splits"], where)))
-        for key in ("decoding", "scoring", "departure", "pocket", "published"):
+        if values.get("engine") == "vllm":
+            values.setdefault("batch_size", BATCH_OF_VLLM)
+        for key in ("decoding", "scoring", "departure", "pocket", "published", "engine_options"):
             if not isinstance(values.get(key, {}), Mapping):
                 raise SettingError(f"{where}: {key} must hold keys and values, not {values[key]!r}")
         config = cls(**values)

@@ -158,7 +158,7 @@ def _careful(work: Work, batch: Sequence[Sample]) -> list[Record]:
         if not _is_out_of_memory(error):
             raise
         reason = "out of memory, alone in its batch"
-    _free_memory()  # here, because the error holds the batch's tensors until its block is left
+    free_memory()  # here, because the error holds the batch's tensors until its block is left
     if len(batch) == 1:
         return [Record(batch[0].id, failed=reason)]
     middle = len(batch) // 2
@@ -171,7 +171,8 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _free_memory() -> None:
+def free_memory() -> None:
+    """Of what nothing refers to any more, on the GPU too."""
     import torch
 
     gc.collect()

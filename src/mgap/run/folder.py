@@ -18,7 +18,28 @@ from mgap.types import Sample
 
 LOCK = ".lock"
 OURS = ("priors", "bank", "processes.jsonl")  # beside run.json, samples.jsonl and answers
-SAME = ("benchmark", "model", "decoding", "batch_size", "departure")  # what changes answers, beside the samples and the methods
+SAME = (  # what changes answers, beside the samples and the methods
+    "benchmark",
+    "engine",
+    "engine_options",
+    "model",
+    "decoding",
+    "batch_size",
+    "departure",
+)
+PLACING = (  # engine options that say on what and how much at once, not what
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "distributed_executor_backend",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "cpu_offload_gb",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enforce_eager",
+    "disable_log_stats",
+)
 
 
 @dataclass(frozen=True)
@@ -94,9 +115,12 @@ def refuse_other(run: Run, plan: Mapping[str, Any], samples: Sequence[Sample], a
 
 
 def _unplaced(plan: Mapping[str, Any]) -> Any:
-    """As it is read back from JSON, with the files by what is in them: they may lie elsewhere now."""
+    """As it is read back from JSON, with the files by what is in them: they may lie elsewhere now, and so may the engine."""
     found = json.loads(json.dumps(plan))
     found["benchmark"]["sources"] = sorted(found["benchmark"]["sources"].values())
+    found.setdefault("engine", "transformers")  # runs of earlier versions do not say
+    options = found.get("engine_options", {})
+    found["engine_options"] = {name: value for name, value in options.items() if name not in PLACING}
     return found
 
 

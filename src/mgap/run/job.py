@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import cached_property
@@ -31,6 +31,7 @@ from mgap.run.config import Config
 from mgap.run.folder import Shard, alone, note_process, open_run, refuse_other, refuse_strangers
 from mgap.run.order import plan_order
 from mgap.run.progress import Progress
+from mgap.run.served import require_engine
 from mgap.run.worker import Worker
 from mgap.scoring.tally import Scorer
 from mgap.types import Sample
@@ -52,6 +53,8 @@ class Job:
     def prepare(cls, config: Config, out: str | os.PathLike[str] | None = None, shard: Shard | None = None) -> Job:
         """Everything that can be checked without the model is checked here."""
         share = shard or launched_shard()
+        if config.engine == "vllm":
+            require_engine(config, is_launched=shard is None and share.of > 1)
         if out is None and share.of > 1:
             raise SettingError("several processes need one folder: give --out")
         folder = Path(out) if out is not None else default_folder(config)
@@ -82,6 +85,8 @@ class Job:
                 "sources": dict(found.sources),
                 "notes": list(found.notes),
             },
+            "engine": config.engine,
+            "engine_options": dict(config.engine_options),
             "decoding": asdict(config.decode()),
             "batch_size": config.batch_size,
             "warm_up": config.warm_up,
@@ -112,13 +117,29 @@ class Job:
             if self.bank:
                 worker, plan["departure"] = self._measuring(model, methods, told)
         arms = [self._arm(arm, model, methods[arm.label], noted) for arm in self.config.methods]
+        return self.open(plan, arms, told=told, noted=noted), worker
+
+    def open(
+        self,
+        plan: Mapping[str, Any],
+        arms: Sequence[Arm],
+        *,
+        told: Progress | None = None,
+        noted: Callable[[str], None] | None = None,
+    ) -> Run:
+        """The folder, made or joined, once the model is known; keeps that this process works in it."""
         samples, is_new = self.benchmark.samples, not (self.out / RUN).exists()
         order = plan_order(samples, self.benchmark.picture, told) if is_new else ()  # a run keeps the one it has
         run = open_run(self.out, plan, samples, arms, order)
-        facts = {"versions": versions(), "device": device, "command": shell_command(), "pid": os.getpid()}
+        facts = {
+            "versions": plan["versions"],
+            "device": plan["device"],
+            "command": shell_command(),
+            "pid": os.getpid(),
+        }
         for difference in note_process(self.out, facts):
             (noted or _silent)(f"this run was begun elsewhere: {difference}")
-        return run, worker
+        return run
 
     def _measuring(
         self, model: Model, methods: Mapping[str, Method | None], told: Progress | None

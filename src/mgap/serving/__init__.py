@@ -7,4 +7,12 @@ correcting.py  one call of the head
 rows.py        which strength each row of a call has; requests.py and slots.py tell it (vLLM's two model runners)
 requests.py    what a request may ask for, and its refusals
 counts.py      how often and how strongly it acts
+
+Around it, in processes that ask vLLM:
+
+methods.py     which methods vLLM can decode with, and why not the others
+checkpoint.py  models as vLLM reads them
+offline.py     its offline engine; answering.py answers a run with it (`mgap run --engine vllm`), sampling.py says how
+launch.py      the command that serves (`mgap serve`), checked before it is started
+installed.py   whether vLLM is here, and will load the plugin
 """

@@ -1,0 +1,53 @@
+"""`mgap serve`: vLLM's OpenAI server with MGAP in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from mgap.cli.options import Revision, TrustRemoteCode
+from mgap.errors import SettingError
+
+
+def serve(
+    model: Annotated[str, typer.Argument(help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl.")],
+    further: Annotated[
+        list[str] | None, typer.Argument(help="After --: flags of `vllm serve`, such as --tensor-parallel-size 4.")
+    ] = None,
+    prior: Annotated[str | None, typer.Option(help="Folder or hub repository of a saved subspace (mgap fit).")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Strength, where a request brings none of its own.")] = None,
+    lam: Annotated[float | None, typer.Option(help="Slope of the entropy's gate.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Settings by name; see `mgap ls presets`.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Use only the first so many directions of the prior.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: reachable from other machines.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, print the command, and start nothing.")] = False,
+) -> None:
+    """Serve a model over the OpenAI API with MGAP on; "vllm_xargs": {"mgap_alpha": 0} in a request turns it off there.
+
+    Example: mgap serve Qwen/Qwen3-VL-8B-Instruct --prior priors/qwen3-vl --alpha 0.75 -- --tensor-parallel-size 4
+    """
+    from mgap.serving.installed import refuse_filtered, require_vllm
+    from mgap.serving.launch import plan_launch
+
+    if prior is None:
+        raise SettingError(
+            f"a served model needs its prior: make one with `mgap fit --model {model} --out DIR`, then --prior DIR"
+        )
+    if not dry_run:
+        require_vllm("mgap serve")
+    refuse_filtered()
+    given: dict[str, Any] = {"alpha": alpha, "lam": lam, "preset": preset, "rank": rank}
+    settings = {name: value for name, value in given.items() if value is not None}
+    where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    launch = plan_launch(model, prior, settings, host=host, port=port, further=further or [], **where)
+    print(launch.line, flush=True)
+    if dry_run:
+        return
+    print("starting it, which takes half a minute or more; Ctrl-C ends it", file=sys.stderr, flush=True)
+    os.execve(sys.executable, launch.command, os.environ)

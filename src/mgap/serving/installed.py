@@ -1,0 +1,29 @@
+"""Whether vLLM is here, and whether it will load this package's plugin."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+
+from mgap.errors import MissingExtra, SettingError
+
+PLUGIN, GROUP = "mgap", "vllm.general_plugins"
+
+
+def require_vllm(purpose: str) -> None:
+    """Raise if vLLM is not installed, or would not find the plugin; imports nothing."""
+    if find_spec("vllm") is None:
+        raise MissingExtra("vllm", "vllm", purpose)
+    if not any(point.name == PLUGIN for point in entry_points(group=GROUP)):
+        raise SettingError(
+            f"{purpose}: vLLM finds plugins of installed packages only; install mgap here, with pip install -e ."
+        )
+
+
+def refuse_filtered() -> None:
+    """Raise if vLLM is told to leave the plugin out: it would decode plainly, and say nothing of it."""
+    listed = os.environ.get("VLLM_PLUGINS")
+    if listed is not None and PLUGIN not in listed.split(","):
+        wanted = ",".join([*filter(None, [listed]), PLUGIN])
+        raise SettingError(f"VLLM_PLUGINS={listed!r} keeps mgap out of vLLM: set VLLM_PLUGINS={wanted}, or unset it")

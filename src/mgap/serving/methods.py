@@ -1,0 +1,31 @@
+"""Which methods of the registry vLLM can decode with, and why the others cannot."""
+
+from __future__ import annotations
+
+from mgap.errors import SettingError
+from mgap.methods.base import Method, Seam
+from mgap.methods.bias import Bias
+from mgap.methods.mgap import MGAP
+from mgap.registry import METHODS
+
+REASONS = {
+    Seam.HEAD: "the plugin has no form of it: vLLM runs no hooks of transformers models",
+    Seam.BRANCH: "it decodes every answer in a second context as well, and a request of vLLM has one",
+    Seam.LAYERS: "it reads or moves states of earlier layers, and vLLM shows those of the last one only",
+    Seam.ATTENTION: "it reads or changes attention weights, which vLLM's fused kernels never write down",
+    Seam.SEARCH: "it goes back in a search among beams, and a request of vLLM only goes forward",
+}
+
+
+def why_not(method: type[Method]) -> str:
+    """Why a method cannot be served by vLLM; empty where it can."""
+    if issubclass(method, MGAP | Bias):  # at the head: our plugin, and vLLM's own logit_bias
+        return ""
+    return REASONS[method.seam]
+
+
+def refuse_method(name: str) -> None:
+    """Raise if vLLM cannot decode with the method of this name."""
+    if reason := why_not(METHODS.get(name)):
+        possible = ", ".join(["vanilla", *(other for other in METHODS.names() if not why_not(METHODS.get(other)))])
+        raise SettingError(f"engine vllm cannot do {name}: {reason}; use {possible}, or engine transformers")

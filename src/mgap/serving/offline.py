@@ -1,0 +1,148 @@
+"""vLLM's offline engine: started, asked, and shut down again. One at a time in a process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from mgap.errors import MgapError, ModelError, PromptError, SettingError
+from mgap.serving.settings import KEY
+
+OURS = {  # options of an engine that a run sets itself, and by which key
+    "model": "model",
+    "revision": "revision",
+    "trust_remote_code": "trust_remote_code",
+    "tokenizer": "model",
+    "runner": "engine",
+    "worker_extension_cls": "engine",
+    "skip_tokenizer_init": "engine",
+}
+QUIET = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}  # unless the environment says otherwise
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse options that are not the user's to set; needs no vLLM."""
+    for name in options:
+        if name in OURS:
+            raise SettingError(f"engine_options {name}: the run's key {OURS[name]} decides on it; leave it out here")
+    if options.get("data_parallel_size", 1) != 1:
+        raise SettingError(
+            "engine_options data_parallel_size: start one process a copy instead, each on its own cards and with its share "
+            "of the run, such as CUDA_VISIBLE_DEVICES=0 mgap run ... --out DIR --shard 0/2"
+        )
+    more = options.get("additional_config", {})
+    if not isinstance(more, Mapping) or KEY in more:
+        raise SettingError(f"engine_options additional_config={more!r}: the run's methods set {KEY}; give other keys only")
+
+
+def require_options(options: Mapping[str, Any]) -> None:
+    """Refuse options that this vLLM does not have, by name; imports it, which takes seconds."""
+    import difflib
+
+    _quiet()
+    from vllm.engine.arg_utils import EngineArgs
+
+    known = [f.name for f in fields(EngineArgs)]
+    for name in options:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise SettingError(f"vLLM has no engine option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an engine is made of, but for the method in it."""
+
+    model: str  # as the user called it
+    options: Mapping[str, Any]  # of vllm.LLM, as given
+    dtype: str
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    def start(self, serving: Mapping[str, Any]) -> Offline:
+        """An engine with MGAP in it as `serving` says; plain where that is empty."""
+        from mgap.serving.checkpoint import servable
+
+        _quiet()
+        from vllm import LLM
+        from vllm.exceptions import VLLMError
+
+        more = dict(self.options.get("additional_config", {}))
+        wanted: dict[str, Any] = {
+            "limit_mm_per_prompt": {"image": 1},
+            "dtype": self.dtype,
+            **self.options,
+            "model": str(servable(self.model)),
+            "revision": self.revision,
+            "trust_remote_code": self.trust_remote_code,
+            "worker_extension_cls": "mgap.serving.extension.Extension",
+            "additional_config": {**more, KEY: dict(serving)} if serving else more,
+        }
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of torch, to vLLM
+                return Offline(LLM(**wanted), dict(serving))
+        except MgapError:
+            raise
+        except (VLLMError, ValueError, RuntimeError, OSError, TypeError, AttributeError, AssertionError) as error:
+            reason = " ".join(str(error).split())[:400]
+            raise ModelError(f"{self.model}: vLLM does not start with it ({reason}); its own lines above say more") from error
+
+
+class Offline:
+    """A running engine, and what MGAP in it was set to."""
+
+    def __init__(self, llm: Any, serving: dict[str, Any]) -> None:
+        self.llm, self.serving = llm, serving
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Which model it loaded, as `run.job.describe` tells it of a model of transformers."""
+        found = next(identity for identity in self.llm.collective_rpc("mgap_identity") if identity is not None)
+        config = self.llm.model_config
+        kind = {"family": config.hf_config.model_type, "dtype": str(config.dtype).removeprefix("torch.")}
+        return {**found, "name": name, **kind}
+
+    @property
+    def device(self) -> str:
+        return str(self.llm.llm_engine.vllm_config.device_config.device_type)
+
+    def generate(self, prompts: Sequence[Mapping[str, Any]], fields: Sequence[Mapping[str, Any]]) -> list[list[list[int]]]:
+        """The tokens of every prompt's sequences, with those that ended them; `fields` are of SamplingParams, one a prompt."""
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMClientError
+
+        params = [SamplingParams(**each) for each in fields]
+        try:
+            made = self.llm.generate(list(prompts), params, use_tqdm=False)
+        except MgapError:
+            raise
+        except (VLLMClientError, ValueError) as error:  # of one request, such as a prompt longer than max_model_len
+            raise PromptError(f"vLLM refuses it: {' '.join(str(error).split())[:300]}") from error
+        return [[list(one.token_ids) for one in sorted(each.outputs, key=lambda one: one.index)] for each in made]
+
+    def close(self) -> None:
+        """Stop it, and give back its memory."""
+        from vllm.distributed import cleanup_dist_env_and_memory
+
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm
+        gc.collect()
+        cleanup_dist_env_and_memory()
+
+
+def vllm_version() -> str:
+    """Of the package that is imported, whatever its distribution is called."""
+    _quiet()
+    import vllm
+
+    return str(vllm.__version__)
+
+
+def _quiet() -> None:
+    """Before vLLM is imported: it logs dozens of lines to standard output, where a run prints its scores."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)

@@ -1,0 +1,120 @@
+"""`mgap run --engine vllm` as a user calls it: the records of engine transformers, after a stop as well."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from engines import SETTINGS, environment
+
+from mgap.errors import RunError
+from mgap.pocket.samples import Drawn, pope_samples
+from mgap.reports.records import Run
+from mgap.run.config import Config
+from mgap.run.engine import execute
+from mgap.run.folder import Shard
+from mgap.run.job import Job
+
+METHODS = [
+    "vanilla",
+    {"method": "mgap", "label": "weak", "alpha": 3},
+    {"method": "bias", "shift": -4},
+    {"method": "mgap", "label": "strong", "alpha": 10},
+]
+OPTIONS = {key: value for key, value in SETTINGS.items() if key != "dtype"}
+SAME = ("text", "prompt", "image", "tokens", "stop", "rows", "failed")
+FIRST = 350_000  # scenes that nothing is chosen, or judged, on
+
+pytestmark = pytest.mark.filterwarnings("ignore:alpha=.* > 1")  # so that they show
+
+
+@pytest.fixture(scope="module")
+def pictures(work):
+    """Ten scenes as files with a question each, and a file that is no picture."""
+    folder = work / "pictures"
+    folder.mkdir()
+    lines = []
+    for sample in pope_samples(["adversarial"], 10, first=FIRST).samples[1::2]:
+        Drawn()(sample.image).save(folder / sample.image)
+        lines.append({"image": sample.image, "question": sample.prompt, "label": sample.truth})
+    (folder / "broken.png").write_text("no picture")
+    lines.insert(7, {"image": "broken.png", "question": "Is there a cat?", "label": "no"})
+    (folder / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def keys(family, worlds, pictures):
+    """LLaVA's run draws its scenes and fits its prior, Qwen's has both from files."""
+    shared = {"model": f"pocket/{family}", "dtype": "float32", "batch_size": 16, "decoding": {"max_new_tokens": 12}}
+    if family == "llava":
+        return {**shared, "benchmark": "pope", "splits": ["adversarial"], "scenes": 10, "methods": METHODS}
+    prior = str(worlds[family].prior)
+    methods = [{**each, "prior": prior} if "alpha" in each else each for each in METHODS]
+    own = {"questions": str(pictures / "questions.jsonl"), "images": str(pictures)}
+    return {**shared, **own, "benchmark": "own", "methods": methods}
+
+
+@pytest.fixture
+def start(work):
+    """`start(path, out)`: `mgap run PATH --out OUT` in a process of its own, which ends with the test."""
+    started = []
+
+    def begin(path, out):
+        env = environment(work, VLLM_ENABLE_V1_MULTIPROCESSING="0", XDG_CACHE_HOME=str(work / "xdg"))
+        command = [sys.executable, "-m", "mgap.cli.main", "run", str(path), "--out", str(out)]
+        with (work / f"{out.name}.log").open("ab") as log:
+            started.append(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def stop_after_first_batch(process, out):
+    """As a machine that goes down does."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        if any(path.stat().st_size for path in out.glob("answers/*/*.jsonl")):
+            break
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+
+
+def told(run):
+    return {arm.label: {name: [getattr(r, key) for key in SAME] for name, r in run.records(arm).items()} for arm in run.arms}
+
+
+def test_answers_are_those_of_engine_transformers_also_after_a_stop(family, worlds, pictures, start, work):
+    given = keys(family, worlds, pictures)
+    path, out = work / f"{family}.yaml", work / f"vllm-{family}"
+    path.write_text(yaml.safe_dump({**given, "engine": "vllm", "engine_options": OPTIONS}))
+    process = start(path, out)
+    job = Job.prepare(Config.of(given), work / f"transformers-{family}", Shard())
+    reference, worker = job.begin(worlds[family].model)
+    execute(reference, worker)
+    if family == "llava":
+        stop_after_first_batch(process, out)
+        begun = sum(map(len, told(Run.load(out)).values()))
+        assert 0 < begun < 4 * len(reference.samples)
+        process = start(path, out)
+    assert process.wait(180) == 0, (work / f"{out.name}.log").read_text()[-6000:]
+
+    run = Run.load(out)
+    assert told(run) == told(reference)
+    assert run.plan["engine"] == "vllm"
+    assert run.plan["versions"]["vllm"]
+    assert {**run.plan["model"], "name": ""} == {**reference.plan["model"], "name": ""}
+    assert {"scores.json", "report.html"} <= set(os.listdir(out))
+    vanilla, *others = told(run).values()
+    assert all(each != vanilla for each in others)  # every method says something of its own
+    failed = [name for name, record in vanilla.items() if record[-1]]
+    assert len(failed) == (family == "qwen3-vl")
+
+    with pytest.raises(RunError, match='its answers were made with engine = "vllm", not "transformers"'):
+        Job.prepare(Config.of(given), out, Shard())
