@@ -1,0 +1,37 @@
+"""The flags of examples/serving are flags of this vLLM, and give the engine what mgap looks for."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from mgap.serving.settings import Serving
+
+FILES = Path(__file__).parents[1] / "examples" / "serving"
+
+
+@pytest.fixture(scope="module")
+def parser():
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    return make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
+
+
+@pytest.mark.parametrize(
+    ("file", "find"),
+    [
+        ("compose", lambda parts: parts[0]["services"]["vllm"]["command"]),
+        ("kubernetes", lambda parts: parts[1]["spec"]["template"]["spec"]["containers"][0]["args"]),
+    ],
+)
+def test_vllm_reads_the_flags(parser, file, find):
+    words = find(list(yaml.safe_load_all((FILES / f"{file}.yaml").read_text())))
+    read = parser.parse_args(words)
+    assert read.model_tag == words[0]
+    assert read.limit_mm_per_prompt == {"image": 1}
+    serving = Serving.wanted(SimpleNamespace(additional_config=read.additional_config))
+    assert serving.prior == "/priors/model"
+    with pytest.raises(SystemExit):
+        parser.parse_args([*words, "--no-such-flag=1"])
