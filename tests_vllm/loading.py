@@ -28,3 +28,18 @@ def reload(llm: Any, requests: list[dict[str, Any]], folder: str) -> str:
     llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
     made = generate(llm, requests)
     return json.dumps({"ratio": float((held.correction.table / before).mean()), "tokens": [each["tokens"] for each in made]})
+
+
+def states(llm: Any, requests: list[dict[str, Any]]) -> str:
+    """The state behind each prompt, as the head reads it."""
+    from worker import generate
+
+    held = runner_of(llm).get_model().__dict__[HELD]
+    compute, seen = held.compute, []
+    held.compute = lambda h: seen.append(h.clone()) or compute(h)
+    try:
+        for request in requests:
+            generate(llm, [request])  # alone, and one token: one row each
+    finally:
+        held.compute = compute
+    return json.dumps([rows.tolist() for (rows,) in seen])

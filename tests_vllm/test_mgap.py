@@ -1,7 +1,14 @@
 """MGAP inside engines of vLLM says what it says in transformers, at the server's strength and at a request's own."""
 
+import json
+
 import pytest
-from engines import INTERPRETED, generate, rpc
+import torch
+from engines import INTERPRETED, call, generate, rpc
+from PIL import Image
+
+import mgap
+from mgap.states.collect import blind_states
 
 SERVER = 0.75
 OWN = {0: None, 1: 0.0, 2: 5.0}  # what every third request asks for; None: nothing
@@ -63,6 +70,19 @@ def test_an_engine_says_what_transformers_says(world, served, engines):
     assert ran.log.count("MGAP on ") == 1, "one line a rank"
     assert "alpha=0.75, lambda=0.5, by a table of the head's directions" in ran.log
     assert "MGAP: mean beta 0." in ran.log
+
+
+def test_priors_are_of_the_states_that_the_engine_has(world, served, engines, work):
+    """Blind prompts leave the same state in both, so that a prior fitted with transformers is the engine's own."""
+    prompts, black = mgap.default_prompts()[:12], work / "black.png"
+    Image.new("RGB", (336, 336)).save(black)
+    asked = [{"tokens": world.tokens(each), "picture": str(black), "sampling": {"max_tokens": 1}} for each in prompts]
+    (found,) = engines.run(served[world.family], call("loading:states", requests=asked), **with_mgap(world, 0.0))
+    there = torch.tensor(json.loads(found))  # [12, d]
+    here = torch.cat(list(blind_states(world.model.backbone, prompts)))
+    torch.testing.assert_close(there, here, rtol=1e-4, atol=1e-4)
+    ours, theirs = (mgap.Subspace.from_states(each).projector for each in (here, there))
+    assert torch.linalg.matrix_norm(ours - theirs, ord=2) < 1e-3
 
 
 def test_prompts_in_pieces(world, served, engines):

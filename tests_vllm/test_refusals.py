@@ -49,7 +49,7 @@ def test_a_request_whose_prompt_logprobs_would_have_another_strength(worlds, ser
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({}, "prior is missing; fit one with `mgap fit MODEL --out DIR`"),
+        ({}, "prior is missing; fit one with `mgap fit --model MODEL --out DIR`"),
         ({"prior": "PRIOR", "strength": 1}, "unknown key 'strength'; choose from prior, alpha"),
         ({"prior": "PRIOR", "alpha": -1}, "alpha=-1 must be a finite number of at least 0"),
         ({"prior": "PRIOR", "rank": 99}, "rank=99 is not between 1 and 5"),

@@ -5,8 +5,8 @@ import io
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from worlds import TOKENS
 from test_mgap import with_mgap
+from worlds import TOKENS
 
 SERVER = 0.75
 PARALLEL = 64

@@ -148,3 +148,16 @@ def finds(case, fill):
     head, basis, h, output = draw(case, "cpu")
     output[0] = fill
     return take(steps(case, head, basis)[1], h, output)[0]
+
+
+def compare_rows(case, device="cpu", seed=0):
+    """Both steps agree where every row has a strength of its own, and what comes back is in float32."""
+    head, basis, h, output = draw(case, device, seed)
+    plain, quick = steps(case, head, basis)
+    alphas = torch.linspace(0, 3, len(h), device=device)
+    with torch.no_grad():
+        found = quick.step(h, output, alphas, is_ours=True)
+        wanted = plain.step(h, output.clone(), alphas, is_ours=True)
+    assert found.dtype == wanted.dtype == torch.float32
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert torch.equal(found[0], output[0].float()), "a strength of 0 changes nothing"

@@ -20,7 +20,7 @@ from mgap.methods import fused
 from mgap.methods.base import Tap
 from mgap.methods.fused import Fused, plan_of, why_not
 from mgap.methods.mgap import Correction, Settings
-from tests.methods.fused_cases import CASES, STRONG, Case, compare, draw, finds, steps
+from tests.methods.fused_cases import CASES, STRONG, Case, compare, compare_rows, draw, finds, steps
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
@@ -55,6 +55,11 @@ def test_the_fused_step_agrees_at_any_shape(interpreter, data):
         card=data.draw(st.sampled_from([1, 132])),
     )
     interpreter(compare, case, "cpu", data.draw(st.integers(0, 1000)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_may_have_strengths_of_their_own_and_results_be_wide(interpreter, dtype):
+    interpreter(compare_rows, Case(shape=(7,), vocab=2500, dtype=dtype, card=1))
 
 
 def test_a_row_with_every_token_masked_stays_so_and_a_nan_stays_a_nan(interpreter):

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import mgap
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.methods.base import Tap
-from mgap.methods.mgap import PRESETS, Correction
+from mgap.methods.mgap import PRESETS, Correction, entropy_of
 from mgap.methods.seen import Seen
 from mgap.states.collect import catch_states
 from tests.reference import mgap as reference
@@ -144,3 +146,21 @@ def test_a_prior_of_the_same_model_in_another_precision_is_accepted(family, chec
     half = mgap.load(str(checkpoints[family]), dtype=torch.bfloat16)
     with half.using(mgap.MGAP(prior)):
         pass
+
+
+@settings(max_examples=40)
+@given(
+    rows=st.integers(1, 5),
+    vocab=st.integers(1, 3000),
+    size=st.floats(0, 60),
+    masked=st.integers(0, 50),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+)
+def test_the_entropy_on_a_processor_is_that_of_its_definition(rows, vocab, size, masked, dtype):
+    logits = (size * torch.randn(rows, 2, vocab, generator=torch.Generator().manual_seed(vocab))).to(dtype)
+    logits[..., 1 : 1 + masked] = -torch.inf
+    p = logits.double().softmax(-1)
+    expected = torch.special.entr(p).sum(-1)
+    found = entropy_of(logits)
+    assert found.dtype == torch.promote_types(dtype, torch.float32)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)

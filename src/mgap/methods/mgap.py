@@ -82,7 +82,7 @@ def _entropy_in_cache(logits: Tensor) -> Tensor:
     for start in range(0, len(rows), some):
         part = rows[start : start + some]
         x_, e_ = x[: len(part)], e[: len(part)]
-        torch.sub(part, part.amax(-1, keepdim=True), out=x_).clamp_(min=_NOTHING)
+        x_.copy_(part).sub_(part.amax(-1, keepdim=True)).clamp_(min=_NOTHING)
         torch.exp(x_, out=e_)
         total = e_.sum(-1)
         entropy[start : start + some] = total.log() - torch.linalg.vecdot(e_, x_) / total

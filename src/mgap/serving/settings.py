@@ -42,7 +42,7 @@ class Serving:
                 raise SettingError(f"additional_config {KEY}: unknown key {key!r}; choose from {', '.join(known)}")
         if not isinstance(given.get("prior"), str):
             raise SettingError(
-                f"additional_config {KEY}: prior is missing; fit one with `mgap fit MODEL --out DIR` and name it"
+                f"additional_config {KEY}: prior is missing; fit one with `mgap fit --model MODEL --out DIR` and name it"
             )
         settings = {key: value for key, value in given.items() if key not in ("prior", "log_every")}
         return cls(given["prior"], settings, check_strength("log_every", given.get("log_every", LOG_EVERY)))

@@ -1,0 +1,140 @@
+"""One call of the head inside an engine, without vLLM: `compute_logits` is any function of states."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mgap
+from mgap.errors import UnsupportedHead
+from mgap.serving.correcting import Corrected
+from mgap.serving.counts import EVERY, Counts
+from mgap.serving.rows import Rows, rows_of
+
+WIDTH, VOCAB = 24, 300
+
+
+def head_of(seed=0, cap=None, dtype=torch.float32):
+    weight = torch.randn(VOCAB, WIDTH, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+    def compute(h):
+        logits = h @ weight.T
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    return compute
+
+
+def prior(rank=5):
+    return mgap.Subspace.from_states(torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(9)), rank)
+
+
+def served(compute, alpha=0.75, *, is_fixed=True, log_every=0.0, dtype=torch.float32, **more):
+    lines = []
+    method, rows = mgap.MGAP(prior(), alpha=alpha, **more), Rows()
+    rows.alpha = method.settings.alpha
+    counts = Counts(torch.device("cpu"), log_every)
+    like = torch.zeros(1, WIDTH, dtype=dtype)
+    made = Corrected(compute, method, rows, counts, like=like, is_fixed=is_fixed, log=lines.append)
+    return made, rows, lines
+
+
+def by_hand(h, compute, alpha, lam=0.5):
+    """The paper's formula in float64, row by row; alpha is a number or one a row."""
+    h, basis = h.double(), prior().basis
+    logits = compute(h.to(torch.float32)).double()
+    entropy = torch.special.entr(logits.softmax(-1)).sum(-1)
+    part = h @ basis @ basis.T
+    cosine = torch.cosine_similarity(h, part, dim=-1)
+    beta = torch.as_tensor(alpha, dtype=torch.float64) * torch.tanh(lam * entropy) * (1 - cosine)
+    return compute((h - beta.unsqueeze(-1) * part).to(torch.float32)).double()
+
+
+@pytest.mark.parametrize("cap", [None, 3.0])
+@pytest.mark.parametrize("is_fixed", [True, False])
+def test_it_is_the_papers_formula_by_a_table_or_a_second_pass(cap, is_fixed):
+    compute = head_of(cap=cap)
+    made, _, _ = served(compute, is_fixed=is_fixed)
+    assert made.way == ("a table of the head's directions" if is_fixed and cap is None else "a second pass through the head")
+    h = torch.randn(7, WIDTH)
+    torch.testing.assert_close(made(h).double(), by_hand(h, compute, 0.75), rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=25)
+@given(alphas=st.lists(st.floats(0, 6), min_size=1, max_size=9), is_fixed=st.booleans(), looked_at=st.booleans())
+def test_every_row_has_the_strength_that_was_told_for_it(alphas, is_fixed, looked_at):
+    compute = head_of()
+    made, rows, _ = served(compute, is_fixed=is_fixed)
+    made.counts.step = 0 if looked_at else 1
+    h = torch.randn(len(alphas), WIDTH, generator=torch.Generator().manual_seed(len(alphas)))
+    rows.arm(torch.tensor(alphas))
+    torch.testing.assert_close(made(h).double(), by_hand(h, compute, alphas), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(made(h).double(), by_hand(h, compute, 0.75), rtol=1e-4, atol=1e-4)  # the next call is not told
+
+
+def test_a_strength_of_zero_is_the_model_itself_to_the_bit():
+    compute = head_of()
+    made, rows, _ = served(compute)
+    h = torch.randn(3, WIDTH)
+    rows.arm(torch.tensor([0.0, 1.0, 0.0]))
+    corrected = made(h)
+    assert torch.equal(corrected[[0, 2]], compute(h)[[0, 2]])
+    assert not torch.equal(corrected[1], compute(h)[1])
+    off, _, _ = served(compute, alpha=0)
+    assert torch.equal(off(h), compute(h))
+
+
+def test_half_logits_come_back_in_float32_so_that_small_steps_act():
+    compute = head_of(dtype=torch.bfloat16)
+    made, _, _ = served(compute, alpha=0.01, dtype=torch.bfloat16)
+    h = torch.randn(4, WIDTH, dtype=torch.bfloat16)
+    corrected = made(h)
+    assert corrected.dtype == torch.float32
+    assert not torch.equal(corrected, compute(h).float())
+    assert torch.equal(corrected.to(torch.bfloat16).argmax(-1), compute(h).argmax(-1))
+
+
+def test_no_rows_and_ranks_without_logits_are_passed_through():
+    made, _, _ = served(head_of())
+    assert made(torch.empty(0, WIDTH)).shape == (0, VOCAB)
+    made.compute = lambda _: None
+    assert made(torch.randn(2, WIDTH)) is None
+    with pytest.raises(UnsupportedHead, match="this rank of the engine has no logits"):
+        served(lambda _: None)
+
+
+def test_strengths_of_other_rows_are_refused():
+    made, rows, _ = served(head_of())
+    rows.arm(torch.ones(3))
+    with pytest.raises(RuntimeError, match="told the strengths of 3 rows, and the head has 2"):
+        made(torch.randn(2, WIDTH))
+
+
+def test_new_weights_are_measured_before_the_next_token():
+    made, _, _ = served(head_of(0))
+    new, h = head_of(1), torch.randn(5, WIDTH)
+    made.compute, made.is_stale = new, True
+    torch.testing.assert_close(made(h).double(), by_hand(h, new, 0.75), rtol=1e-4, atol=1e-4)
+    assert not made.is_stale
+
+
+def test_what_it_did_is_counted_in_one_step_of_several_and_told():
+    compute = head_of()
+    made, _, lines = served(compute, alpha=1.0, log_every=1e-9)
+    h = torch.randn(400, WIDTH, generator=torch.Generator().manual_seed(0))
+    for _ in range(2 * EVERY):
+        corrected = made(h)
+    acted = made.counts.read()
+    assert acted.rows == 2 * len(h)
+    assert acted.changed == pytest.approx(float((corrected.argmax(-1) != compute(h).argmax(-1)).float().mean()))
+    assert 0 < acted.changed < 1
+    assert 0 < acted.beta < 1
+    assert lines[-1] == acted.text()
+
+
+def test_rows_belong_to_a_configuration_not_to_its_address():
+    class Config:
+        pass
+
+    one, other = Config(), Config()
+    assert rows_of(one) is rows_of(one)
+    assert rows_of(one) is not rows_of(other)

@@ -1,0 +1,49 @@
+"""What an engine and a request may ask for; read without vLLM."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import mgap
+from mgap.errors import SettingError
+from mgap.serving.settings import LOG_EVERY, Serving, own_alpha
+
+
+def test_the_keys_are_those_of_the_method_and_how_often_to_tell(tmp_path):
+    mgap.Subspace.from_states(torch.randn(20, 8), 3).save(tmp_path)
+    wanted = Serving.of({"prior": str(tmp_path), "alpha": 0.5, "rank": 2, "log_every": 5})
+    method = wanted.method()
+    assert (method.alpha, method.lam, method.subspace.rank, wanted.log_every) == (0.5, 0.5, 2, 5.0)
+    assert Serving.of({"prior": str(tmp_path)}).log_every == LOG_EVERY
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("priors/my", "must hold keys and values"),
+        ({}, "prior is missing; fit one with `mgap fit --model MODEL --out DIR`"),
+        ({"prior": 3}, "prior is missing"),
+        ({"prior": "p", "aplha": 1}, "unknown key 'aplha'; choose from prior, alpha"),
+        ({"prior": "p", "log_every": -1}, "log_every=-1 must be a finite number"),
+    ],
+)
+def test_other_keys_are_named(given, why):
+    with pytest.raises(SettingError, match=why):
+        Serving.of(given)
+
+
+@pytest.mark.parametrize("more", [None, {}, {"other": 1}, "text"])
+def test_an_engine_that_does_not_ask_gets_nothing(more):
+    assert Serving.wanted(SimpleNamespace(additional_config=more)) is None
+
+
+def test_a_requests_own_strength():
+    assert own_alpha(None) is own_alpha({}) is own_alpha({"other": 1}) is None
+    assert own_alpha({"mgap_alpha": 0}) == 0.0
+    assert own_alpha({"mgap_alpha": 2.5, "other": "x"}) == 2.5
+    for value in (-1, float("nan"), float("inf"), "1", None, True, [1]):
+        with pytest.raises(SettingError, match="must be a finite number of at least 0"):
+            own_alpha({"mgap_alpha": value})
+    with pytest.raises(SettingError, match="unknown 'mgap_alfa' in vllm_xargs"):
+        own_alpha({"mgap_alfa": 1})
