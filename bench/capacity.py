@@ -1,6 +1,6 @@
 """How many cards answer so many image questions a day, how fast, and what MGAP adds: a simulation of continuous batching.
 
-    python bench/capacity.py                                  # a million questions a day, both models, some 20 s
+    python bench/capacity.py                                  # a million questions a day, both models, half a minute or more
     python bench/capacity.py --questions 5000000 --peak 2     # another day
 
 An estimate, not a measurement of vLLM: what a step takes was measured on an H200 in this package's own decoding loop
