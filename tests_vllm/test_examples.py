@@ -1,5 +1,7 @@
-"""The flags of examples/serving are flags of this vLLM, and give the engine what mgap looks for."""
+"""The flags of examples/serving and docs/serving.md are flags of this vLLM, and give the engine what mgap looks for."""
 
+import re
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +10,8 @@ import yaml
 
 from mgap.serving.settings import Serving
 
-FILES = Path(__file__).parents[1] / "examples" / "serving"
+HERE = Path(__file__).parents[1]
+FILES = HERE / "examples" / "serving"
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +38,18 @@ def test_vllm_reads_the_flags(parser, file, find):
     assert serving.prior == "/priors/model"
     with pytest.raises(SystemExit):
         parser.parse_args([*words, "--no-such-flag=1"])
+
+
+def test_vllm_reads_the_commands_of_the_page(parser):
+    blocks = re.findall(r"```\n(.*?)```", (HERE / "docs" / "serving.md").read_text(), flags=re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith(("vllm serve", "mgap serve"))]
+    assert len(commands) >= 4
+    for _, _, model, *words in commands:
+        flags = words[words.index("--") + 1 :] if "--" in words else words
+        if "--prior" not in flags:
+            assert parser.parse_args([model, *flags]).model_tag == model
+    named = re.findall(r"`(--[a-z-]+)`", (HERE / "docs" / "serving.md").read_text())
+    known = {flag for action in parser._actions for flag in action.option_strings}
+    mine = {"--prior", "--alpha", "--lam", "--preset", "--rank", "--"}
+    assert set(named) - mine <= known
