@@ -51,12 +51,12 @@ test-gpu: setup
 	@$(VLLM)/python tests_vllm/requires.py > .venv-vllm/requires.txt
 	@$(VLLM)/pip install -qq --no-warn-conflicts -c $(PINNED) -r .venv-vllm/requires.txt
 	@echo "== mgap"
-	@$(VLLM)/pip install -qq --no-warn-conflicts -c $(PINNED) -e . pytest
+	@$(VLLM)/pip install -qq --no-warn-conflicts -c $(PINNED) -e . pytest pytest-xdist
 	@touch $@
 
 test-vllm: .venv-vllm/ready
 	@echo "== tests of serving, with vLLM on the CPU"
-	@$(VLLM)/pytest -c tests_vllm/pytest.ini tests_vllm
+	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n 2 --dist loadfile tests_vllm
 
 clean:
 	rm -rf .venv .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -79,6 +79,8 @@ def test_a_strength_of_zero_is_the_model_itself_to_the_bit():
     corrected = made(h)
     assert torch.equal(corrected[[0, 2]], compute(h)[[0, 2]])
     assert not torch.equal(corrected[1], compute(h)[1])
+    rows.arm(torch.zeros(3), is_off=True)
+    assert torch.equal(made(h), compute(h))
     off, _, _ = served(compute, alpha=0)
     assert torch.equal(off(h), compute(h))
 

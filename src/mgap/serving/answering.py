@@ -122,4 +122,4 @@ class Served(Asking):
         if not isinstance(method, MGAP):
             return None if self.is_shared else {}
         settings = {"prior": prior, **asdict(method.settings), "rank": method.subspace.rank}
-        return {**settings, "alpha": 0.0} if self.is_shared else settings
+        return {**settings, "alpha": 1.0} if self.is_shared else settings  # which no request keeps

@@ -70,8 +70,8 @@ class Corrected:
 
     def __call__(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
         logits = self.compute(hidden_states, *args, **kwargs)
-        strengths = self.rows.take(len(hidden_states))
-        if logits is None or len(hidden_states) == 0:
+        strengths, is_off = self.rows.take(len(hidden_states))
+        if logits is None or is_off or len(hidden_states) == 0:
             return logits
         if self.is_stale:
             self.correction, self.is_stale = self.bind(), False

@@ -63,6 +63,7 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
         self.rows = rows_of(vllm_config)
         self.device = where[0] if isinstance(where[0], torch.device) else None  # None: the second runner
         self.strengths: Tensor | None = None
+        self.is_off = False
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
@@ -87,7 +88,8 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
             process_dict_updates(self.own, batch_update, lambda params, *_: own_alpha(params.extra_args))
             told = [self.own.get(row, self.rows.alpha) for row in range(batch_update.batch_size)]
             self.strengths = torch.tensor(told).to(self.device, non_blocking=True) if self.own else None
-        self.rows.arm(self.strengths)
+            self.is_off = bool(self.own) and not any(told)
+        self.rows.arm(self.strengths, is_off=self.is_off)
 
 
 def watch_requests() -> None:

@@ -20,20 +20,20 @@ class Rows:
 
     def __init__(self) -> None:
         self.alpha = 0.0  # the server's
-        self._next: Tensor | None = None
+        self._next: tuple[Tensor | None, bool] = (None, False)
 
-    def arm(self, strengths: Tensor | None) -> None:
-        """[rows] on the device, for the next call; None: all have the server's."""
-        self._next = strengths
+    def arm(self, strengths: Tensor | None, *, is_off: bool = False) -> None:
+        """[rows] on the device, for the next call; None: all have the server's. `is_off`: all of them are 0."""
+        self._next = (strengths, is_off)
 
-    def take(self, count: int) -> Tensor | None:
-        """The strengths of a call's rows, once; refuses other rows than it was armed for."""
-        strengths, self._next = self._next, None
+    def take(self, count: int) -> tuple[Tensor | None, bool]:
+        """What was armed for this call, once; refuses other rows than it was armed for."""
+        (strengths, is_off), self._next = self._next, (None, False)
         if strengths is not None and len(strengths) != count:
             raise RuntimeError(
                 f"mgap was told the strengths of {len(strengths)} rows, and the head has {count}: please report this"
             )
-        return strengths
+        return strengths, is_off
 
 
 _known: dict[int, tuple[weakref.ref[VllmConfig], Rows]] = {}

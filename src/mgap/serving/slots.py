@@ -39,8 +39,9 @@ def tell_rows(model: nn.Module, rows: Rows, config: VllmConfig) -> None:
             self.alphas[req_index] = self.alphas_there[req_index] = alpha if own is None else own
 
         def prepare_inputs(self, input_batch: Any, req_states: Any) -> Any:
-            differ = (self.alphas[input_batch.idx_mapping_np] != np.float32(alpha)).any()
-            rows.arm(self.alphas_there[input_batch.expanded_idx_mapping] if differ else None)
+            alphas = self.alphas[input_batch.idx_mapping_np]
+            differ = (alphas != np.float32(alpha)).any()
+            rows.arm(self.alphas_there[input_batch.expanded_idx_mapping] if differ else None, is_off=not alphas.any())
             return super().prepare_inputs(input_batch, req_states)
 
     Telling.__name__ = Telling.__qualname__ = base.__name__
