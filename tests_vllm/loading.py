@@ -1,22 +1,13 @@
 """What tests have engines do with the model that they have loaded; called by name (engines.py's `call`)."""
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
-from mgap.serving.attaching import HELD, refuse_engine
+from mgap.serving.attaching import HELD
 
 
 def runner_of(llm: Any) -> Any:
     return llm.llm_engine.model_executor.driver_worker.worker.model_runner
-
-
-def attach_sharded(llm: Any, additional_config: dict[str, Any]) -> None:
-    """As if this engine sampled shares of a batch on each rank, which needs several cards."""
-    runner = runner_of(llm)
-    parallel = SimpleNamespace(enable_batch_sharded_sampling=True)
-    config = SimpleNamespace(parallel_config=parallel, additional_config=additional_config)
-    refuse_engine(config, runner.model_config, runner.get_model())
 
 
 def reload(llm: Any, requests: list[dict[str, Any]], folder: str) -> str:

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from engines import Refused, call, generate
+from engines import INTERPRETED, Refused, call, generate
 from safetensors.torch import load_file, save_file
 from test_mgap import with_alpha, with_mgap
 
@@ -97,8 +97,13 @@ def changed_copy(source, folder, ending, change):
 def test_engines_that_would_pass_by_the_head(worlds, served, engines):
     with pytest.raises(Refused, match="this engine's runner is pooling: leave mgap out"):
         engines.run(served["llava"], **with_mgap(worlds["llava"], 0.75), runner="pooling")
-    with pytest.raises(Refused, match="leave out --enable-batch-sharded-sampling, or mgap"):
-        engines.run(served["llava"], call("loading:attach_sharded", **with_mgap(worlds["llava"], 0.75)))
+
+
+def test_ranks_that_sample_shares_of_a_batch(worlds, served, engines):
+    two = {"tensor_parallel_size": 2, "alone": True, "env": {**INTERPRETED, "VLLM_CPU_OMP_THREADS_BIND": "0|1"}}
+    with pytest.raises(Refused) as refused:
+        engines.run(served["llava"], enable_batch_sharded_sampling=True, **two, **with_mgap(worlds["llava"], 0.75))
+    assert "leave out --enable-batch-sharded-sampling, or mgap" in refused.value.log
 
 
 def test_a_list_of_plugins_without_mgap(worlds, served, engines):
