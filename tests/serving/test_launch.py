@@ -9,7 +9,7 @@ import torch
 
 import mgap
 from mgap.errors import BackboneMismatch, SettingError
-from mgap.serving.launch import MODULE, has_flag, plan_launch, read_flags, require_model
+from mgap.serving.launch import SERVER, has_flag, plan_launch, read_flags, require_model
 
 PLACE = {"host": "127.0.0.1", "port": 8000}
 
@@ -51,7 +51,7 @@ def test_a_dry_run_prints_the_line_that_serves_the_same_and_starts_nothing(run, 
 
 def test_the_command_that_is_run_has_the_flags_of_the_line(pocket_prior):
     launch = plan_launch("pocket/llava", str(pocket_prior), {}, **PLACE)
-    assert launch.command[1:5] == ["-m", MODULE, "--model", launch.model]
+    assert launch.command[1:5] == ["-m", SERVER, "--model", launch.model]
     assert launch.command[5:] == shlex.split(launch.line)[3:]
 
 

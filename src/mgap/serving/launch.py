@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from mgap.registry import locate
 from mgap.serving.settings import KEY, Serving
 from mgap.states.subspace import Subspace
 
-MODULE = "vllm.entrypoints.openai.api_server"
+COMMAND, SERVER = "vllm.entrypoints.cli.main", "vllm.entrypoints.openai.api_server"  # vLLM's own, and what is behind it
 ADDITIONAL = "--additional-config"
 OURS = ("--model", "--host", "--port", "--revision", "--trust-remote-code")  # options of `mgap serve` itself
 
@@ -34,8 +35,10 @@ class Launch:
 
     @property
     def command(self) -> list[str]:
-        """What is run: some builds of vLLM come without its own command."""
-        return [sys.executable, "-m", MODULE, "--model", self.model, *self.flags]
+        """What is run: vLLM's own command, or its server where a build has another name, which that command does not find."""
+        has_name = any(metadata.distributions(name="vllm"))
+        entry = [COMMAND, "serve", self.model] if has_name else [SERVER, "--model", self.model]
+        return [sys.executable, "-m", *entry, *self.flags]
 
 
 def plan_launch(
