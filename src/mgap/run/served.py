@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mgap.reports.records import Run
     from mgap.run.config import Config
     from mgap.run.job import Job
-    from mgap.serving.answering import Served
+    from mgap.run.requesting import Requesting
 
 Told = Callable[[str], None]
 
@@ -61,12 +61,12 @@ def require_engine(config: Config, *, is_launched: bool) -> None:
         )
 
 
-def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[Run, Served]:
+def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[Run, Requesting]:
     """The folder, made or joined, and what will answer; the worker is to be closed. `said` hears what takes long."""
     from mgap.backbones.loading import load_weightless
     from mgap.registry import locate
     from mgap.run.job import versions
-    from mgap.serving.answering import Served
+    from mgap.run.requesting import Requesting
     from mgap.serving.offline import Recipe, require_options, vllm_version
 
     config = job.config
@@ -83,7 +83,7 @@ def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[
     places = {arm.label: _absolute(priors.place(arm.prior)) for arm in config.methods if arm.prior is not None}
     dtype = config.dtype if config.dtype != "auto" else _dtype_of(backbone.config)
     recipe = Recipe(config.model, config.engine_options, dtype, **where)
-    worker = Served(recipe, backbone, job.benchmark, config.decode(), methods, places, said)
+    worker = Requesting(recipe, backbone, job.benchmark, config.decode(), methods, places, said)
     try:
         engine = worker.require(job.labels[0])
         made_with = {"versions": {**versions(), "vllm": vllm_version()}, "device": engine.device}

@@ -12,7 +12,7 @@ Around it, in processes that ask vLLM:
 
 methods.py     which methods vLLM can decode with, and why not the others
 checkpoint.py  models as vLLM reads them
-offline.py     its offline engine; answering.py answers a run with it (`mgap run --engine vllm`), sampling.py says how
+offline.py     its offline engine, which `mgap run --engine vllm` asks; sampling.py says how
 launch.py      the command that serves (`mgap serve`), checked before it is started
 installed.py   whether vLLM is here, and will load the plugin
 """

@@ -29,7 +29,7 @@ from mgap.serving.settings import ALPHA
 from mgap.types import Answer, Decoding
 
 
-class Served(Asking):
+class Requesting(Asking):
     """Answers samples under the methods of a run. `methods` are by label, `priors` the folders of those that have one.
 
     Methods that differ in alpha only, plain decoding and a bias share an engine: every request says its own strength. Another

@@ -8,7 +8,7 @@ from mgap.errors import SettingError
 from mgap.methods.bias import Bias
 from mgap.run.benchmarks import read_benchmark
 from mgap.run.config import Config
-from mgap.serving.answering import Served
+from mgap.run.requesting import Requesting
 from mgap.serving.offline import Recipe
 
 DRAFTING = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}
@@ -20,7 +20,7 @@ def served(checkpoints, prior, model, family):
         config = Config.of({"benchmark": "pope", "model": "pocket/llava", "scenes": 1, "methods": ["vanilla"]})
         places = {label: "priors/here" for label, method in methods.items() if isinstance(method, mgap.MGAP)}
         recipe, backbone = Recipe("pocket/llava", options, "float32"), load_weightless(str(checkpoints[family]))
-        return Served(recipe, backbone, read_benchmark(config), config.decode(), methods, places, lambda text: None)
+        return Requesting(recipe, backbone, read_benchmark(config), config.decode(), methods, places, lambda text: None)
 
     return make
 
