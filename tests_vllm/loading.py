@@ -28,3 +28,13 @@ def reload(llm: Any, requests: list[dict[str, Any]], folder: str) -> str:
     llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
     made = generate(llm, requests)
     return json.dumps({"ratio": float((held.correction.table / before).mean()), "tokens": [each["tokens"] for each in made]})
+
+
+def about(llm: Any) -> dict[str, Any]:
+    """Which of vLLM's model runners this engine has, and how many drafted tokens were accepted so far."""
+    config = llm.llm_engine.vllm_config
+    found: dict[str, Any] = {"runner": "V2" if config.use_v2_model_runner else "V1"}
+    if config.speculative_config is not None:
+        counted = {each.name: each.value for each in llm.get_metrics() if hasattr(each, "value")}
+        found |= {name: int(counted[f"vllm:spec_decode_num_{name}_tokens"]) for name in ("accepted", "draft")}
+    return found
