@@ -34,3 +34,16 @@ def states(llm: Any, requests: list[dict[str, Any]]) -> str:
     finally:
         held.compute = compute
     return json.dumps([rows.tolist() for (rows,) in seen])
+
+
+def about(llm: Any) -> dict[str, Any]:
+    """Which of vLLM's model runners this engine has, how often it has compiled, and how many drafted tokens it took so far."""
+    from vllm.compilation.counter import compilation_counter as compiled
+
+    config = llm.llm_engine.vllm_config
+    found: dict[str, Any] = {"runner": "V2" if config.use_v2_model_runner else "V1"}
+    found["compiled"] = compiled.num_aot_compiles + compiled.num_aot_artifacts_loaded + compiled.num_graphs_seen
+    if config.speculative_config is not None:
+        counted = {each.name: each.value for each in llm.get_metrics() if hasattr(each, "value")}
+        found |= {name: int(counted[f"vllm:spec_decode_num_{name}_tokens"]) for name in ("accepted", "draft")}
+    return found
