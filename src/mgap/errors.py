@@ -62,3 +62,8 @@ class MissingExtra(MgapError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f'{purpose} needs {package}; install it with: pip install "mgap[{extra}]"')
+
+
+def one_line(error: BaseException, most: int = 300) -> str:
+    """What somebody else's error says, short enough to stand in a sentence of ours."""
+    return " ".join(str(error).split())[:most]

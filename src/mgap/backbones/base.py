@@ -61,6 +61,11 @@ class Identity:
         return cls(**{**data, "sample": tuple(data["sample"])})
 
 
+def sample_places(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Where an identity looks into an embedding of this size: 64 places, worked out on the processor, so the same anywhere."""
+    return torch.linspace(0, rows - 1, 64).long(), torch.linspace(0, columns - 1, 64).long()
+
+
 def _is_local(name: str) -> bool:
     return name.startswith(("/", ".", "~")) or Path(name).exists() or "/" not in name
 
@@ -309,9 +314,8 @@ class Backbone:
     @property
     def identity(self) -> Identity:
         weight: Tensor = self.model.get_input_embeddings().weight
-        rows = torch.linspace(0, weight.shape[0] - 1, 64, device=weight.device).long()
-        columns = torch.linspace(0, weight.shape[1] - 1, 64, device=weight.device).long()
-        sample = weight.detach()[rows, columns].float().cpu().tolist()
+        rows, columns = sample_places(*weight.shape)
+        sample = weight.detach()[rows.to(weight.device), columns.to(weight.device)].float().cpu().tolist()
         return Identity(
             name=self.name,
             revision=getattr(self.config, "_commit_hash", None),

@@ -14,7 +14,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils import is_torchvision_available
 
 from mgap.backbones.base import Backbone, backbone_class
-from mgap.errors import ModelError, SettingError
+from mgap.errors import ModelError, SettingError, one_line
 
 
 def load_backbone(
@@ -43,7 +43,7 @@ def load_backbone(
             name, dtype=dtype, attn_implementation=attention, output_loading_info=True, **placement, **where
         )
     except (OSError, ValueError, ImportError, SafetensorError) as error:
-        raise ModelError(f"{name}: the checkpoint cannot be loaded ({_one_line(error, 300)})") from error
+        raise ModelError(f"{name}: the checkpoint cannot be loaded ({one_line(error)})") from error
     if missing := sorted(found["missing_keys"]):
         raise ModelError(f"{name}: {len(missing)} weights are missing, such as {missing[0]}; fetch the checkpoint again")
     if device_map is None:
@@ -65,7 +65,7 @@ def load_weightless(name: str, *, called: str | None = None, **where: Any) -> Ba
     try:
         processor = load_processor(name, config, **where)
     except (OSError, ValueError, ImportError) as error:
-        raise ModelError(f"{name}: its processor cannot be loaded ({_one_line(error, 300)})") from error
+        raise ModelError(f"{name}: its processor cannot be loaded ({one_line(error)})") from error
     try:
         generation = GenerationConfig.from_pretrained(name, **where)
     except OSError:  # a checkpoint may have none; transformers then reads the model's own configuration
@@ -85,18 +85,14 @@ def load_config(name: str, **where: Any) -> Any:
                 f"{name} ships its own Python code: read it, then pass trust_remote_code=True if you trust it"
             ) from error
         if Path(name).is_dir():
-            raise ModelError(f"{name}: its config.json cannot be read ({_one_line(error, 300)})") from error
+            raise ModelError(f"{name}: its config.json cannot be read ({one_line(error)})") from error
         raise ModelError(
             f"no model {name!r}: it is no folder here, and it could not be fetched from the hub; check the spelling, "
-            f"the network, and that you are logged in if it is private ({_one_line(error, 160)})"
+            f"the network, and that you are logged in if it is private ({one_line(error, 160)})"
         ) from error
     if type(config) not in AutoModelForImageTextToText._model_mapping and "auto_map" not in config.to_dict():
         raise ModelError(f"{name} is a {config.model_type} model, which reads no pictures: name an image-text model")
     return config
-
-
-def _one_line(error: Exception, most: int) -> str:
-    return " ".join(str(error).split())[:most]
 
 
 def check_device(device: str | None) -> torch.device:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mgap.backbones.base import Identity
-from mgap.errors import BackboneMismatch, SettingError, UnsupportedHead
-from mgap.methods.mgap import MGAP
+from mgap.backbones.base import Identity, sample_places
+from mgap.errors import SettingError, UnsupportedHead
 from mgap.serving.correcting import Corrected
 from mgap.serving.counts import Counts
 from mgap.serving.rows import rows_of
@@ -64,7 +63,7 @@ def attach(model: nn.Module, wanted: Serving, config: VllmConfig, about: ModelCo
     for warning in raised:
         logger.warning("%s", warning.message)
     if get_pp_group().is_first_rank:
-        require(method, model, about)
+        method.prior.require_identity(identity_of(model, about), "the prior")
     if not get_pp_group().is_last_rank:
         return
     device = next(model.parameters()).device
@@ -107,15 +106,6 @@ def refuse_engine(config: VllmConfig, about: ModelConfig, model: nn.Module) -> N
         raise UnsupportedHead(f"{type(model).__name__} has no compute_logits: MGAP cannot act on it, leave mgap out")
 
 
-def require(method: MGAP, model: nn.Module, about: ModelConfig) -> None:
-    """Refuse a model that the prior was not fitted on."""
-    found = identity_of(model, about)
-    if method.prior.identity is not None:
-        method.prior.identity.require(found, "the prior")
-    elif method.prior.hidden_size != found.hidden_size:
-        raise BackboneMismatch(f"the prior has width {method.prior.hidden_size}, the model {found.hidden_size}: fit one for it")
-
-
 def identity_of(model: nn.Module, about: ModelConfig) -> Identity:
     """As `Backbone.identity` says it, asked of an embedding that may be shared out among ranks: all of them must ask."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
@@ -124,11 +114,10 @@ def identity_of(model: nn.Module, about: ModelConfig) -> Identity:
     table: Any = next((part for part in tables if not isinstance(part, ParallelLMHead)), tables[0] if tables else None)
     if table is None:
         raise UnsupportedHead(f"{type(model).__name__} has no input embedding here: whether the prior fits cannot be checked")
-    rows = torch.linspace(0, table.org_vocab_size - 1, 64).long()
-    columns = torch.linspace(0, table.embedding_dim - 1, 64).long()
+    rows, columns = sample_places(table.org_vocab_size, table.embedding_dim)
     with torch.no_grad():
         states: Tensor = table(rows.to(next(model.parameters()).device))
-    sample = states.float().cpu()[torch.arange(64), columns].tolist()
+    sample = states.float().cpu()[torch.arange(len(rows)), columns].tolist()
     return Identity(
         name=about.model,
         revision=about.revision,

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 
 import mgap
-from mgap.errors import ModelError
+from mgap.errors import ModelError, one_line
 from mgap.registry import locate
 
 MARK = "served.json"  # in a copy: what it is a copy of
@@ -54,7 +54,7 @@ def servable(model: str, folder: Path | None = None, *, progress: Callable[[int]
         if not _holds(target, made_from, model):
             _write(source, target, edits, {"model": model, "made_from": made_from}, progress)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ModelError(f"{model}: no copy of it that vLLM could read can be made ({' '.join(str(error).split())})") from error
+        raise ModelError(f"{model}: no copy of it that vLLM could read can be made ({one_line(error)})") from error
     return target
 
 

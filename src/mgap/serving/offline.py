@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mgap.errors import MgapError, ModelError, PromptError, SettingError
+from mgap.errors import MgapError, ModelError, PromptError, SettingError, one_line
 from mgap.serving.settings import KEY
 
 OURS = {  # options of an engine that a run sets itself, and by which key
@@ -89,7 +89,7 @@ class Recipe:
         except MgapError:
             raise
         except (VLLMError, ValueError, RuntimeError, OSError, TypeError, AttributeError, AssertionError) as error:
-            reason = " ".join(str(error).split())[:400]
+            reason = one_line(error, 400)
             raise ModelError(f"{self.model}: vLLM does not start with it ({reason}); its own lines above say more") from error
 
 
@@ -121,7 +121,7 @@ class Offline:
         except MgapError:
             raise
         except (VLLMClientError, ValueError) as error:  # of one request, such as a prompt longer than max_model_len
-            raise PromptError(f"vLLM refuses it: {' '.join(str(error).split())[:300]}") from error
+            raise PromptError(f"vLLM refuses it: {one_line(error)}") from error
         return [[list(one.token_ids) for one in sorted(each.outputs, key=lambda one: one.index)] for each in made]
 
     def close(self) -> None:

@@ -1,6 +1,8 @@
-"""vLLM's entry point. It imports nothing at the top: of one that fails to import vLLM writes a line, and goes on without it."""
+"""vLLM's entry point. Nearly nothing is imported at the top: vLLM goes on without one that fails to import."""
 
 from __future__ import annotations
+
+import logging
 
 fault: str | None = "its plugin was not loaded"  # what keeps MGAP out of this process; None: nothing
 
@@ -19,5 +21,6 @@ def register() -> None:
         watch_requests()
     except (ImportError, AttributeError) as error:
         fault = f"this vLLM is not one that mgap knows ({error})"
+        logging.getLogger("vllm.mgap").warning("MGAP cannot be used here: %s", fault)
     else:
         fault = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -66,9 +65,4 @@ def own_alpha(extra: Mapping[str, Any] | None) -> float | None:
     ours = {key: value for key, value in (extra or {}).items() if key.startswith(OURS)}
     if unknown := sorted(set(ours) - {ALPHA}):
         raise SettingError(f"unknown {unknown[0]!r} in vllm_xargs: of mgap's settings a request may set {ALPHA} only")
-    value = ours.get(ALPHA)
-    if value is None and ALPHA not in ours:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise SettingError(f"{ALPHA}={value!r} must be a finite number of at least 0")
-    return float(value)
+    return check_strength(ALPHA, ours[ALPHA]) if ours else None

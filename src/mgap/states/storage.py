@@ -21,7 +21,7 @@ from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 from mgap.data.files import replacing
-from mgap.errors import CorruptFile, MgapError
+from mgap.errors import CorruptFile, MgapError, one_line
 
 FORMAT = 1
 _HUB_ERRORS = (HfHubHTTPError, HFValidationError, OSError, ValueError)
@@ -93,8 +93,9 @@ def download(kind: str, repo: str, revision: str | None = None) -> Path:
     try:
         return Path(snapshot_download(repo, revision=revision, allow_patterns=[f"{kind}.json", f"{kind}-*"]))
     except _HUB_ERRORS as error:
-        text = " ".join(str(error).split())[:160]
-        raise MgapError(f"no {kind} {repo!r}: it is no folder here, and the hub did not give it ({text})") from error
+        raise MgapError(
+            f"no {kind} {repo!r}: it is no folder here, and the hub did not give it ({one_line(error, 160)})"
+        ) from error
 
 
 def push(kind: str, repo: str, folder: str | PathLike[str], *, private: bool = False) -> str:
@@ -106,6 +107,7 @@ def push(kind: str, repo: str, folder: str | PathLike[str], *, private: bool = F
             repo_id=repo, folder_path=Path(folder), delete_patterns=[f"{kind}-*"], commit_message=f"mgap {kind}"
         )
     except _HUB_ERRORS as error:
-        text = " ".join(str(error).split())[:160]
-        raise MgapError(f"the {kind} could not be pushed to {repo!r} ({text}): log in with hf auth login") from error
+        raise MgapError(
+            f"the {kind} could not be pushed to {repo!r} ({one_line(error, 160)}): log in with hf auth login"
+        ) from error
     return str(commit.commit_url)

@@ -141,12 +141,14 @@ class Subspace:
 
     def require(self, backbone: Backbone) -> None:
         """Refuse a model that this subspace was not fitted on."""
+        self.require_identity(backbone.identity)
+
+    def require_identity(self, found: Identity, what: str = "the subspace") -> None:
+        """The same of a model that is known by its identity only."""
         if self.identity is not None:
-            self.identity.require(backbone.identity, "the subspace")
-        elif backbone.identity.hidden_size != self.hidden_size:
-            raise BackboneMismatch(
-                f"the subspace has width {self.hidden_size}, the model {backbone.identity.hidden_size}: fit one for it"
-            )
+            self.identity.require(found, what)
+        elif found.hidden_size != self.hidden_size:
+            raise BackboneMismatch(f"{what} has width {self.hidden_size}, the model {found.hidden_size}: fit one for it")
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write `subspace.json` and its tensors; a reader sees the old one or the new one, never half."""
