@@ -1,0 +1,185 @@
+"""The models of the page by name: each is loaded once, by whoever asks first, with its prior and a bank of its plain states."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from os import PathLike
+from typing import Any
+
+import torch
+
+from mgap.backbones.loading import load_config
+from mgap.data.benchmark import Benchmark
+from mgap.data.prompts import default_prompts
+from mgap.decoding.model import Model, load
+from mgap.errors import SettingError
+from mgap.registry import EMBEDDED, locate
+from mgap.run.departure import asked_once
+from mgap.run.progress import Progress
+from mgap.states.bank import Bank
+from mgap.states.departure import Manifold
+from mgap.states.subspace import Subspace
+
+RANK = 10  # of a prior that is fitted here; the page may use fewer directions
+NULL_IMAGE = "black336"
+SCENES = 30  # of the pocket world, development ones, whose plain answers make a bank
+QUESTION_TOKENS, CAPTION_TOKENS, BATCH = 8, 40, 32
+
+
+@dataclass(eq=False)
+class Loaded:
+    """A model that is ready, and what its answers are held against. Whoever runs it takes its turn."""
+
+    name: str
+    model: Model
+    prior: Subspace
+    manifold: Manifold | None = None
+    bank: Bank | None = None
+    why_no_bank: str = ""  # a sentence, where there is none
+    turn: threading.Lock = field(default_factory=threading.Lock)  # not reentrant: a streamed answer changes threads
+    _priors: dict[str, Subspace] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._priors[str(self.prior.origin.get("null_image", NULL_IMAGE))] = self.prior
+
+    def prior_of(self, null_image: str, told: Progress | None = None) -> Subspace:
+        """The prior fitted with another null image: once, then kept. It runs the model: call it inside `with loaded.turn`."""
+        if null_image not in self._priors:
+            if not self.turn.locked():
+                raise RuntimeError(f"prior_of({null_image!r}) runs {self.name}: take its turn first")
+            self._priors[null_image] = fit_prior(self.model, self.prior.rank, null_image, told)
+        return self._priors[null_image]
+
+
+class Shelf:
+    """What may be asked for. Names, a given prior and a given bank are checked when it is made, before weights are loaded."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        device: str | None = None,
+        dtype: str = "auto",
+        trust_remote_code: bool = False,
+        revision: str | None = None,
+        prior: str | PathLike[str] | None = None,
+        bank: str | PathLike[str] | None = None,
+        scenes: int = SCENES,
+    ) -> None:
+        """`scenes` is how many make a pocket model's bank."""
+        self.names = tuple(dict.fromkeys(names))
+        if not self.names:
+            raise SettingError("no model to inspect: give one, such as --model pocket/llava")
+        for option, value in {"prior": prior, "bank": bank, "revision": revision}.items():
+            if value is not None and len(self.names) > 1:
+                raise SettingError(
+                    f"--{option} {value} belongs to one model, and {len(self.names)} are given ({', '.join(self.names)}): "
+                    "give one --model with it"
+                )
+        self._where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+        self._how: dict[str, Any] = {"device": device, "dtype": dtype, **self._where}
+        for name in self.names:
+            load_config(locate(name, revision), **self._where)
+        self._prior = None if prior is None else self._read_prior(prior)
+        self._bank = None if bank is None else self._read_bank(bank)
+        self._scenes = scenes
+        self._loaded: dict[str, Loaded] = {}
+        self._locks = {name: threading.Lock() for name in self.names}
+
+    def _read_prior(self, folder: str | PathLike[str]) -> Subspace:
+        from mgap.serving.launch import require_model  # a configuration tells most mistakes
+
+        found = Subspace.load(folder)
+        require_model(found, self.names[0], **self._where)
+        return found
+
+    def _read_bank(self, folder: str | PathLike[str]) -> Bank:
+        found = Bank.load(folder)
+        if not found.steps.any():
+            raise SettingError(
+                f"{folder}: a bank of first tokens only, and departure is shown for every token of an answer; "
+                f"`{_collecting(self.names[0])}` writes one that suits"
+            )
+        return found
+
+    def get(self, name: str, told: Progress | None = None) -> Loaded:
+        """The model of this name, ready. The first to ask loads it, and hears how far that is; others wait for it."""
+        if name not in self._locks:
+            raise SettingError(f"{name!r} is not offered here: choose from {', '.join(self.names)}")
+        if name in self._loaded:
+            return self._loaded[name]
+        tell = told or (lambda *_: None)
+        if self._locks[name].locked():
+            tell(f"waiting for {name}, which is being loaded", 0, 1)
+        with self._locks[name]:
+            if name not in self._loaded:  # else somebody was quicker
+                self._loaded[name] = self._load(name, tell)
+            return self._loaded[name]
+
+    def is_ready(self, name: str) -> bool:
+        """Whether `get` returns at once."""
+        return name in self._loaded
+
+    def _load(self, name: str, tell: Progress) -> Loaded:
+        tell(f"loading {name}", 0, 1)
+        model = load(name, **self._how)
+        tell(f"loading {name}", 1, 1)
+        if self._prior is not None:
+            self._prior.require(model.backbone)
+        if self._bank is not None:
+            self._bank.require(model.backbone)
+        prior = self._prior or fit_prior(model, RANK, NULL_IMAGE, tell)
+        bank = pocket_bank(model, self._scenes, tell) if self._bank is None and name in EMBEDDED else self._bank
+        if bank is None:
+            return Loaded(name, model, prior, why_no_bank=how_to_get_a_bank(name))
+        return Loaded(name, model, prior, Manifold.of(bank, device=model.backbone.device, progress=tell), bank)
+
+
+def fit_prior(model: Model, rank: int, null_image: str, told: Progress | None = None) -> Subspace:
+    """From the prompts that come with the package."""
+    prompts = default_prompts()
+    report = None if told is None else lambda done: told("fitting the prior", done, len(prompts))
+    return Subspace.fit(model, prompts, rank, null_image=null_image, progress=report)
+
+
+def pocket_bank(model: Model, scenes: int = SCENES, told: Progress | None = None) -> Bank:
+    """Every state of plain answers about development scenes: adversarial yes/no questions, and a description each."""
+    from mgap.pocket.benchmark import DEVELOPMENT
+    from mgap.pocket.samples import chair_samples, pope_samples
+
+    questions = pope_samples(("adversarial",), scenes, first=DEVELOPMENT)
+    captions = chair_samples(scenes, first=DEVELOPMENT)
+    total, before = len(asked_once(questions.samples)) + len(captions.samples), 0
+
+    def collect(asked: Benchmark, max_new_tokens: int) -> Bank:
+        samples, drawn = asked_once(asked.samples), lru_cache(maxsize=1)(asked.picture)  # a picture's questions stand together
+        report = None if told is None else lambda done: told("states of plain answers", before + done, total)
+        images, prompts = (drawn(sample.image) for sample in samples), [sample.prompt for sample in samples]
+        return Bank.collect(model, images, prompts, batch_size=BATCH, max_new_tokens=max_new_tokens, progress=report)
+
+    short = collect(questions, QUESTION_TOKENS)
+    before = total - len(captions.samples)
+    long = collect(captions, CAPTION_TOKENS)
+    return Bank.of(
+        torch.cat([*short.parts, *long.parts]),
+        rows=torch.cat([short.rows, long.rows + before]),
+        steps=torch.cat([short.steps, long.steps]),
+        tokens=torch.cat([short.tokens, long.tokens]),
+        identity=short.identity,
+        origin={"scenes": [DEVELOPMENT, DEVELOPMENT + scenes - 1], "questions": short.origin, "descriptions": long.origin},
+    )
+
+
+def how_to_get_a_bank(name: str) -> str:
+    """What to tell somebody who misses departures."""
+    return (
+        f"Departure is not shown: there is no bank of plain states of {name}. `{_collecting(name)}` writes one to "
+        "runs/departure/bank; then start the inspector with --bank runs/departure/bank."
+    )
+
+
+def _collecting(name: str) -> str:
+    return f"mgap run departure-captions --model {name} --images FOLDER --out runs/departure"
