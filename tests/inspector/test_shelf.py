@@ -141,7 +141,7 @@ def test_a_folder_without_a_bank_and_a_bank_of_first_tokens_are_refused(asked, s
     with pytest.raises(CorruptFile, match="no bank"):
         Shelf([POCKET], bank=tmp_path)
     Bank.of(asked.got[0].bank.states[:20]).save(tmp_path / "first")
-    with pytest.raises(SettingError, match="a bank of first tokens only.*mgap run departure-captions --model pocket/llava"):
+    with pytest.raises(SettingError, match=r"a bank of first tokens only.*mgap run departure-captions --model pocket/llava"):
         Shelf([POCKET], bank=tmp_path / "first")
 
 

@@ -7,7 +7,7 @@ import warnings
 
 import typer
 
-from mgap.cli import ask, demo, diagnose, doctor, fetch, fit, ls, report, run, serve, tune, verify
+from mgap.cli import ask, demo, diagnose, doctor, fetch, fit, inspect, ls, report, run, serve, tune, verify
 from mgap.cli.build import build
 from mgap.cli.options import SeveralAtOnce
 from mgap.cli.score import score
@@ -20,7 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (ask, demo, diagnose, doctor, fetch, fit, ls, report, run, serve, tune, verify):
+for verb in (ask, demo, diagnose, doctor, fetch, fit, inspect, ls, report, run, serve, tune, verify):
     name = verb.__name__.rpartition(".")[2]
     app.command(name, cls=SeveralAtOnce if verb in (diagnose, tune) else None)(getattr(verb, name))
 app.add_typer(build, name="build")

@@ -1,0 +1,106 @@
+"""`mgap inspect`: a page in the browser that shows what the prior does to an answer, token by token."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mgap.cli.options import Device, Dtype, Revision, SavedPrior, TrustRemoteCode
+from mgap.errors import SettingError
+from mgap.registry import EMBEDDED
+
+if TYPE_CHECKING:
+    from mgap.inspector.shelf import Shelf
+
+
+def inspect(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model", "-m", help="Hub id or folder of a multimodal model; repeatable. Default: pocket/llava, pocket/qwen3-vl."
+        ),
+    ] = None,
+    prior: SavedPrior = None,
+    bank: Annotated[
+        str | None, typer.Option(help="Folder of a saved bank of plain states, such as runs/departure/bank, for departures.")
+    ] = None,
+    runs: Annotated[str, typer.Option(help="Folder of runs to look into; it may be empty or missing.")] = "runs",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: reachable from other machines.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 7860,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MGAP_INSPECT_PASSWORD",
+            help="Asked for before the page opens. Better by the variable: others can see a command's words.",
+        ),
+    ] = None,
+    open_: Annotated[
+        bool | None, typer.Option("--open/--no-open", help="Open a browser; default: where this is a terminal.")
+    ] = None,
+    max_mb: Annotated[float, typer.Option(help="Megabytes that a dropped picture may have.")] = 20,
+    max_pixels: Annotated[int, typer.Option(help="Pixels that a dropped picture may have.")] = 50_000_000,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Of an answer, at most.")] = 96,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Ask about pictures in a web page, see every token's numbers, and move the strength. Only this machine can open it.
+
+    Example: mgap inspect --model pocket/llava
+    """
+    from mgap.inspector.server import bind, exposure, leave, private_uploads, require_gradio, serve
+
+    require_gradio("mgap inspect")
+    if password == "":
+        raise SettingError("--password is empty: give one, or leave it out")
+    if Path(runs).exists() and not Path(runs).is_dir():
+        raise SettingError(f"--runs {runs} is a file: give the folder that holds runs")
+    names = model or list(EMBEDDED)
+    warning = exposure(host, password is not None)
+    try:
+        with private_uploads(), bind(host, port) as door:
+            if warning:
+                print(f"mgap: warning: {warning}", file=sys.stderr, flush=True)
+            from mgap.inspector.dropped import Limits  # imports Gradio, which reads the environment then
+            from mgap.inspector.shelf import Shelf
+
+            limits = Limits(max_mb, max_pixels)
+            where = {"device": device, "dtype": dtype, "revision": revision, "trust_remote_code": trust_remote_code}
+            shelf = Shelf(names, prior=prior, bank=bank, **where)
+            _load_first(shelf)
+
+            from mgap.inspector.look import style
+            from mgap.inspector.page import build_page
+
+            banner = warning if password is None else ""
+            serve(
+                build_page(shelf, runs=Path(runs), limits=limits, max_new_tokens=max_new_tokens, banner=banner),
+                door,
+                host=host,
+                password=password,
+                max_bytes=limits.bytes,
+                open_browser=sys.stdout.isatty() if open_ is None else open_,
+                ready=lambda address: print(f"mgap inspect: {address} (Ctrl-C ends it)", flush=True),
+                css=style(),
+            )
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    leave(0)
+
+
+def _load_first(shelf: Shelf) -> None:
+    """With bars on the terminal; the others are loaded when somebody chooses them."""
+    import torch
+    from transformers.utils import logging
+
+    from mgap.run.progress import bars
+
+    if set(shelf.names) <= set(EMBEDDED):
+        torch.set_num_threads(1)  # small models are slower on two cores where another process has one of them
+    logging.disable_progress_bar()  # ours tells the same
+    with bars() as told:
+        shelf.get(shelf.names[0], told)

@@ -1,0 +1,194 @@
+"""Put the page on a port: of this machine only unless told otherwise, with a password if one is given, and nothing sent out.
+
+with private_uploads():                       # before Gradio is imported
+    with bind("127.0.0.1", 7860) as door:     # a port that is taken is told before models are loaded
+        serve(build_page(...), door, ...)     # until Ctrl-C
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hmac
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mgap.errors import MissingExtra, SettingError
+from mgap.inspector.guard import Guard, is_loopback
+
+if TYPE_CHECKING:
+    import gradio as gr
+    from fastapi import FastAPI
+
+PASSWORD = "MGAP_INSPECT_PASSWORD"  # environment variable
+WAITING, TOGETHER = 32, 4  # events that may wait, and how many of one kind run at a time where a page does not say
+SESSIONS = 100  # pages whose state is kept
+KEPT = 3600  # seconds that an uploaded file is kept
+PATIENCE = 1  # seconds that open connections have when it ends
+MESSAGE = "Any user name will do. The password is the one that the inspector was started with."
+
+
+def require_gradio(purpose: str) -> None:
+    """Refuse to begin without it: quick, as nothing is imported."""
+    if find_spec("gradio") is None:
+        raise MissingExtra("gradio", "inspector", purpose)
+
+
+@contextmanager
+def private_uploads() -> Iterator[Path]:
+    """A folder for this process's uploads that only this user can read, gone at the end. Gradio is told to send nothing out."""
+    with tempfile.TemporaryDirectory(prefix="mgap-inspect-", ignore_cleanup_errors=True) as folder:
+        os.environ["GRADIO_TEMP_DIR"] = folder
+        os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # its version check and its counting of components
+        os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+        yield Path(folder)
+
+
+def exposure(host: str, has_password: bool) -> str:
+    """What somebody should know who opens the page to more than this machine; empty if only this machine can reach it."""
+    if is_loopback(host):
+        return ""
+    who = "everyone on the networks of this machine" if host in ("0.0.0.0", "::") else f"everyone who can reach {host}"
+    travels = "pictures, questions and answers travel unencrypted"
+    if has_password:
+        return f"{who} can open the inspector with its password, and {travels}, as does the password."
+    return (
+        f"NO PASSWORD IS SET: {who} can open the inspector, use its models and see the runs in its folder, and {travels}. "
+        f"Set {PASSWORD}, or leave out --host {host}."
+    )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take a port, 0 being any that is free, and refuse by a sentence what cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+    except (socket.gaierror, UnicodeError) as error:
+        raise SettingError(f"--host {host}: no address of that name; give one of this machine, such as 127.0.0.1") from error
+    door = socket.socket(family, kind, protocol)
+    try:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind(address)
+        door.listen(128)
+    except OSError as error:
+        door.close()
+        reasons = {
+            errno.EADDRINUSE: f"port {port} is taken, perhaps by another inspector: choose another with --port, or --port 0",
+            errno.EACCES: f"port {port} is not for this user: choose one above 1023 with --port, or --port 0",
+            errno.EADDRNOTAVAIL: f"--host {host} is no address of this machine: give one of its own, such as 127.0.0.1",
+        }
+        raise SettingError(reasons.get(error.errno or 0, f"cannot listen on {host}, port {port} ({error.strerror})")) from error
+    return door
+
+
+def address_of(host: str, door: socket.socket) -> str:
+    """What to type into a browser on this machine."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host.strip("[]"), host)
+    return f"http://{f'[{name}]' if ':' in name and not name.startswith('[') else name}:{door.getsockname()[1]}"
+
+
+def application(page: gr.Blocks, *, local: bool, password: str | None, max_bytes: int, **look: Any) -> FastAPI:
+    """The page as a web application. `look` is how it is dressed: theme, css, js, head, as Gradio calls them."""
+    import gradio
+    from fastapi import FastAPI
+    from gradio.utils import get_upload_folder
+
+    page.state_session_capacity = SESSIONS
+    page.delete_cache = page.delete_cache or (KEPT // 6, KEPT)
+    page.queue(max_size=WAITING, default_concurrency_limit=TOGETHER, api_open=False)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    gradio.mount_gradio_app(
+        app,
+        page,
+        "/",
+        auth=None if password is None else _same_as(password),
+        auth_message=None if password is None else MESSAGE,
+        max_file_size=max_bytes,
+        footer_links=["settings"],
+        run_history=False,
+        allowed_paths=[],
+        show_error=False,
+        enable_monitoring=False,
+        ssr_mode=False,
+        mcp_server=False,
+        pwa=False,
+        app_kwargs={"openapi_url": None},
+        **look,
+    )
+    page.has_launched = True  # else Gradio lets a page name any file of this machine as one that was dropped
+    app.add_middleware(Guard, local=local, uploads=Path(get_upload_folder()))
+    return app
+
+
+def _same_as(password: str) -> Callable[[str, str], Awaitable[bool]]:
+    async def is_right(_: str, given: str) -> bool:
+        if hmac.compare_digest(given.encode(), password.encode()):
+            return True
+        await asyncio.sleep(1)  # guessing takes time
+        return False
+
+    return is_right
+
+
+def serve(
+    page: gr.Blocks,
+    door: socket.socket,
+    *,
+    host: str,
+    password: str | None,
+    max_bytes: int,
+    open_browser: bool,
+    ready: Callable[[str], None],
+    **look: Any,
+) -> None:
+    """Until Ctrl-C, or a request to end. `ready` hears the address once the page can be opened."""
+    import uvicorn
+
+    app = application(page, local=is_loopback(host), password=password, max_bytes=max_bytes, **look)
+    address = address_of(host, door)
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            ready(address)
+            if open_browser:
+                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.routes[-1].app.stop_event.set()  # type: ignore[attr-defined]  # Gradio's: ends the streams that pages listen to
+            for connection in list(self.server_state.connections):
+                connection.transport.close()  # type: ignore[union-attr]  # else a page would show how its wait was cancelled
+            await super().shutdown(sockets)
+
+    config = uvicorn.Config(
+        app, log_level="critical", access_log=False, timeout_graceful_shutdown=PATIENCE, server_header=False
+    )
+    before = signal.signal(signal.SIGTERM, _end) if threading.current_thread() is threading.main_thread() else None
+    try:
+        with suppress(KeyboardInterrupt):  # uvicorn's way to say that it has ended because of one
+            Server(config).run(sockets=[door])
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def leave(status: int) -> None:
+    """End the process though a thread is in the middle of an answer; returns if none is."""
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _end(*_: object) -> None:
+    """A request to end is as good as Ctrl-C: what is to be tidied up is."""
+    raise KeyboardInterrupt

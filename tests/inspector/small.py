@@ -1,0 +1,44 @@
+"""A small page of one picture and one question, served as `mgap inspect` serves its own: for test_server.py."""
+
+import socket
+import sys
+import time
+
+from mgap.inspector import guard
+from mgap.inspector.server import bind, private_uploads, serve
+
+
+def reach_out(*words):
+    print(f"it wanted to reach {words}", file=sys.stderr, flush=True)  # Gradio would hide an error
+    raise OSError
+
+
+def main(host: str, password: str, max_bytes: str, wait: str, *unguarded: str) -> None:
+    if unguarded:  # to see what Gradio's own check does
+        guard._refuse_body = lambda *_: None
+    with private_uploads() as folder, bind(host, 0) as door:
+        socket.getaddrinfo = socket.socket.connect = reach_out
+        import gradio
+
+        def answer(picture, question):
+            time.sleep(float(wait))
+            return f"{question} about {picture}"
+
+        with gradio.Blocks(title="small") as page:
+            parts = [gradio.Image(type="filepath"), gradio.Textbox()]
+            gradio.Button().click(answer, parts, parts[1], api_visibility="private", concurrency_limit=1)
+        print(folder, flush=True)
+        serve(
+            page,
+            door,
+            host=host,
+            password=password or None,
+            max_bytes=int(max_bytes),
+            open_browser=False,
+            ready=lambda address: print(address, flush=True),
+        )
+    print("ended", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
