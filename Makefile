@@ -1,4 +1,5 @@
 # Two commands for a fresh clone: make demo, make test. Both call setup, which is quick when nothing changed.
+# make test-inspector needs a Chromium (apt-get install chromium).
 # make test-vllm has an environment of its own, with vLLM's CPU build: 3.5 GB.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -9,7 +10,7 @@ VLLM_TORCH := $(shell grep '^torch==' $(PINNED))
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test test-gpu test-vllm check clean
+.PHONY: setup demo test test-gpu test-inspector test-vllm check clean
 
 setup: .venv/ready
 
@@ -28,8 +29,8 @@ demo: setup
 
 check: setup
 	@echo "== lint and types"
-	@$(BIN)/ruff check src tests tests_vllm bench examples
-	@$(BIN)/ruff format --check src tests tests_vllm bench examples
+	@$(BIN)/ruff check src tests tests_browser tests_vllm bench examples
+	@$(BIN)/ruff format --check src tests tests_browser tests_vllm bench examples
 	@$(BIN)/mypy
 
 test: check
@@ -40,6 +41,10 @@ test-gpu: setup
 	@echo "== decoding tests, and those of states and methods, on the GPU"
 	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/decoding
 	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/states tests/methods tests/bench -m gpu
+
+test-inspector: setup
+	@echo "== tests of the inspector, in a real browser"
+	@$(BIN)/pytest -c tests_browser/pytest.ini tests_browser
 
 .venv-vllm/ready: pyproject.toml $(PINNED) tests_vllm/requirements.txt tests_vllm/requires.py
 	@echo "== setting up .venv-vllm (a few minutes the first time)"

@@ -192,14 +192,15 @@ def test_a_flood_is_refused_once_the_queue_is_full(small):
     assert "Queue is full" in next(answer.text for answer in sent if answer.status_code == 503)
 
 
-def test_uploads_lie_in_a_folder_of_this_user_that_goes_away():
-    kept = {name: os.environ.get(name) for name in ("GRADIO_TEMP_DIR",)}
+def test_uploads_lie_in_a_folder_of_this_user_that_goes_away(monkeypatch):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "elsewhere")
+    monkeypatch.delenv("GRADIO_ANALYTICS_ENABLED", raising=False)
     with server.private_uploads() as folder:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert os.environ["GRADIO_TEMP_DIR"] == str(folder)
+        assert (os.environ["GRADIO_TEMP_DIR"], os.environ["GRADIO_ANALYTICS_ENABLED"]) == (str(folder), "False")
         (folder / "left.png").write_bytes(b"x")
     assert not folder.exists()
-    os.environ.update({name: value for name, value in kept.items() if value is not None})
+    assert (os.environ["GRADIO_TEMP_DIR"], "GRADIO_ANALYTICS_ENABLED" in os.environ) == ("elsewhere", False)
 
 
 def test_a_port_that_is_taken_is_told():

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     import gradio as gr
     from fastapi import FastAPI
 
+QUIET = {
+    "GRADIO_TEMP_DIR": "",  # where uploads lie; chosen below
+    "GRADIO_ANALYTICS_ENABLED": "False",  # its version check, and its counting of components
+    "HF_HUB_DISABLE_TELEMETRY": "True",
+}
 PASSWORD = "MGAP_INSPECT_PASSWORD"  # environment variable
 WAITING, TOGETHER = 32, 4  # events that may wait, and how many of one kind run at a time where a page does not say
 SESSIONS = 100  # pages whose state is kept
@@ -47,11 +52,16 @@ def require_gradio(purpose: str) -> None:
 @contextmanager
 def private_uploads() -> Iterator[Path]:
     """A folder for this process's uploads that only this user can read, gone at the end. Gradio is told to send nothing out."""
+    before = {name: os.environ.get(name) for name in QUIET}
     with tempfile.TemporaryDirectory(prefix="mgap-inspect-", ignore_cleanup_errors=True) as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder
-        os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # its version check and its counting of components
-        os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-        yield Path(folder)
+        os.environ.update({**QUIET, "GRADIO_TEMP_DIR": folder})
+        try:
+            yield Path(folder)
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value
 
 
 def exposure(host: str, has_password: bool) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mgap.backbones.loading import load_config
+from mgap.backbones.loading import check_device, load_config
 from mgap.data.benchmark import Benchmark
 from mgap.data.prompts import default_prompts
 from mgap.decoding.model import Model, load
@@ -55,7 +55,7 @@ class Loaded:
 
 
 class Shelf:
-    """What may be asked for. Names, a given prior and a given bank are checked when it is made, before weights are loaded."""
+    """What may be asked for. Names, device, a given prior and bank are checked when it is made, before weights are loaded."""
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class Shelf:
                 )
         self._where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         self._how: dict[str, Any] = {"device": device, "dtype": dtype, **self._where}
+        check_device(device)
         for name in self.names:
             load_config(locate(name, revision), **self._where)
         self._prior = None if prior is None else self._read_prior(prior)

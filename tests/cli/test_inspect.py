@@ -1,0 +1,92 @@
+"""`mgap inspect` as a user types it: mistakes are told in one sentence, before anything slow."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from mgap.inspector import server
+
+
+def test_help_names_the_variable_and_imports_nothing_heavy():
+    code = "import sys; sys.argv[1:] = ['inspect', '--help']\nimport atexit\nfrom mgap.cli.main import main\n"
+    code += "atexit.register(lambda: print({'torch', 'gradio'} & set(sys.modules)))\nmain()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.rstrip().rpartition("\n")[2]) == (0, "set()")
+    assert "MGAP_INSPECT_PASSWORD" in done.stdout
+
+
+def test_it_stands_among_the_verbs(run):
+    status, out, _ = run("--help")
+    assert status == 0
+    assert out.index("\n  fit ") < out.index("\n  inspect ") < out.index("\n  ls ")
+
+
+def test_without_gradio_the_extra_is_named_before_anything_slow():
+    code = """
+import builtins, sys
+sys.modules["gradio"] = None
+sys.argv[1:] = ["inspect", "--model", "no/such-model"]
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "gradio" else found(name, *more)
+from mgap.cli.main import main
+try:
+    main()
+finally:
+    assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == 'mgap: mgap inspect needs gradio; install it with: pip install "mgap[inspector]"\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--model", "pocket/lava"], "no embedded model 'pocket/lava'"),
+        (["--bank", "b"], "--bank b belongs to one model, and 2 are given"),
+        (["--model", "pocket/llava", "--prior", "/nowhere"], "/nowhere"),
+        (["--model", "pocket/llava", "--revision", "main"], "comes with the package and has no revisions"),
+        (["--password", ""], "--password is empty"),
+        (["--runs", __file__], "is a file: give the folder that holds runs"),
+        (["--host", "192.0.2.1"], "--host 192.0.2.1 is no address of this machine"),
+        (["--max-mb", "0"], "megabytes=0.0"),
+        (["--max-pixels", "0"], "pixels=0"),
+        (["--device", "cuda:99", "--model", "pocket/llava"], "device 'cuda:99' was asked for"),
+    ],
+)
+def test_a_mistake_is_one_sentence(run, words, sentence, monkeypatch):
+    monkeypatch.delenv("MGAP_INSPECT_PASSWORD", raising=False)
+    monkeypatch.setattr("mgap.inspector.shelf.load", load_nothing)
+    status, out, err = run("inspect", "--port", 0, "--no-open", *words)
+    assert (status, out) == (2, "")
+    assert err.startswith("mgap: ")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def load_nothing(name, **how):
+    raise AssertionError(f"{name} would be loaded")
+
+
+def test_a_port_that_is_taken_is_told_before_models_are_loaded(run):
+    with server.bind("127.0.0.1", 0) as door:
+        port = door.getsockname()[1]
+        status, _, err = run("inspect", "--port", port)
+    assert status == 2
+    assert err == f"mgap: port {port} is taken, perhaps by another inspector: choose another with --port, or --port 0\n"
+
+
+def test_opening_it_to_the_network_warns_and_ctrl_c_while_loading_is_no_traceback(tmp_path):
+    words = [sys.executable, "-m", "mgap.cli.main", "inspect", "--host", "0.0.0.0", "--port", "0", "--no-open"]
+    quiet = {name: value for name, value in os.environ.items() if name != "MGAP_INSPECT_PASSWORD"}
+    with subprocess.Popen(words, cwd=tmp_path, env=quiet, stderr=subprocess.PIPE, text=True) as process:
+        first = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert first.startswith("mgap: warning: NO PASSWORD IS SET: everyone on the networks of this machine can open")
+    assert process.returncode == 130
+    assert "Traceback" not in rest
