@@ -33,10 +33,10 @@ class Small(httpx.Client):
             raise RuntimeError(self.process.communicate()[1])
         super().__init__(base_url=address, trust_env=False, timeout=30)
 
-    def end(self):
+    def end(self, by=signal.SIGINT):
         """As Ctrl-C does; returns exit status, and what it printed then."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(by)
         self.close()
         try:
             out, err = self.process.communicate(timeout=20)
@@ -48,6 +48,14 @@ class Small(httpx.Client):
 @pytest.fixture(scope="module")
 def page():
     small = Small()
+    yield small
+    small.end()
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """Open to the network, and without our own look at what a page sends: what does Gradio refuse?"""
+    small = Small(host="0.0.0.0", guarded=False)
     yield small
     small.end()
 
@@ -82,16 +90,6 @@ def test_a_question_is_answered(page):
     assert "What? about None" in told(page)
 
 
-def test_ctrl_c_ends_it_tidily_and_nothing_was_sent_out(small):
-    page = small()
-    page.post("/gradio_api/upload", files={"files": ("dropped.png", b"dropped")}).raise_for_status()
-    assert ask(page).status_code == 200
-    assert "What? about None" in told(page)
-    assert any(Path(page.uploads).iterdir())
-    assert page.end() == (0, "ended\n", "")  # small.py writes down whom it wanted to reach
-    assert not Path(page.uploads).exists()
-
-
 def test_a_picture_that_was_dropped_is_read_and_another_file_is_not(page, tmp_path):
     here = Path(__file__).parent / "small.py"
     PIL.Image.new("RGB", (2, 2)).save(tmp_path / "secret.png")
@@ -109,11 +107,10 @@ def test_a_picture_that_was_dropped_is_read_and_another_file_is_not(page, tmp_pa
         assert (answer.status_code, "and another was named" in answer.text) == (403, True)
 
 
-def test_gradio_itself_refuses_a_file_that_was_not_dropped(small, tmp_path):
+def test_gradio_itself_refuses_a_file_that_was_not_dropped(wide, tmp_path):
     PIL.Image.new("RGB", (2, 2)).save(tmp_path / "secret.png")
-    page = small(guarded=False)
-    assert ask(page, {**PICTURE, "path": str(tmp_path / "secret.png")}).status_code == 200
-    assert "about" not in (heard := told(page))
+    assert ask(wide, {**PICTURE, "path": str(tmp_path / "secret.png")}).status_code == 200
+    assert "about" not in (heard := told(wide))
     assert '"success":false' in heard
 
 
@@ -147,13 +144,13 @@ def test_a_body_that_is_too_large_or_too_deep_is_refused(page):
     assert ask(page).status_code == 200
 
 
-def test_a_name_that_another_site_gave_this_machine_is_refused(page, small):
+def test_a_name_that_another_site_gave_this_machine_is_refused(page, wide):
     for host in ("evil.example", "evil.example:7860", "127.0.0.1.evil.example", "", "[", "10.0.0.1"):
         answer = page.get("/", headers={"host": host})
         assert (answer.status_code, "own names only" in answer.text) == (403, True)
     for host in ("127.0.0.1:7860", "localhost", "LOCALHOST:1", "[::1]:7860"):
         assert page.get("/", headers={"host": host}).status_code == 200
-    assert small(host="0.0.0.0").get("/", headers={"host": "lab.example"}).status_code == 200
+    assert wide.get("/", headers={"host": "lab.example"}).status_code == 200
 
 
 def test_a_page_may_ask_no_other_host_for_anything(page):
@@ -169,7 +166,7 @@ def test_what_gradio_offers_besides_the_page_is_off(page):
         assert answer.status_code in (403, 404) or "not enabled" in answer.text, path
 
 
-def test_a_password_is_asked_for_and_a_wrong_one_takes_a_second(small):
+def test_a_password_is_asked_for_and_ctrl_c_ends_it_tidily(small):
     page = small(password="s\u00e9same")
     (config,) = [part for part in page.get("/").text.split("<script>") if "gradio_config" in part][:1]
     assert server.MESSAGE in config
@@ -182,14 +179,20 @@ def test_a_password_is_asked_for_and_a_wrong_one_takes_a_second(small):
     assert page.get("/config").status_code == 401
     assert page.post("/login", data={"username": "anyone", "password": "s\u00e9same"}).json() == {"success": True}
     assert page.get("/config").status_code == 200
+    page.post("/gradio_api/upload", files={"files": ("dropped.png", b"dropped")}).raise_for_status()
+    assert any(Path(page.uploads).iterdir())
+    assert page.end() == (0, "ended\n", "")
+    assert not Path(page.uploads).exists()
 
 
-def test_a_flood_is_refused_once_the_queue_is_full(small):
+def test_a_flood_is_refused_once_the_queue_is_full_and_nothing_is_sent_out(small):
     page = small(wait=0.2)
     with ThreadPoolExecutor(8) as threads:
         sent = list(threads.map(lambda number: ask(page, session=f"s{number}"), range(server.WAITING + 8)))
     assert {answer.status_code for answer in sent} == {200, 503}
     assert "Queue is full" in next(answer.text for answer in sent if answer.status_code == 503)
+    assert page.end(signal.SIGTERM) == (0, "ended\n", "")  # small.py would write down whom it wanted to reach
+    assert not Path(page.uploads).exists()
 
 
 def test_uploads_lie_in_a_folder_of_this_user_that_goes_away(monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -69,7 +69,12 @@ def inspect(
             from mgap.inspector.shelf import Shelf
 
             limits = Limits(max_mb, max_pixels)
-            where = {"device": device, "dtype": dtype, "revision": revision, "trust_remote_code": trust_remote_code}
+            where: dict[str, Any] = {
+                "device": device,
+                "dtype": dtype,
+                "revision": revision,
+                "trust_remote_code": trust_remote_code,
+            }
             shelf = Shelf(names, prior=prior, bank=bank, **where)
             _load_first(shelf)
 

@@ -176,7 +176,7 @@ def serve(
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             app.routes[-1].app.stop_event.set()  # type: ignore[attr-defined]  # Gradio's: ends the streams that pages listen to
             for connection in list(self.server_state.connections):
-                connection.transport.close()  # type: ignore[union-attr]  # else a page would show how its wait was cancelled
+                connection.transport.close()  # else a page would show how its wait was cancelled
             await super().shutdown(sockets)
 
     config = uvicorn.Config(
