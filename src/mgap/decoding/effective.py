@@ -87,12 +87,11 @@ def watch(
     *,
     top: int = 1,
     needs_state: bool = True,
-    hearer: Callable[[str], None] | None = None,
 ) -> Iterator[Callable[[], list[StepStates]]]:
     """Inside the block the method is on; what is given hands out every token's states since it was last called.
 
     Greedy decoding, in batches too. Refuses a method that has no such state, unless `needs_state` is off: then only `at` does.
-    `top` tokens are traced before and after; `hearer` is told what the method does before it can decode.
+    `top` tokens are traced before and after.
     """
     backbone = Backbone.of(model)
     if active := attached(backbone.model):
@@ -107,10 +106,7 @@ def watch(
     with ExitStack() as stack:
         recorder = Recorder(top)  # of plain decoding nothing is traced
         if method is not None:
-            attachment = stack.enter_context(attach(backbone, method))
-            recorder = stack.enter_context(attachment.record(top))
-            if hearer is not None:
-                stack.enter_context(attachment.hear(hearer))
+            recorder = stack.enter_context(stack.enter_context(attach(backbone, method)).record(top))
         door = Door(backbone, head, method, recorder)  # after the method: its hooks come first
         stack.callback(door.leave)
         yield door.hand_out

@@ -1,7 +1,7 @@
 """How likely tokens become as a method's strength grows, at one token of an answer, from states in hand.
 
 The states are those that the method itself says it decodes from (`Method.effective_states`), put to the plain head; that some
-methods drop unlikely tokens afterwards is not in it.
+methods drop unlikely tokens afterwards is not in it, nor is the rounding of logits to the model's dtype.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def curve(states: StepStates, tokens: Sequence[int], strengths: Sequence[float])
     head = states.head
     with torch.no_grad():
         moved = torch.cat([states.at(strength) for strength in strengths])  # [n, d]
-        likely = head.post(head.product(moved).to(head.wide)).softmax(-1)  # [n, vocab]
+        likely = head.post(head.product_wide(moved)).softmax(-1)  # [n, vocab]
     own = 0.0 if states.method is None else states.method.own_strength(states.seen)
     return Curve(
         strengths=tuple(strengths),

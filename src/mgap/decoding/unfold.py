@@ -28,7 +28,7 @@ from mgap.types import Decoding, Mode, Step
 class Token(NamedTuple):
     """One token of an answer."""
 
-    text: str  # what it adds to the answer; nothing for the one that ends it
+    text: str  # what it adds to the answer; nothing for the one that ends it, or that begins a character
     is_end: bool
     step: Step
     states: StepStates  # of one row
@@ -42,17 +42,16 @@ def unfold(
     *,
     max_new_tokens: int = 512,
     top: int = 5,
-    hearer: Callable[[str], None] | None = None,
 ) -> Iterator[Token]:
     """The tokens of the greedy answer under a method; refuses one that cannot be streamed.
 
-    `top` tokens are kept before and after; `hearer` is told what keeps the first token waiting.
+    `top` tokens are kept before and after.
     """
     backbone = Backbone.of(model)
     refuse_modes(method, frozenset({Mode.GREEDY, Mode.STREAM}))
     decoding, stop = Decoding(max_new_tokens=max_new_tokens), Stop()
     spell = Spelling(backbone)
-    with watch(backbone, method, top=top, needs_state=False, hearer=hearer) as taken:
+    with watch(backbone, method, top=top, needs_state=False) as taken:
         inputs = backbone.encode([image], [prompt])
 
         def decode(say: Callable[[tuple[int, list[StepStates]]], None]) -> None:
@@ -76,8 +75,8 @@ class Spelling:
     def __call__(self, token: int, states: StepStates) -> Token:
         self.ids.append(token)
         text = str(self.tokenizer.decode(self.ids, skip_special_tokens=True))
-        added = text[len(self.said) :] if text.startswith(self.said) else ""
-        self.said = text
+        added = "" if text.endswith("\ufffd") else text[len(self.said) :]  # a character may take several tokens
+        self.said += added
         return Token(added, token in self.end, step_of(self.tokenizer, token, states), states)
 
 
