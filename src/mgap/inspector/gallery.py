@@ -163,7 +163,7 @@ def our_label(opened: Opened) -> str:
     """Of the first of its methods that is MGAP and has answers."""
     found = [label for label in opened.scores.texts if opened.arm(label).method == OURS]
     if not found:
-        raise SettingError(f"{opened.name}: no answer of MGAP in it; choose another run on the page of runs")
+        raise SettingError(f"{opened.called}: no answer of MGAP in it; choose another run on the page of runs")
     return found[0]
 
 
@@ -176,8 +176,8 @@ def told_sections(opened: Opened, models: Sequence[str]) -> list[Told]:
         shown = spread(telling, SHOWN)
         shown += spread([pair for pair in these if not effect.first(pair)], SHOWN - len(shown)) if len(shown) < SHOWN else []
         many = f"{len(shown)} of {len(these):,}" if these else "None"
-        about = f"{many} that were {effect.words}, among {len(found):,} answers of {label} in the run {opened.name}."
-        about += "" if these else " More scenes, or a stronger correction, may have some:"
+        about = f"{many} that were {effect.words}, among {len(found):,} answers of {label} in the run {opened.called}."
+        about += "" if these else " Another run may have some:"
         command = "" if these else stronger_run(opened.scores.model)
         sections.append(Told(effect.heading, about, [card(opened, pair, models) for pair in shown], command))
     return sections

@@ -117,7 +117,7 @@ def case_of(opened: Opened, label: str, pair: Pair, models: Sequence[str]) -> Ca
     picture = picture_of(opened, sample.image)
     told = {name: texts[sample.id] for name, texts in scores.texts.items()}
     truth = truth_in_words(sample.truth)
-    why = f"From the run {opened.name}: {arm.label} against {scores.baseline}, {pair.effect}. True: {truth}."
+    why = f"From the run {opened.called}: {arm.label} against {scores.baseline}, {pair.effect}. True: {truth}."
     if arm.method == VANILLA:  # a run without a method: the page's own stands beside it
         return Case(sample.prompt, picture, why, scores.model, told=told)
     return Case(sample.prompt, picture, why, scores.model, arm.method, dict(arm.settings), prior_of(opened, arm), told)

@@ -117,7 +117,7 @@ def _html() -> gr.HTML:
 
 def run_choices(shelf: Shelf) -> list[tuple[str, str]]:
     """For a choice: in words, and the name."""
-    return [(f"{entry.name}  ({entry.about}, {entry.made[:16]})", entry.name) for entry in shelf.entries()]
+    return [(f"{entry.called}  ({entry.about}, {entry.made[:16]})", entry.name) for entry in shelf.entries()]
 
 
 def show_run(shelf: Shelf, name: str | None, progress: Any = None) -> Shown:

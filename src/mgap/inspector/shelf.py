@@ -26,6 +26,7 @@ class Entry:
     """One run on the list."""
 
     name: str  # its folder, from the root on; "." where the root is a run itself
+    called: str  # the same to be read
     made: str  # when, in UTC
     about: str  # benchmark and model, or that it cannot be read
 
@@ -41,6 +42,11 @@ class Opened:
     @property
     def run(self) -> Run:
         return self.scores.run
+
+    @property
+    def called(self) -> str:
+        """Its name to be read."""
+        return _called(self.run.folder, self.name)
 
     @property
     def is_pocket(self) -> bool:
@@ -117,7 +123,11 @@ def _entry(root: Path, folder: Path) -> Entry:
     except OSError:  # it was removed meanwhile
         changed = 0
     made, about = _told(folder / RUN, changed)
-    return Entry(name, made, about)
+    return Entry(name, _called(folder, name), made, about)
+
+
+def _called(folder: Path, name: str) -> str:
+    return folder.resolve().name if name == "." else name
 
 
 @lru_cache(maxsize=1024)
