@@ -21,7 +21,7 @@ from mgap.inspector.gallery import (
 from mgap.inspector.shelf import Shelf
 from mgap.pocket import showcase
 from mgap.pocket.scenes import Scene
-from mgap.reports.records import Run
+from mgap.reports.records import Record, Run
 from tests.reports.runs import answers, questions, write_run
 
 MODELS = ("pocket/llava",)
@@ -50,7 +50,8 @@ def test_a_drawn_picture_opens_with_the_pages_own_model_and_settings(shelf):
 
 
 @pytest.mark.parametrize(
-    "clicked", [{"show": "99"}, {"show": "-1"}, {"show": 1}, {"show": None}, {}, None, "1", {"run": "../x", "id": "1"}]
+    "clicked",
+    [{"show": "99"}, {"show": "-1"}, {"show": 1}, {"show": None}, {"show": [1]}, {}, None, "1", {"run": "../x", "id": "1"}],
 )
 def test_what_the_gallery_does_not_have_is_refused(shelf, clicked):
     with pytest.raises(MgapError):
@@ -151,3 +152,12 @@ def test_a_run_without_ours_cannot_be_opened_from_the_gallery(tmp_path):
     write_run(tmp_path / "run", asked, {"Vanilla": answers(asked)})
     with pytest.raises(SettingError, match="no answer of MGAP"):
         exhibit_at(Shelf(tmp_path), MODELS, {"run": "run", "id": "random/0"})
+
+
+def test_a_run_in_which_ours_always_failed_is_a_sentence_in_the_gallery(tmp_path):
+    asked = questions()
+    failed = [Record(sample.id, failed="ImageError: broken") for sample in asked]
+    write_run(tmp_path / "run", asked, {"Vanilla": answers(asked), "Ours": failed})
+    page = gallery_page(Shelf(tmp_path), MODELS)
+    assert "run: no answer of MGAP in it" in page
+    assert page.count("data-show") == len(showcase.cases())

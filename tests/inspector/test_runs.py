@@ -80,6 +80,7 @@ def test_a_folder_without_runs_says_how_to_make_one(tmp_path):
     shown = show_run(Shelf(tmp_path / "not there"), None)
     assert "mgap run pope --model pocket/llava" in shown.heading
     assert not shown.tables
+    assert not shown.parts["visible"]
     assert run_choices(Shelf(tmp_path)) == []
 
 
@@ -94,7 +95,7 @@ def test_a_run_is_shown_with_the_tables_plots_and_facts_of_its_report(shelf):
     assert "alpha 6.0" in shown.facts
     assert shown.method["choices"] == ["mgap"]
     assert [value for _, value in shown.group["choices"]] == ["", "random", "adversarial"]
-    assert shown.answers["visible"]
+    assert shown.filters["visible"]
 
 
 def test_figures_for_print_are_shown_with_their_captions_and_others_without(runs, tmp_path):
@@ -127,7 +128,8 @@ def test_a_run_that_measured_distances_shows_tables_and_figures_and_has_no_answe
     shown = show_run(shelf, "run")
     assert "<table" in shown.tables
     assert "<svg" in shown.figures
-    assert not shown.answers["visible"]
+    assert (shown.filters["visible"], shown.parts["visible"]) == (False, True)
+    assert "holds no answers" in list_answers(shelf, MODELS, "run", None, "all", "", "").cards
     with pytest.raises(SettingError, match="holds no answers"):
         pairs(shelf.open("run").scores, methods_of(shelf.open("run").scores)[0])
 
@@ -217,7 +219,14 @@ def test_words_are_looked_for_in_questions_answers_and_names_of_pictures(shelf):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"), [({"effect": "best"}, "filter"), ({"group": "x"}, "group"), ({"words": "x" * 999}, "at most")]
+    ("given", "said"),
+    [
+        ({"effect": "best"}, "filter"),
+        ({"group": "x"}, "group"),
+        ({"words": "x" * 999}, "at most"),
+        ({"effect": ["all"]}, "filter"),
+        ({"group": ["random"]}, "group"),
+    ],
 )
 def test_filters_that_do_not_exist_are_refused(shelf, given, said):
     with pytest.raises(SettingError, match=said):

@@ -81,7 +81,7 @@ def groups_of(scores: Scores) -> list[str]:
 def pairs(scores: Scores, label: object) -> list[Pair]:
     """All scored samples under the baseline and this method, in the run's order."""
     if scores.run.plan.get("departure"):
-        raise SettingError("this run measured distances and holds no answers: look at its tables and figures")
+        raise SettingError("This run measured distances and holds no answers: look at its results and figures")
     if label not in methods_of(scores):
         raise SettingError(f"{str(label)[:80]!r} is no method of this run: choose from {', '.join(methods_of(scores))}")
     plain, ours = scores.baseline, str(label)
@@ -92,9 +92,9 @@ def pairs(scores: Scores, label: object) -> list[Pair]:
 
 def choose(found: Sequence[Pair], effect: object = ALL, group: object = "", words: object = "") -> list[Pair]:
     """Those with this effect, of this group, and with these words in the question, the answers or the picture's name."""
-    if effect not in FILTERS:
+    if not isinstance(effect, str) or effect not in FILTERS:
         raise SettingError(f"filter {str(effect)[:80]!r}: choose from {', '.join(FILTERS)}")
-    if group and group not in {pair.sample.group for pair in found}:
+    if group and group not in [*dict.fromkeys(pair.sample.group for pair in found)]:
         raise SettingError(f"group {str(group)[:80]!r} has no answers in this run: choose another")
     wanted = str(words or "").casefold().strip()
     if len(wanted) > MOST:
@@ -102,7 +102,7 @@ def choose(found: Sequence[Pair], effect: object = ALL, group: object = "", word
     return [
         pair
         for pair in found
-        if pair.passes(str(effect)) and group in ("", None, pair.sample.group) and (not wanted or wanted in _text(pair))
+        if pair.passes(effect) and group in ("", None, pair.sample.group) and (not wanted or wanted in _text(pair))
     ]
 
 

@@ -27,6 +27,7 @@ from mgap.run.arms import VANILLA
 AGREE = ("Yellow banana", "A car in the street")  # of the drawn pictures, those that show what the prior expects
 SHOWN = 4  # of each effect
 OURS = "mgap"
+ALL_EFFECTS = "MGAP helps, does nothing, harms"
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ EFFECTS = (
 def build_gallery(root: Path, models: Sequence[str]) -> Opening:
     """Build the page in the tab that is open now; looks for the latest run whenever it is shown, or asked to."""
     shelf, tab = Shelf(root), gr.context.Context.block
-    shown = gr.HTML("", js_on_load=CLICKS.read_text(encoding="utf-8"), apply_default_css=False)
+    shown = gr.HTML(_page([]), js_on_load=CLICKS.read_text(encoding="utf-8"), apply_default_css=False, min_height=240)
     refresh = gr.Button("Look for a newer run", scale=0, min_width=200, elem_classes="records-button")
     case = gr.State(None)
 
@@ -98,20 +99,28 @@ def build_gallery(root: Path, models: Sequence[str]) -> Opening:
 
 
 def gallery_page(shelf: Shelf, models: Sequence[str]) -> str:
-    latest, sentence = None, ""
+    """The drawn pictures, and what MGAP did in the latest run; a sentence where there is none, or it cannot be read."""
     try:
         latest = latest_run(shelf, models)
+        if latest is None:
+            missing = (
+                f"No finished pocket run with plain decoding and MGAP lies below {shelf.root}. Make one, then look for it:"
+            )
+            return _page([Told(ALL_EFFECTS, missing, [], MAKE_ONE)])
+        return _page(
+            told_sections(latest, models),
+            before=latest.scores.baseline,
+            after=our_label(latest),
+            run=latest.name,
+            refusal=model_refusal(latest, models),
+        )
     except MgapError as error:
-        sentence = f"{error}."
-    return render(
-        "gallery.html.j2",
-        drawn=drawn_sections(),
-        told=[_without(shelf, sentence)] if latest is None else told_sections(latest, models),
-        before="" if latest is None else latest.scores.baseline,
-        after="" if latest is None else our_label(latest),
-        run="" if latest is None else latest.name,
-        refusal="" if latest is None else model_refusal(latest, models),
-    )
+        return _page([Told(ALL_EFFECTS, f"{error}.", [])])
+
+
+def _page(told: list[Told], *, before: str = "", after: str = "", run: str = "", refusal: str = "") -> str:
+    drawn = drawn_sections()
+    return render("gallery.html.j2", drawn=drawn, told=told, before=before, after=after, run=run, refusal=refusal)
 
 
 def drawn_sections() -> list[Drawn]:
@@ -191,19 +200,13 @@ def stronger_run(model: str) -> str:
     return command if choice is None else f"{command} --set mgap.alpha={choice.alpha:g}"
 
 
-def _without(shelf: Shelf, sentence: str) -> Told:
-    missing = f"No finished pocket run with plain decoding and MGAP lies below {shelf.root}. Make one, then look for it:"
-    return Told("MGAP helps, does nothing, harms", sentence or missing, [], "" if sentence else MAKE_ONE)
-
-
 def exhibit_at(shelf: Shelf, models: Sequence[str], clicked: Any) -> Case:
     """The case of a card: the number of a drawn picture, or the run and the sample of an answer."""
     told = clicked if isinstance(clicked, dict) else {}
     if "show" in told:
-        known = {str(number): case for number, case in enumerate(showcase.cases())}
-        if told["show"] not in known:
+        chosen = next((case for number, case in enumerate(showcase.cases()) if str(number) == told["show"]), None)
+        if chosen is None:
             raise SettingError(f"{str(told['show'])[:80]!r} is no picture of the gallery: choose a card from it")
-        chosen = known[told["show"]]
         return Case(chosen.question, chosen.scene, chosen.why)
     opened = shelf.open(told.get("run"))
     return case_at(shelf, models, opened.name, our_label(opened), told.get("id"))

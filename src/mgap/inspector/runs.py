@@ -44,7 +44,8 @@ class Shown(NamedTuple):
     group: Any
     effect: Any
     words: Any
-    answers: Any  # the place of the answers: hidden where a run has none
+    filters: Any  # hidden where a run has no answers
+    parts: Any  # hidden where there is nothing to show
 
 
 def build_runs(root: Path, models: Sequence[str]) -> Opening:
@@ -55,16 +56,17 @@ def build_runs(root: Path, models: Sequence[str]) -> Opening:
             run_choices(shelf), value=None, label="Run", info=f"Below {root}, newest first", scale=5, min_width=280
         )
         refresh = gr.Button("Refresh the list", scale=0, min_width=170, elem_classes="records-button")
-    heading = _html()
-    with gr.Tabs(elem_classes="records-parts"):
+    heading = gr.HTML("", apply_default_css=False, js_on_load=None, min_height=72)  # progress is told on it
+    with gr.Column(visible=False) as parts, gr.Tabs():
         with gr.Tab("Results"):
             tables = _html()
-        with gr.Tab("Answers") as answers:
-            with gr.Row():
-                method = gr.Dropdown([], label="Method", min_width=160)
-                group = gr.Dropdown([EVERY_GROUP], value="", label="Group", min_width=160)
-                words = gr.Textbox(label="Search", placeholder="in questions and answers", max_lines=1, min_width=160)
-            effect = gr.Radio([(text, name) for name, text in FILTERS.items()], value=ALL, label="Answers")
+        with gr.Tab("Answers"):
+            with gr.Column(elem_classes="records-filters") as filters:
+                with gr.Row():
+                    method = gr.Dropdown([], label="Method", min_width=160)
+                    group = gr.Dropdown([EVERY_GROUP], value="", label="Group", min_width=160)
+                    words = gr.Textbox(label="Search", placeholder="in questions and answers", max_lines=1, min_width=160)
+                effect = gr.Radio([(text, name) for name, text in FILTERS.items()], value=ALL, label="Answers")
             cards = gr.HTML("", js_on_load=CLICKS.read_text(encoding="utf-8"), apply_default_css=False)
             with gr.Row(elem_classes="records-pager"):
                 back = gr.Button("Previous", interactive=False, scale=0, min_width=120, elem_classes="records-button")
@@ -74,7 +76,7 @@ def build_runs(root: Path, models: Sequence[str]) -> Opening:
         with gr.Tab("Facts"):
             facts = _html()
     page, shown, case = gr.State(0), gr.State(None), gr.State(None)
-    filled = [heading, tables, figures, facts, method, group, effect, words, answers]
+    filled = [heading, tables, figures, facts, method, group, effect, words, filters, parts]
     asked = [chosen, method, effect, group, words]
     listed = [cards, page, back, on, effect]
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
@@ -147,13 +149,14 @@ def show_run(shelf: Shelf, name: str | None, progress: Any = None) -> Shown:
         ALL,
         "",
         gr.update(visible=opened.has_answers),
+        gr.update(visible=True),
     )
 
 
 def _nothing(text: str, command: str = "") -> Shown:
     said = _page(part="sentence", text=text, command=command)
-    empty = gr.update(choices=[], value=None)
-    return Shown(said, "", "", "", empty, gr.update(choices=[EVERY_GROUP], value=""), ALL, "", gr.update(visible=False))
+    empty, hidden = gr.update(choices=[], value=None), gr.update(visible=False)
+    return Shown(said, "", "", "", empty, gr.update(choices=[EVERY_GROUP], value=""), ALL, "", hidden, hidden)
 
 
 def heading_of(opened: Opened) -> str:
@@ -197,10 +200,10 @@ def list_answers(
     shelf: Shelf, models: Sequence[str], name: Any, label: Any, effect: Any, group: Any, words: Any, *, page: int = 0
 ) -> Listed:
     """The answers of one method that pass all filters; where there is no such thing, a sentence."""
-    closed, unchanged = gr.update(interactive=False), gr.update()
-    if not name or not label:
-        return Listed("", 0, closed, closed, unchanged)
+    closed, unchanged = gr.update(visible=False), gr.update()
     try:
+        if not name:
+            return Listed("", 0, closed, closed, unchanged)
         opened = shelf.open(name)
         answered = pairs(opened.scores, label)
         found = choose(answered, effect, group, words)
@@ -219,7 +222,8 @@ def list_answers(
         run=opened.name,
     )
     filters = [(f"{text} ({counts[one]:,})", one) for one, text in FILTERS.items()]
-    back, on = gr.update(interactive=page > 0), gr.update(interactive=page < pages - 1)
+    several = pages > 1
+    back, on = gr.update(visible=several, interactive=page > 0), gr.update(visible=several, interactive=page < pages - 1)
     return Listed(html, page, back, on, gr.update(choices=filters))
 
 
