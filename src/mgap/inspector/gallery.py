@@ -15,7 +15,7 @@ from mgap.inspector.cases import Case, Opening
 from mgap.inspector.look import render
 from mgap.inspector.opening import Card, card, model_refusal, thumbnail
 from mgap.inspector.runs import CLICKS, MAKE_ONE, case_at, or_say
-from mgap.inspector.shelf import Opened, Shelf, is_pocket, reading
+from mgap.inspector.archive import Opened, Archive, is_pocket, reading
 from mgap.pocket import showcase
 from mgap.pocket.demo import recorded_choice
 from mgap.registry import EMBEDDED
@@ -80,17 +80,17 @@ EFFECTS = (
 
 def build_gallery(root: Path, models: Sequence[str]) -> Opening:
     """Build the page in the tab that is open now; looks for the latest run whenever it is shown, or asked to."""
-    shelf, tab = Shelf(root), gr.context.Context.block
+    archive, tab = Archive(root), gr.context.Context.block
     shown = gr.HTML(_page([]), js_on_load=CLICKS.read_text(encoding="utf-8"), apply_default_css=False, min_height=240)
     refresh = gr.Button("Look for a newer run", scale=0, min_width=200, elem_classes="records-button")
     case = gr.State(None)
 
     def fill(progress: gr.Progress = gr.Progress()) -> str:  # noqa: B008 - as Gradio wants it
         progress(0.2, desc="Looking for the latest run")
-        return gallery_page(shelf, models)
+        return gallery_page(archive, models)
 
     def open_case(event: gr.EventData) -> Case | None:
-        return or_say(lambda: exhibit_at(shelf, models, event._data))
+        return or_say(lambda: exhibit_at(archive, models, event._data))
 
     refresh.click(fill, None, shown, api_visibility="private")
     if isinstance(tab, gr.Tab):
@@ -98,13 +98,13 @@ def build_gallery(root: Path, models: Sequence[str]) -> Opening:
     return Opening(case, shown.select(open_case, None, case, api_visibility="private", show_progress="hidden"))
 
 
-def gallery_page(shelf: Shelf, models: Sequence[str]) -> str:
+def gallery_page(archive: Archive, models: Sequence[str]) -> str:
     """The drawn pictures, and what MGAP did in the latest run; a sentence where there is none, or it cannot be read."""
     try:
-        latest = latest_run(shelf, models)
+        latest = latest_run(archive, models)
         if latest is None:
             missing = (
-                f"No finished pocket run with plain decoding and MGAP lies below {shelf.root}. Make one, then look for it:"
+                f"No finished pocket run with plain decoding and MGAP lies below {archive.root}. Make one, then look for it:"
             )
             return _page([Told(ALL_EFFECTS, missing, [], MAKE_ONE)])
         return _page(
@@ -145,20 +145,20 @@ def _exhibit(number: int, case: showcase.Case) -> Exhibit:
     )
 
 
-def latest_run(shelf: Shelf, models: Sequence[str]) -> Opened | None:
+def latest_run(archive: Archive, models: Sequence[str]) -> Opened | None:
     """The newest finished pocket run with MGAP and plain decoding; one that can be opened here before one that cannot."""
     others: list[str] = []
-    for entry in shelf.entries():
+    for entry in archive.entries():
         try:
-            run = shelf.run(entry.name)
+            run = archive.run(entry.name)
             with reading(run.folder):
                 fits, model = is_comparison(run), run.plan.get("model", {}).get("name")
         except MgapError:
             continue  # the page of runs tells why
         if fits and model in models:
-            return shelf.open(entry.name)
+            return archive.open(entry.name)
         others += [entry.name] * fits
-    return shelf.open(others[0]) if others else None
+    return archive.open(others[0]) if others else None
 
 
 def is_comparison(run: Run) -> bool:
@@ -200,7 +200,7 @@ def stronger_run(model: str) -> str:
     return command if choice is None else f"{command} --set mgap.alpha={choice.alpha:g}"
 
 
-def exhibit_at(shelf: Shelf, models: Sequence[str], clicked: Any) -> Case:
+def exhibit_at(archive: Archive, models: Sequence[str], clicked: Any) -> Case:
     """The case of a card: the number of a drawn picture, or the run and the sample of an answer."""
     told = clicked if isinstance(clicked, dict) else {}
     if "show" in told:
@@ -208,5 +208,5 @@ def exhibit_at(shelf: Shelf, models: Sequence[str], clicked: Any) -> Case:
         if chosen is None:
             raise SettingError(f"{str(told['show'])[:80]!r} is no picture of the gallery: choose a card from it")
         return Case(chosen.question, chosen.scene, chosen.why)
-    opened = shelf.open(told.get("run"))
-    return case_at(shelf, models, opened.name, our_label(opened), told.get("id"))
+    opened = archive.open(told.get("run"))
+    return case_at(archive, models, opened.name, our_label(opened), told.get("id"))

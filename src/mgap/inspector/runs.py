@@ -16,7 +16,7 @@ from mgap.inspector.answers import ALL, FILTERS, Pair, choose, groups_of, method
 from mgap.inspector.cases import Case, Opening
 from mgap.inspector.look import render
 from mgap.inspector.opening import card, case_of, model_refusal
-from mgap.inspector.shelf import Opened, Shelf, reading
+from mgap.inspector.archive import Opened, Archive, reading
 from mgap.reports.figures import draw
 from mgap.reports.page import Picture, render_part
 from mgap.reports.plots import SYMBOLS
@@ -50,10 +50,10 @@ class Shown(NamedTuple):
 
 def build_runs(root: Path, models: Sequence[str]) -> Opening:
     """Build the page in the tab that is open now; `models` are those that a case can be opened with."""
-    shelf, tab = Shelf(root), gr.context.Context.block
+    archive, tab = Archive(root), gr.context.Context.block
     with gr.Row(equal_height=False, elem_classes="records-choice"):
         chosen = gr.Dropdown(
-            run_choices(shelf), value=None, label="Run", info=f"Below {root}, newest first", scale=5, min_width=280
+            run_choices(archive), value=None, label="Run", info=f"Below {root}, newest first", scale=5, min_width=280
         )
         refresh = gr.Button("Refresh the list", scale=0, min_width=170, elem_classes="records-button")
     heading = gr.HTML("", apply_default_css=False, js_on_load=None, min_height=72)  # progress is told on it
@@ -82,22 +82,22 @@ def build_runs(root: Path, models: Sequence[str]) -> Opening:
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 
     def show(name: str | None, progress: gr.Progress = gr.Progress()) -> tuple[Any, ...]:  # noqa: B008 - as Gradio wants it
-        return (*show_run(shelf, name, progress), name)
+        return (*show_run(archive, name, progress), name)
 
     def show_another(name: str | None, before: str | None, progress: gr.Progress = gr.Progress()) -> Any:  # noqa: B008
         return gr.skip() if name is not None and name == before else show(name, progress)
 
     def turn(by: int | None, *given: Any) -> Listed:
         *filters, number = given
-        return list_answers(shelf, models, *filters, page=0 if by is None else number + by)
+        return list_answers(archive, models, *filters, page=0 if by is None else number + by)
 
     def look(name: str | None) -> Any:
-        found = run_choices(shelf)
+        found = run_choices(archive)
         names = [value for _, value in found]
         return gr.update(choices=found, value=name if name in names else next(iter(names), None))
 
     def open_case(name: Any, label: Any, event: gr.EventData) -> Case | None:
-        return or_say(lambda: case_at(shelf, models, name, label, getattr(event, "id", None)))
+        return or_say(lambda: case_at(archive, models, name, label, getattr(event, "id", None)))
 
     fill: dict[str, Any] = {"outputs": [*filled, shown], "show_progress_on": heading, "api_visibility": "private"}
     anew: dict[str, Any] = {"fn": partial(turn, None), "inputs": [*asked, page], "outputs": listed, **quiet}
@@ -117,19 +117,19 @@ def _html() -> gr.HTML:
     return gr.HTML("", apply_default_css=False, js_on_load=None)
 
 
-def run_choices(shelf: Shelf) -> list[tuple[str, str]]:
+def run_choices(archive: Archive) -> list[tuple[str, str]]:
     """For a choice: in words, and the name."""
-    return [(f"{entry.called}  ({entry.about}, {entry.made[:16]})", entry.name) for entry in shelf.entries()]
+    return [(f"{entry.called}  ({entry.about}, {entry.made[:16]})", entry.name) for entry in archive.entries()]
 
 
-def show_run(shelf: Shelf, name: str | None, progress: Any = None) -> Shown:
+def show_run(archive: Archive, name: str | None, progress: Any = None) -> Shown:
     """Everything of a run but its answers; where it cannot be read, a sentence."""
     told = progress or (lambda *_, **__: None)
     if name is None:
-        return _nothing(f"No run lies below {shelf.root} yet. Make one, then refresh the list:", MAKE_ONE)
+        return _nothing(f"No run lies below {archive.root} yet. Make one, then refresh the list:", MAKE_ONE)
     try:
         told(0.1, desc="Scoring the answers")
-        opened = shelf.open(name)
+        opened = archive.open(name)
         with reading(opened.run.folder):
             told(0.6, desc="Filling the tables")
             heading, tables = heading_of(opened), _page(part="tables", sections=sections([opened.scores]), draw=render_part)
@@ -197,14 +197,14 @@ class Listed(NamedTuple):
 
 
 def list_answers(
-    shelf: Shelf, models: Sequence[str], name: Any, label: Any, effect: Any, group: Any, words: Any, *, page: int = 0
+    archive: Archive, models: Sequence[str], name: Any, label: Any, effect: Any, group: Any, words: Any, *, page: int = 0
 ) -> Listed:
     """The answers of one method that pass all filters; where there is no such thing, a sentence."""
     closed, unchanged = gr.update(visible=False), gr.update()
     try:
         if not name:
             return Listed("", 0, closed, closed, unchanged)
-        opened = shelf.open(name)
+        opened = archive.open(name)
         answered = pairs(opened.scores, label)
         found = choose(answered, effect, group, words)
     except MgapError as error:
@@ -234,9 +234,9 @@ def _count(found: Sequence[Pair], of: int, page: int) -> str:
     return f"{page * PAGE + 1:,} to {last:,} of {len(found):,} answers{f', out of {of:,}' if len(found) < of else ''}."
 
 
-def case_at(shelf: Shelf, models: Sequence[str], name: object, label: object, sample: object) -> Case:
+def case_at(archive: Archive, models: Sequence[str], name: object, label: object, sample: object) -> Case:
     """The case of a card that was clicked; nothing of what the browser names is taken for granted."""
-    opened = shelf.open(name)
+    opened = archive.open(name)
     pair = next((pair for pair in pairs(opened.scores, label) if pair.sample.id == sample), None)
     if pair is None:
         raise RunError(f"{str(sample)[:80]!r} is no answer of this run: choose a card from the list")

@@ -61,7 +61,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class Archive:
     """All run folders below a root."""
 
     root: Path
