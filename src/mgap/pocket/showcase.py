@@ -102,18 +102,17 @@ def invented(scene: Scene, named: Collection[str]) -> list[str]:
 
 def describe(scene: Scene) -> str:
     """What is drawn and where, as an alternative text."""
-    things = (f"{with_colour(thing)} ({_where(thing)})" for thing in scene.things)
+    things = (f"{_with_colour(thing)} ({_where(thing)})" for thing in scene.things)
     return f"A drawing of {THEMES[scene.theme].phrase}: {', '.join(things) or 'nothing is in it'}."
 
 
 def listed(scene: Scene) -> str:
     """What is drawn, for a line under the picture."""
-    things = (with_colour(thing) for thing in scene.things)
+    things = (_with_colour(thing) for thing in scene.things)
     return f"{THEMES[scene.theme].phrase.capitalize()}: {', '.join(things) or 'nothing is in it'}."
 
 
-def with_colour(thing: Placed) -> str:
-    """ "a blue banana", "a person in red"."""
+def _with_colour(thing: Placed) -> str:
     return f"a person in {thing.colour}" if thing.name == "person" else with_article(f"{thing.colour} {thing.name}")
 
 
