@@ -98,7 +98,7 @@ def test_the_limits_are_those_that_were_given(drop):
     assert open_dropped(path, Limits(megabytes=0.001, pixels=1200)).size == (40, 30)
     with pytest.raises(ImageError, match=r"cat\.png: 40 x 30 pixels, and at most 1,199 are taken"):
         open_dropped(path, Limits(pixels=1199))
-    noise = drop("noise.bmp", b"\0" * 1_600_000)
+    noise = drop("noise.bmp", b"\0" * 1_700_000)
     with pytest.raises(ImageError, match=r"noise\.bmp: 1\.6 MB, and at most 1\.5 MB are taken"):
         open_dropped(noise, Limits(megabytes=1.5))
 
@@ -232,7 +232,7 @@ def test_a_picture_inside_the_payload_is_not_taken_for_a_dropped_one(server):
 def test_an_upload_over_the_limit_is_stopped_on_its_way_by_a_sentence(server):
     answer = upload(server, "large.png", b"\0" * 600_000)
     assert answer.status_code == 413
-    assert "maximum allowed size of 500000 bytes" in answer.text
+    assert "maximum allowed size of 524288 bytes" in answer.text
 
 
 def test_gradio_writes_nothing_beside_the_source():

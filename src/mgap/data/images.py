@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -18,7 +17,7 @@ MAX_ASPECT = 200  # the dynamic-resolution processors refuse longer strips
 ImageSource = str | PathLike[str] | Image.Image
 
 
-def open_image(source: ImageSource, name: str | None = None, formats: Sequence[str] | None = None) -> Image.Image:
+def open_image(source: ImageSource, name: str | None = None, formats: list[str] | None = None) -> Image.Image:
     """Decode a picture completely, turn it upright (EXIF) and convert it to RGB.
 
     `name` is what messages call it, where its path says nothing to the user. `formats` (Pillow's names) are the only ones
@@ -45,7 +44,7 @@ def picture_size(path: str | PathLike[str]) -> tuple[int, int] | None:
         return None
 
 
-def _decode(path: Path, name: str, formats: Sequence[str] | None) -> Image.Image:
+def _decode(path: Path, name: str, formats: list[str] | None) -> Image.Image:
     if not path.exists():
         raise ImageError(f"{name}: no such image file; check the path")
     if not path.is_file():

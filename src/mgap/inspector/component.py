@@ -16,4 +16,4 @@ class Ours(ComponentMeta):
     """
 
     def __new__(cls, name: str, bases: tuple[type, ...], attributes: dict[str, Any]) -> Ours:
-        return ABCMeta.__new__(cls, name, bases, attributes)  # type: ignore[return-value]
+        return ABCMeta.__new__(cls, name, bases, attributes)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.processing_utils import client_utils
 from gradio.utils import get_upload_folder, is_in_or_equal
-from gradio_client.utils import is_http_url_like
 from PIL import Image
 
 from mgap.data.images import MAX_PIXELS, open_image, picture_size
@@ -17,7 +17,7 @@ from mgap.errors import ImageError, SettingError
 from mgap.inspector.component import Ours
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")  # Pillow's names; no EPS: decoding it starts a program
-MEGABYTE = 1_000_000
+MEGABYTE = 2**20  # as Gradio counts: its own refusal names the same number
 NOT_DROPPED = "Only a picture that was dropped, chosen or pasted here is read: drop yours again."
 
 
@@ -58,7 +58,7 @@ class DroppedPicture(gr.Image, metaclass=Ours):
 
     async def async_move_resource_to_block_cache(self, url_or_file_path: str | Path | None) -> str | None:
         """Gradio would fetch a web address that stands in the place of a file."""
-        if url_or_file_path is not None and is_http_url_like(str(url_or_file_path)):
+        if url_or_file_path is not None and client_utils.is_http_url_like(str(url_or_file_path)):
             raise gr.Error(NOT_DROPPED, print_exception=False)
         moved: str | None = await super().async_move_resource_to_block_cache(url_or_file_path)
         return moved

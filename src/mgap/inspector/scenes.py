@@ -1,4 +1,4 @@
-"""A pocket scene as plain JSON, as the page holds it, and as Python lines. What a browser sends is checked to the last field."""
+"""A pocket scene as plain JSON and as Python lines. What a browser sends is checked field by field."""
 
 from __future__ import annotations
 
