@@ -165,6 +165,7 @@ def test_a_thing_is_dragged_and_the_picture_follows(page):
 def test_everything_can_be_done_with_keys(page):
     page.get_by_role("searchbox", name="Find a thing").focus()
     page.keyboard.type("banan")
+    assert page.locator("[data-thing]:visible").all_inner_texts() == ["banana"]
     page.keyboard.press("Enter")
     assert page.locator("[data-thing][aria-pressed='true']").all_inner_texts() == ["banana"]
     page.locator(".scene-canvas").focus()
