@@ -1,4 +1,4 @@
-"""The pocket LLaVA as the page has it, with prior and bank, and small runs of it: questions, captions, own pictures. Made once."""
+"""The pocket LLaVA as the page has it, and small runs of it, made once: questions, captions, own pictures."""
 
 import asyncio
 import json
@@ -12,6 +12,7 @@ import mgap
 from mgap.decoding.replay import Paths
 from mgap.inspector.asking import Knobs, answer, build_column
 from mgap.inspector.columns import Asked
+from mgap.inspector.shelf import Shelf
 from mgap.pocket.samples import Drawn
 from mgap.pocket.scenes import render
 from mgap.pocket.showcase import cases
