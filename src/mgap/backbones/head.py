@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mgap.errors import UnsupportedHead
 
+_ROWS = 8192  # of the weights that are widened at a time
 _UNITS = 64  # products with the whole vocabulary at a time
 
 
@@ -58,6 +59,15 @@ class Head:
         """The head's own forward [..., d] -> [..., vocab], past every hook on it."""
         output: Tensor = self.module.forward(h.to(self.dtype))
         return output
+
+    def product_wide(self, h: Tensor) -> Tensor:
+        """The same [n, d] -> [n, vocab] in `wide`, without the model's rounding, where its weights are plain floats."""
+        if self.weights != "float" or not self.linear:
+            return self.product(h).to(self.wide)
+        h = h.to(self.device, self.wide)
+        places = range(0, self.vocab_size, _ROWS)
+        parts = [h @ self.rows(range(start, min(start + _ROWS, self.vocab_size))).T for start in places]
+        return torch.cat(parts, dim=-1) + (0 if self.bias is None else self.bias)
 
     def table(self, basis: Tensor) -> Tensor:
         """W V as [K, vocab] in `wide`, through the module: right for adapters and packed weights too."""

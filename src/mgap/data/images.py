@@ -17,13 +17,17 @@ MAX_ASPECT = 200  # the dynamic-resolution processors refuse longer strips
 ImageSource = str | PathLike[str] | Image.Image
 
 
-def open_image(source: ImageSource) -> Image.Image:
-    """Decode a picture completely, turn it upright (EXIF) and convert it to RGB."""
+def open_image(source: ImageSource, name: str | None = None, formats: list[str] | None = None) -> Image.Image:
+    """Decode a picture completely, turn it upright (EXIF) and convert it to RGB.
+
+    `name` is what messages call it, where its path says nothing to the user. `formats` (Pillow's names) are the only ones
+    that are tried; None: all that Pillow knows.
+    """
     if isinstance(source, Image.Image):
-        name, image = "the image", source
+        name, image = name or "the image", source
     else:
-        name = str(source)
-        image = _decode(Path(source))
+        name = name or str(source)
+        image = _decode(Path(source), name, formats)
     _check_size(name, image)
     return ImageOps.exif_transpose(image).convert("RGB")
 
@@ -40,25 +44,25 @@ def picture_size(path: str | PathLike[str]) -> tuple[int, int] | None:
         return None
 
 
-def _decode(path: Path) -> Image.Image:
+def _decode(path: Path, name: str, formats: list[str] | None) -> Image.Image:
     if not path.exists():
-        raise ImageError(f"{path}: no such image file; check the path")
+        raise ImageError(f"{name}: no such image file; check the path")
     if not path.is_file():
-        raise ImageError(f"{path}: is a folder, not an image file; name one picture")
+        raise ImageError(f"{name}: is a folder, not an image file; name one picture")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image: Image.Image = Image.open(path)
+            image: Image.Image = Image.open(path, formats=formats)
         with image:
-            _check_size(str(path), image)  # before any pixel is decoded
+            _check_size(name, image)  # before any pixel is decoded
             image.load()
         return image
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-        raise ImageError(f"{path}: more than {MAX_PIXELS:,} pixels once decoded; scale it down first") from None
+        raise ImageError(f"{name}: more than {MAX_PIXELS:,} pixels once decoded; scale it down first") from None
     except UnidentifiedImageError:
-        raise ImageError(f"{path}: not a picture Pillow can read; convert it to PNG or JPEG") from None
+        raise ImageError(f"{name}: not a picture Pillow can read; convert it to PNG or JPEG") from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:  # what Pillow's decoders raise on damaged files
-        raise ImageError(f"{path}: the picture is damaged ({error}); fetch or export it again") from error
+        raise ImageError(f"{name}: the picture is damaged ({error}); fetch or export it again") from error
 
 
 def _check_size(name: str, image: Image.Image) -> None:

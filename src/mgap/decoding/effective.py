@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from mgap.backbones.head import Head
 from mgap.backbones.sharing import shared_pictures
 from mgap.decoding.attach import attach, attached, refuse_modes
 from mgap.decoding.generate import generate
-from mgap.decoding.trace import Recorder
+from mgap.decoding.trace import Recorder, StepRows
 from mgap.errors import SettingError
 from mgap.methods.base import Method
 from mgap.methods.lanes import lanes_of
@@ -38,6 +38,7 @@ class StepStates:
     method: Method | None  # None: plain decoding
     head: Head
     seen: Seen
+    traced: StepRows | None = None  # what the method reported; None: there is none
 
     @property
     def h(self) -> Tensor:
@@ -80,10 +81,17 @@ def first_states(model: Backbone | HasBackbone, method: Method | None) -> Iterat
 
 
 @contextmanager
-def watch(model: Backbone | HasBackbone, method: Method | None) -> Iterator[Callable[[], list[StepStates]]]:
+def watch(
+    model: Backbone | HasBackbone,
+    method: Method | None,
+    *,
+    top: int = 1,
+    needs_state: bool = True,
+) -> Iterator[Callable[[], list[StepStates]]]:
     """Inside the block the method is on; what is given hands out every token's states since it was last called.
 
-    Greedy decoding, in batches too. Refuses a method that has no such state.
+    Greedy decoding, in batches too. Refuses a method that has no such state, unless `needs_state` is off: then only `at` does.
+    `top` tokens are traced before and after.
     """
     backbone = Backbone.of(model)
     if active := attached(backbone.model):
@@ -91,13 +99,14 @@ def watch(model: Backbone | HasBackbone, method: Method | None) -> Iterator[Call
             f"{active[0].method.name} is attached to this model: detach it, and name it as the method to look at"
         )
     if method is not None:
-        method.require_state()
+        if needs_state:
+            method.require_state()
         refuse_modes(method, frozenset({Mode.GREEDY, Mode.BATCH}))
     head = backbone.probe_head()
     with ExitStack() as stack:
-        recorder = Recorder(top=1)  # of plain decoding nothing is traced
+        recorder = Recorder(top)  # of plain decoding nothing is traced
         if method is not None:
-            recorder = stack.enter_context(stack.enter_context(attach(backbone, method)).record(top=1))
+            recorder = stack.enter_context(stack.enter_context(attach(backbone, method)).record(top))
         door = Door(backbone, head, method, recorder)  # after the method: its hooks come first
         stack.callback(door.leave)
         yield door.hand_out
@@ -154,8 +163,9 @@ class Door:
         """After a forward of the caller's, and what the method did behind it."""
         if self.reading is None or self.lanes.main == 0 or self.lanes.is_paused:
             return
-        values = self.recorder.steps[-1].values if self.recorder.steps else {}
-        self.steps.append(states_of(self.method, self.head, self.reading, values))
+        traced = self.recorder.steps[-1] if self.recorder.steps else None
+        seen = states_of(self.method, self.head, self.reading, {} if traced is None else traced.values)
+        self.steps.append(replace(seen, traced=traced))
         self.reading = None
         self.recorder.steps.clear()
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
+from transformers import StoppingCriteriaList
 
 from mgap.backbones.base import Backbone, backbone_class
 from mgap.backbones.clock import ANSWERS, FIRST, INPUTS
@@ -21,6 +20,7 @@ from mgap.decoding.attach import Attachment, attach, attached, refuse_modes
 from mgap.decoding.compiled import generate_captured, head_of, is_ours
 from mgap.decoding.generate import Generated, end_ids, generate, until_end
 from mgap.decoding.prefix import PREFILLS, refuse_unshared
+from mgap.decoding.streaming import Pieces, Stop, from_thread
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, check_choice
@@ -125,10 +125,10 @@ class Model:
         self._check(modes, False)
         inputs = self.backbone.encode([image], [prompt])
         head = head_of(self.backbone) if is_ours(self.backbone, modes) else None
-        streamer = TextIteratorStreamer(self.backbone.tokenizer, skip_prompt=True, skip_special_tokens=True)
-        stop, failure = _Stop(), list[BaseException]()
+        stop = Stop()
 
-        def decode() -> None:
+        def decode(say: Callable[[str], None]) -> None:
+            streamer = Pieces(self.backbone.tokenizer, say)
             if head is None:
                 criteria = StoppingCriteriaList([stop])
                 generate(self.backbone, inputs, decoding, streamer=streamer, stopping_criteria=criteria, **_draft(assistant))
@@ -138,23 +138,7 @@ class Model:
             generate_captured(self.backbone, inputs, decoding, head=head, told=self.hearer, **heard)
             streamer.end()
 
-        def work() -> None:
-            try:
-                decode()
-            except BaseException as error:  # carried to the consumer below
-                failure.append(error)
-            finally:
-                streamer.on_finalized_text("", stream_end=True)
-
-        worker = threading.Thread(target=work, name="mgap-stream", daemon=True)
-        worker.start()
-        try:
-            yield from (piece for piece in streamer if piece)
-        finally:
-            stop.asked = True
-            worker.join()
-        if failure:
-            raise failure[0]
+        yield from from_thread(decode, stop)
 
     def _answer_rows(
         self,
@@ -250,12 +234,3 @@ def _tell_terminal(text: str) -> None:
 
 def _draft(assistant: Any) -> dict[str, Any]:
     return {} if assistant is None else {"assistant_model": Backbone.of(assistant).model}
-
-
-class _Stop(StoppingCriteria):
-    """Ends generation when the consumer of a stream has left."""
-
-    asked = False
-
-    def __call__(self, input_ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        return torch.full((len(input_ids),), self.asked, device=input_ids.device)

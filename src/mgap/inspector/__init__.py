@@ -1,1 +1,1 @@
-"""`mgap inspect`: a web page that shows what the prior does, token by token. Layout and events only; the maths is further left."""
+"""`mgap inspect`: a web page that shows what the prior does, token by token. Layout and events; no maths."""

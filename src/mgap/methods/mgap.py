@@ -280,10 +280,15 @@ class MGAP(Method):
 
     def betas(self, head: Head, h: Tensor, strength: float) -> Tensor:
         """beta [B] of head inputs [B, d] at a strength: how much of the prior's part is taken away."""
-        correction = Correction(self.subspace.basis, head, replace(self.settings, alpha=strength), Tap())
+        return self.read(head, h, strength).beta
+
+    def read(self, head: Head, h: Tensor, strength: float | None = None) -> Gate:
+        """What decides the step at head inputs [B, d], at a strength; None: at its own."""
+        settings = self.settings if strength is None else replace(self.settings, alpha=strength)
+        correction = Correction(self.subspace.basis, head, settings, Tap())
         h = h.to(correction.basis)
         with torch.no_grad():
-            return correction.read(h, head.product(h).to(h.dtype))[2].beta
+            return correction.read(h, head.product(h).to(h.dtype))[2]
 
 
 def tuned_settings(prior: Subspace) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from mgap.scoring.parse import yes_or_no
 CAPTION = "caption"  # the truth of a case that asks for a description: what is drawn, no more
 YES_NO = ("yes", "no")
 SEEDS = 10_000  # of the backdrops' texture
+STYLE = "outlined"
 
 
 @dataclass(frozen=True)
@@ -32,21 +33,19 @@ class Case:
 
 def cases() -> tuple[Case, ...]:
     """Agreement, conflict in both directions, a number, and a description."""
-    kitchen = _scene(
-        1, "kitchen", _put("banana", 0.30, 0.34, "yellow", 1.25), _put("cup", 0.76, 0.30), _put("bowl", 0.66, 0.76)
+    kitchen = compose(1, "kitchen", put("banana", 0.30, 0.34, "yellow", 1.25), put("cup", 0.76, 0.30), put("bowl", 0.66, 0.76))
+    street = compose(
+        2, "street", put("traffic light", 0.18, 0.34), put("car", 0.62, 0.44, "red"), put("person", 0.36, 0.74, "blue")
     )
-    street = _scene(
-        2, "street", _put("traffic light", 0.18, 0.34), _put("car", 0.62, 0.44, "red"), _put("person", 0.36, 0.74, "blue")
+    no_fridge = compose(
+        3, "kitchen", put("oven", 0.28, 0.36), put("bottle", 0.76, 0.32), put("cup", 0.40, 0.80), put("bowl", 0.76, 0.76)
     )
-    no_fridge = _scene(
-        3, "kitchen", _put("oven", 0.28, 0.36), _put("bottle", 0.76, 0.32), _put("cup", 0.40, 0.80), _put("bowl", 0.76, 0.76)
+    office = compose(4, "office", put("elephant", 0.66, 0.60, scale=1.1), put("clock", 0.22, 0.24), put("book", 0.20, 0.78))
+    park = compose(
+        5, "park", put("dog", 0.24, 0.34, "brown"), put("dog", 0.72, 0.70, "brown", mirrored=True), put("kite", 0.74, 0.22)
     )
-    office = _scene(4, "office", _put("elephant", 0.66, 0.60, scale=1.1), _put("clock", 0.22, 0.24), _put("book", 0.20, 0.78))
-    park = _scene(
-        5, "park", _put("dog", 0.24, 0.34, "brown"), _put("dog", 0.72, 0.70, "brown", mirrored=True), _put("kite", 0.74, 0.22)
-    )
-    desk = _scene(
-        6, "office", _put("laptop", 0.36, 0.40), _put("book", 0.76, 0.72), _put("clock", 0.78, 0.24), _put("bottle", 0.20, 0.80)
+    desk = compose(
+        6, "office", put("laptop", 0.36, 0.40), put("book", 0.76, 0.72), put("clock", 0.78, 0.24), put("bottle", 0.20, 0.80)
     )
     return (
         _colour_case("Yellow banana", "Prior and picture agree: bananas are yellow.", kitchen, "banana"),
@@ -104,12 +103,13 @@ def invented(scene: Scene, named: Collection[str]) -> list[str]:
 def describe(scene: Scene) -> str:
     """What is drawn and where, as an alternative text."""
     things = (f"{_with_colour(thing)} ({_where(thing)})" for thing in scene.things)
-    return f"A drawing of {THEMES[scene.theme].phrase}: {', '.join(things)}."
+    return f"A drawing of {THEMES[scene.theme].phrase}: {', '.join(things) or 'nothing is in it'}."
 
 
 def listed(scene: Scene) -> str:
     """What is drawn, for a line under the picture."""
-    return f"{THEMES[scene.theme].phrase.capitalize()}: {', '.join(_with_colour(thing) for thing in scene.things)}."
+    things = (_with_colour(thing) for thing in scene.things)
+    return f"{THEMES[scene.theme].phrase.capitalize()}: {', '.join(things) or 'nothing is in it'}."
 
 
 def _with_colour(thing: Placed) -> str:
@@ -122,20 +122,22 @@ def _where(thing: Placed) -> str:
     return " ".join(word for word in (down, across) if word) or "middle"
 
 
-def _put(
+def put(
     name: str,
     x: float,
     y: float,
     colour: str | None = None,
     scale: float = 1.0,
-    style: str = "outlined",
+    style: str = STYLE,
     mirrored: bool = False,
 ) -> Placed:
+    """A thing at a place, upright, in its usual colour and size unless told otherwise."""
     size = OBJECTS[name].size * scale
     return Placed(name, colour or OBJECTS[name].usual_colour, style, x, y, size, size, 0.0, mirrored)
 
 
-def _scene(number: int, theme: str, *things: Placed) -> Scene:
+def compose(number: int, theme: str, *things: Placed) -> Scene:
+    """A scene of such things, drawn in this order; the number chooses the backdrop's texture."""
     return Scene(SEEDS + number, theme, things, 0.5)
 
 

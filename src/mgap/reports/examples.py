@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from mgap.reports.scores import Scores
 from mgap.types import Sample
 
 SHOWN = 3  # of each effect and method
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,24 +47,27 @@ def changes(scores: Scores) -> list[Changes]:
     for label, right in scores.right.items():
         gained = [name for name, is_right in right.items() if is_right and not plain[name]]
         lost = [name for name, is_right in right.items() if plain[name] and not is_right]
-        examples = [_example(scores, asked[name], label, "corrected", "right") for name in _spread(gained)]
-        examples += [_example(scores, asked[name], label, "spoilt", "wrong") for name in _spread(lost)]
+        examples = [_example(scores, asked[name], label, "corrected", "right") for name in spread(gained)]
+        examples += [_example(scores, asked[name], label, "spoilt", "wrong") for name in spread(lost)]
         if examples:
             found.append(Changes(label, len(gained), len(lost), examples))
     return found
 
 
-def _spread(names: Sequence[str], count: int = SHOWN) -> list[str]:
+def spread(names: Sequence[T], count: int = SHOWN) -> list[T]:
     """So many of them, from the whole range."""
     return [names[place * len(names) // count] for place in range(count)] if len(names) > count else list(names)
 
 
 def _example(scores: Scores, sample: Sample, label: str, effect: str, tone: str) -> Example:
     before, after = scores.texts[scores.baseline][sample.id], scores.texts[label][sample.id]
-    return Example(sample.id, sample.group, sample.image, sample.prompt, _truth(sample.truth), before, after, effect, tone)
+    return Example(
+        sample.id, sample.group, sample.image, sample.prompt, truth_in_words(sample.truth), before, after, effect, tone
+    )
 
 
-def _truth(truth: Any) -> str:
+def truth_in_words(truth: Any) -> str:
+    """What is true of a sample, in a line."""
     if isinstance(truth, Mapping):
-        return "; ".join(f"{name}: {_truth(value)}" for name, value in truth.items())
+        return "; ".join(f"{name}: {truth_in_words(value)}" for name, value in truth.items())
     return ", ".join(map(str, truth)) if isinstance(truth, list | tuple) else str(truth)

@@ -6,8 +6,10 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from PIL import Image
 
 from mgap.scoring.stats import Rate
@@ -104,6 +106,16 @@ def visible(token: str) -> str:
 
 def render_page(template: str, **content: object) -> str:
     """Fill one of the templates of this package; a name that the template needs and is not given is an error."""
+    return _templates().get_template(template).render(**content)
+
+
+def render_part(part: str, content: object) -> Markup:
+    """One of the parts that pages are made of (table, plot, printed or facts), for a page that is put together elsewhere."""
+    drawn: Markup = getattr(_templates().get_template("parts.html.j2").module, part)(content)
+    return drawn
+
+
+@cache
+def _templates() -> Environment:
     loader = PackageLoader("mgap.reports", "templates")
-    page = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return page.get_template(template).render(**content)
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

@@ -20,11 +20,12 @@ from mgap.scoring.stats import Rate
 
 MARKS = ("o", "s", "^", "D", "v", "P")  # shapes as well as colours tell series apart
 SYMBOLS = ("\u25cf", "\u25a0", "\u25b2", "\u25c6", "\u25bc", "\u271a")  # the same shapes as text, for a legend
-_INK, _GRID = "#010203", "#010204"  # stand-ins, replaced by the page's own colours
-_SERIES = tuple(f"#0102{16 + n:02x}" for n in range(len(MARKS)))
-_SETTINGS = {
+INK, GRID = "#010203", "#010204"  # stand-ins, replaced by the page's own colours
+SERIES = tuple(f"#0102{16 + n:02x}" for n in range(len(MARKS)))
+LIGHT = ("#5b6067", "#0067a5", "#bd4800", "#7a3e96", "#1a6e50", "#8a5a00")  # page.css: the series' colours on white
+SETTINGS = {
     "svg.fonttype": "none", "svg.hashsalt": "mgap", "font.family": ["DejaVu Sans"], "font.size": 12, "text.parse_math": False,
-    "text.color": _INK, "axes.labelcolor": _INK, "axes.edgecolor": _GRID, "xtick.color": _INK, "ytick.color": _INK,
+    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": GRID, "xtick.color": INK, "ytick.color": INK,
 }  # fmt: skip
 
 
@@ -35,6 +36,7 @@ class Plot:
     title: str
     text: str
     svg: Markup
+    file: str = ""  # the same as a file of its own, on white; where there is one
 
 
 def plot_rates(title: str, rates: Mapping[str, Mapping[str, Rate]], lowest: float | None = None) -> Plot:
@@ -45,7 +47,7 @@ def plot_rates(title: str, rates: Mapping[str, Mapping[str, Rate]], lowest: floa
     lowest = min(rate.low for group in rates.values() for rate in group.values()) if lowest is None else lowest
     series = list(dict.fromkeys(name for group in rates.values() for name in group))
     _check_series(series)
-    with mpl.rc_context(_SETTINGS):  # type: ignore[arg-type]
+    with mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
         figure = Figure(figsize=(4.2, 3.4), layout="constrained")
         axes = figure.add_subplot()
         for number, name in enumerate(series):
@@ -55,15 +57,15 @@ def plot_rates(title: str, rates: Mapping[str, Mapping[str, Rate]], lowest: floa
                 [x for x, _ in points],
                 [100 * rate.value for _, rate in points],
                 yerr=_reach([rate for _, rate in points]),
-                fmt=MARKS[number], color=_SERIES[number], markersize=8, elinewidth=2, capsize=4, capthick=2,
+                fmt=MARKS[number], color=SERIES[number], markersize=8, elinewidth=2, capsize=4, capthick=2,
             )  # fmt: skip
         axes.set_xticks(range(len(rates)), list(rates))
         axes.set_xlim(-0.5, len(rates) - 0.5)
         axes.set_ylim(math.floor(10 * lowest) * 10 - 2, 102)
         axes.set_ylabel("percent")
-        _tidy(axes, "y")
-        drawn = _draw(figure)
-    return Plot(title, _words(title, rates), _inline(drawn, title))
+        tidy(axes, "y")
+        drawn = draw_svg(figure)
+    return Plot(title, _words(title, rates), inline(drawn, title))
 
 
 def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = "") -> Plot:
@@ -73,7 +75,7 @@ def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = ""
     """
     series = list(dict.fromkeys(name for row in rates.values() for name in row))
     _check_series(series)
-    with mpl.rc_context(_SETTINGS):  # type: ignore[arg-type]
+    with mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
         figure = Figure(figsize=(4.2, 0.9 + len(rates) * (0.22 + 0.14 * len(series))), layout="constrained")
         axes = figure.add_subplot()
         for number, name in enumerate(series):
@@ -83,7 +85,7 @@ def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = ""
                 [100 * rate.value for _, rate in points],
                 [y for y, _ in points],
                 xerr=_reach([rate for _, rate in points]),
-                fmt=MARKS[number], color=_SERIES[number], markersize=6, elinewidth=1.5, capsize=2.5, capthick=1.5,
+                fmt=MARKS[number], color=SERIES[number], markersize=6, elinewidth=1.5, capsize=2.5, capthick=1.5,
             )  # fmt: skip
         axes.set_yticks(range(len(rates)), list(rates))
         axes.set_ylim(len(rates) - 0.5, -0.5)
@@ -91,16 +93,16 @@ def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = ""
         axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 100 and axes.get_xlim()[0] <= tick])
         axes.set_xlabel("percent")
         for at in range(1, len(rates)):
-            axes.axhline(at - 0.5, color=_GRID, linewidth=1)
-        _tidy(axes, "x")
-        drawn = _draw(figure)
-    return Plot(title, _words(title, rates), _inline(drawn, f"{title} {key}"))
+            axes.axhline(at - 0.5, color=GRID, linewidth=1)
+        tidy(axes, "x")
+        drawn = draw_svg(figure)
+    return Plot(title, _words(title, rates), inline(drawn, f"{title} {key}"))
 
 
 def plot_lines(title: str, lines: Mapping[str, Mapping[float, Rate]], axis: str, key: str = "") -> Plot:
     """A line with intervals for every series: `lines[series][x]`, in percent, along an axis of numbers called `axis`."""
     _check_series(list(lines))
-    with mpl.rc_context(_SETTINGS):  # type: ignore[arg-type]
+    with mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
         figure = Figure(figsize=(4.2, 3.4), layout="constrained")
         axes = figure.add_subplot()
         places = sorted({x for points in lines.values() for x in points})
@@ -110,7 +112,7 @@ def plot_lines(title: str, lines: Mapping[str, Mapping[float, Rate]], axis: str,
                 [x + (number - (len(lines) - 1) / 2) * step for x in points],
                 [100 * rate.value for rate in points.values()],
                 yerr=_reach(list(points.values())),
-                fmt=f"{MARKS[number]}-", color=_SERIES[number], markersize=7, linewidth=2,
+                fmt=f"{MARKS[number]}-", color=SERIES[number], markersize=7, linewidth=2,
                 elinewidth=1.5, capsize=3, capthick=1.5,
             )  # fmt: skip
         if are_apart(places):
@@ -120,10 +122,10 @@ def plot_lines(title: str, lines: Mapping[str, Mapping[float, Rate]], axis: str,
         axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= 100 and axes.get_ylim()[0] <= tick])
         axes.set_xlabel(axis)
         axes.set_ylabel("percent")
-        _tidy(axes, "y")
-        drawn = _draw(figure)
+        tidy(axes, "y")
+        drawn = draw_svg(figure)
     said = {name: {f"{axis} {x:g}": rate for x, rate in points.items()} for name, points in lines.items()}
-    return Plot(title, _words(title, said), _inline(drawn, f"{title} {key}"))
+    return Plot(title, _words(title, said), inline(drawn, f"{title} {key}"))
 
 
 def are_apart(places: Sequence[float]) -> bool:
@@ -150,14 +152,14 @@ def _limits(rates: Iterable[Rate]) -> tuple[float, float]:
     return math.floor(10 * min(low)) * 10 - 2, math.ceil(10 * max(high)) * 10 + 2
 
 
-def _tidy(axes: Axes, grid: Literal["x", "y"]) -> None:
-    axes.grid(axis=grid, color=_GRID, linewidth=1)
+def tidy(axes: Axes, grid: Literal["x", "y"]) -> None:
+    axes.grid(axis=grid, color=GRID, linewidth=1)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _draw(figure: Figure) -> str:
+def draw_svg(figure: Figure) -> str:
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return drawn.getvalue()
@@ -168,14 +170,22 @@ def _words(title: str, rates: Mapping[str, Mapping[str, Rate]]) -> str:
     return f"{title}, percent with 95% intervals. {text}."
 
 
-def _inline(svg: str, name: str) -> Markup:
+def inline(svg: str, name: str) -> Markup:
     """Only the svg element; ids that are unique on the page; colours and font of the page."""
     svg = re.sub(r"<defs>\s*<style.*?</defs>", "", svg[svg.index("<svg") :], count=1, flags=re.DOTALL)  # would style the page
     prefix = re.sub(r"\W+", "-", name.lower()).strip("-")
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     svg = re.sub(r"\bxmlns(:\w+)?=\"[^\"]*\"", "", svg).replace("xlink:href", "href")
-    for number, colour in enumerate(_SERIES):
+    for number, colour in enumerate(SERIES):
         svg = svg.replace(colour, f"var(--series-{number})")
-    svg = svg.replace(_INK, "currentColor").replace(_GRID, "var(--line)").replace("'DejaVu Sans'", "system-ui, sans-serif")
+    svg = svg.replace(INK, "currentColor").replace(GRID, "var(--line)").replace("'DejaVu Sans'", "system-ui, sans-serif")
     return Markup(svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1))
+
+
+def standalone(svg: str) -> str:
+    """As a file of its own, with the colours that pages have in the light."""
+    for number, colour in enumerate(SERIES):
+        svg = svg.replace(colour, LIGHT[number])
+    svg = svg.replace(INK, "#1c1d20").replace(GRID, "#d6d7d4")
+    return svg.replace('<g id="figure_1">', '<rect width="100%" height="100%" fill="white"/>\n <g id="figure_1">', 1)

@@ -85,6 +85,7 @@ class Job:
                 "sources": dict(found.sources),
                 "notes": list(found.notes),
             },
+            "images": config.images and os.path.abspath(config.images),  # where its pictures were; for who looks at them later
             "engine": config.engine,
             "engine_options": dict(config.engine_options),
             "decoding": asdict(config.decode()),

@@ -25,7 +25,8 @@ from mgap.run.progress import Progress
 from mgap.scoring.parse import yes_or_no
 from mgap.states.collect import blind_states
 from mgap.states.departure import Manifold
-from mgap.states.spectrum import Spectrum, principal_directions
+from mgap.states.landscape import plane_of, project, shares_of
+from mgap.states.spectrum import Spectrum
 from mgap.types import Sample
 
 FIRST_WRONG = "the first {group} question that plain decoding answers wrongly"
@@ -63,7 +64,7 @@ def picture_manifold(
         raise SettingError("a picture of the manifold needs a sample, a method and a strength: give at least one of each")
     told = progress or (lambda *_: None)
     told("principal directions of the bank", 0, 1)
-    axes = principal_directions((part.float() for part in bank), 2)
+    axes = plane_of(bank)
     told("principal directions of the bank", 1, 1)
     backbone, prompts = model.backbone, [sample.prompt for sample in samples]
     images = open_pictures(samples, picture)
@@ -82,27 +83,20 @@ def picture_manifold(
         )
         told("paths of methods", number, len(methods))
     shown, count = _drawn(bank, drawn, seed)
-    variance = axes.singular_values[:2].square() / axes.total_variance
     return ManifoldPicture(
-        bank=tuple(map(tuple, _project(axes, shown).tolist())),
+        bank=tuple(map(tuple, project(axes, shown).tolist())),
         marks=marks,
         paths=paths,
         tau=manifold.tau,
         k=manifold.k,
-        shares=(float(variance[0]), float(variance[1])),
+        shares=shares_of(axes),
         states=count,
         said=_said(samples, rule),
     )
 
 
-def _project(axes: Spectrum, states: Tensor) -> Tensor:
-    """[n, 2] float64 along the principal directions, each turned so that its largest entry is positive."""
-    largest = axes.basis.gather(0, axes.basis.abs().argmax(0, keepdim=True))  # [1, 2]
-    return (states.detach().to("cpu", torch.float64) - axes.mean) @ (axes.basis * largest.sign())
-
-
 def _middle(axes: Spectrum, states: Tensor) -> tuple[float, float]:
-    x, y = _project(axes, states).mean(0).tolist()
+    x, y = project(axes, states).mean(0).tolist()
     return x, y
 
 

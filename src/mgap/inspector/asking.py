@@ -1,0 +1,136 @@
+"""Asking a model under several methods, one after the other, and MGAP at other settings without asking again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any
+
+from mgap.decoding.unfold import unfold
+from mgap.errors import MgapError, SettingError
+from mgap.inspector.columns import DONE, FAILED, RUNNING, STOPPED, VANILLA, WAITING, Asked, Column, measure
+from mgap.methods.base import Method
+from mgap.methods.mgap import MGAP
+from mgap.registry import METHODS
+from mgap.states.subspace import Subspace
+from mgap.types import Mode
+
+OURS = MGAP.name
+MOST = 6  # methods side by side: as many as have a mark of their own
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What the sliders and switches of MGAP say."""
+
+    alpha: float = 0.75
+    lam: float = 0.5
+    rank: int = 5
+    gate: bool = True
+    protect: bool = True
+
+    def method(self, prior: Subspace) -> MGAP:
+        return MGAP(prior, **self.settings(prior))
+
+    def settings(self, prior: Subspace) -> dict[str, Any]:
+        """As MGAP calls them; a rank that the prior does not have is the largest that it has."""
+        rank = min(self.rank, prior.rank)
+        return {"alpha": self.alpha, "lam": self.lam, "rank": rank, "gate": self.gate, "protect": self.protect}
+
+
+def offered(given: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Methods by name, with "" or why one cannot be asked here; `given` are settings by method."""
+    found = {VANILLA: ""}
+    for name in METHODS.names():
+        method = METHODS.get(name)
+        needed = [f.name for f in fields(method) if f.default is MISSING and f.default_factory is MISSING]
+        missing = [key for key in needed if key != "prior" and key not in given.get(name, {})]
+        if Mode.STREAM not in method.modes:
+            found[name] = f"{name} cannot be streamed (mgap ask --method {name} can answer)"
+        elif missing:
+            found[name] = f"{name} needs a setting (mgap inspect --set {name}.{missing[0]}=...)"
+        else:
+            found[name] = ""
+    return found
+
+
+def build_column(name: str, prior: Subspace, knobs: Knobs, given: Mapping[str, Any]) -> Column:
+    """The method of a column; `given` are its settings, MGAP's before those of the sliders."""
+    if name == VANILLA:
+        return Column(name, replace(knobs, alpha=0.0).method(prior))
+    if name == OURS:
+        knobs = replace(knobs, **{key: value for key, value in given.items() if key in {f.name for f in fields(Knobs)}})
+        return Column(name, knobs.method(prior), knobs.settings(prior))
+    needs_prior = {"prior": prior} if "prior" in {f.name for f in fields(METHODS.get(name))} else {}
+    method: Method = METHODS.get(name).of(**needs_prior, **given)
+    return Column(name, method, dict(given))
+
+
+def check_methods(names: Sequence[str], given: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse what cannot stand side by side."""
+    known = offered(given)
+    if not names:
+        raise SettingError("no method is chosen: choose vanilla, mgap or another")
+    for name in names:
+        if name not in known:
+            raise SettingError(f"no method is called {name!r}: choose from {', '.join(known)}")
+        if known[name]:
+            raise SettingError(known[name])
+    if len(names) > MOST:
+        raise SettingError(f"{len(names)} methods are chosen: at most {MOST} can be told apart side by side")
+
+
+def answer(asked: Asked, places: Sequence[int] | None = None) -> Iterator[Asked]:
+    """Fill the columns, or those at some places, one after the other: a value a token. One caller at a time has the model."""
+    todo = range(len(asked.columns)) if places is None else places
+    with asked.loaded.turn:
+        for place in todo:
+            for asked in _fill(asked, place):  # noqa: B020  the next column goes on from the last value
+                yield asked
+
+
+def _fill(asked: Asked, place: int) -> Iterator[Asked]:
+    column = replace(asked.columns[place], state=RUNNING, tokens=(), note="")
+    try:
+        yield asked.with_column(place, column)
+        longest = asked.max_new_tokens
+        for token in unfold(asked.loaded.model, column.method, asked.picture, asked.question, max_new_tokens=longest):
+            column = replace(column, tokens=(*column.tokens, *measure(asked.loaded, asked.prior, [token])))
+            yield asked.with_column(place, column)
+        asked.paths.add(m.token for m in column.tokens)
+        column = replace(column, state=DONE, note=_cut(asked, column))
+    except MgapError as error:  # the other methods can still answer
+        column = replace(column, state=FAILED, note=str(error))
+    yield asked.with_column(place, column)
+
+
+def _cut(asked: Asked, column: Column) -> str:
+    is_cut = column.tokens and not column.tokens[-1].token.is_end
+    return f"Cut off after {asked.max_new_tokens} tokens." if is_cut else ""
+
+
+def redraw(asked: Asked, knobs: Knobs) -> tuple[Asked, list[int]]:
+    """MGAP's columns at other settings, as far as states in hand tell; and the places of those that the model must finish."""
+    unfinished = []
+    for place, column in enumerate(asked.columns):
+        if column.name != OURS:
+            continue
+        fresh = build_column(OURS, asked.prior, knobs, {})
+        found = asked.paths.replay(knobs.method(asked.prior), max_new_tokens=asked.max_new_tokens)
+        tokens = measure(asked.loaded, asked.prior, found.tokens)
+        fresh = replace(fresh, tokens=tokens, state=DONE if found.is_whole else RUNNING)
+        if found.is_whole:
+            fresh = replace(fresh, note=_cut(asked, fresh))
+        else:
+            unfinished.append(place)
+        asked = asked.with_column(place, fresh)
+    return asked, unfinished
+
+
+def stop(asked: Asked) -> Asked:
+    """What was running is stopped, and what was waiting stays empty."""
+    columns = tuple(
+        replace(column, state=STOPPED, note="Stopped.") if column.state in (RUNNING, WAITING) else column
+        for column in asked.columns
+    )
+    return replace(asked, columns=columns)

@@ -1,0 +1,86 @@
+"""A pocket scene drawn by clicking. The browser holds what stands where; the server checks it and draws the picture."""
+
+from __future__ import annotations
+
+import secrets
+from functools import lru_cache
+from typing import Any
+
+import gradio as gr
+from gradio.components.base import server
+
+from mgap.errors import MgapError
+from mgap.inspector import look
+from mgap.inspector.component import Ours
+from mgap.inspector.scenes import plain, scene_of
+from mgap.pocket.benchmark import DEVELOPMENT, TEST
+from mgap.pocket.drawing import COLOURS
+from mgap.pocket.objects import NAMES, OBJECTS
+from mgap.pocket.scenes import MOST, Scene, make_scene, render, sprite
+from mgap.pocket.showcase import STYLE, compose, describe
+from mgap.pocket.themes import THEMES
+from mgap.reports.page import Picture
+
+
+class SceneEditor(gr.HTML, metaclass=Ours):
+    """Draw a scene: pick a thing and click it into the picture, recolour it, move it, remove it.
+
+    Its value is a Scene where Python sets it (None: an empty kitchen), and the scene's plain JSON where a handler gets it:
+    `scene_of` checks and reads that. `change` comes after every change, whoever made it; `input` after those of the user.
+    """
+
+    def __init__(self, value: Scene | None = None, *, label: str = "Draw a scene", elem_id: str | None = None) -> None:
+        usual = {name: OBJECTS[name].usual_colour for name in sorted(NAMES)}
+        super().__init__(
+            value,
+            label=label,
+            elem_id=elem_id,
+            html_template=look.render("editor.html.j2", label=label, places=tuple(THEMES), things=usual, colours=COLOURS),
+            js_on_load=look.static("editor.js"),
+            apply_default_css=False,
+            sprites=_sprites(),
+            places=_places(),
+            most=MOST,
+        )
+
+    def preprocess(self, payload: Any) -> Any:
+        """The scene's part of what the browser holds, not checked yet."""
+        return payload.get("scene") if isinstance(payload, dict) else payload
+
+    def postprocess(self, value: Scene | dict[str, Any] | None) -> dict[str, Any]:
+        if value is None:
+            value = compose(0, "kitchen")
+        return drawn(value if isinstance(value, Scene) else scene_of(value))
+
+    @server  # type: ignore[untyped-decorator]
+    def draw(self, data: object) -> dict[str, Any]:
+        """What the browser has changed, checked and drawn; or the sentence why not."""
+        try:
+            return drawn(scene_of(data))
+        except MgapError as error:
+            return {"error": str(error)}
+
+    @server  # type: ignore[untyped-decorator]
+    def surprise(self, _data: object) -> dict[str, Any]:
+        """Any scene of the world, of those that settings may be chosen on."""
+        return drawn(make_scene(DEVELOPMENT + secrets.randbelow(TEST - DEVELOPMENT)))
+
+
+def drawn(scene: Scene) -> dict[str, Any]:
+    """What the browser needs of a scene: its plain JSON, its picture, and what it shows in words."""
+    picture = Picture.of(render(scene), describe(scene))
+    return {"scene": plain(scene), "picture": picture.source, "alt": picture.alt}
+
+
+@lru_cache(maxsize=1)
+def _sprites() -> dict[str, str]:
+    """Every thing in its usual colour, by name, as a data: address."""
+    return {name: Picture.of(sprite(name, STYLE, OBJECTS[name].usual_colour), name).source for name in NAMES}
+
+
+def _places() -> dict[str, dict[str, Any]]:
+    """How a place is called in a sentence, and what is usual there, commonest first."""
+    return {
+        name: {"phrase": theme.phrase, "things": sorted(theme.things, key=lambda thing: -theme.things[thing])}
+        for name, theme in THEMES.items()
+    }

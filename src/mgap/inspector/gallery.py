@@ -1,0 +1,212 @@
+"""The gallery: pictures drawn to set prior and picture for or against each other, and what MGAP did in the latest run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from mgap.errors import MgapError, SettingError
+from mgap.inspector.answers import Pair, pairs
+from mgap.inspector.cases import Case, Opening
+from mgap.inspector.look import render
+from mgap.inspector.opening import Card, card, model_refusal, thumbnail
+from mgap.inspector.runs import CLICKS, MAKE_ONE, case_at, or_say
+from mgap.inspector.archive import Opened, Archive, is_pocket, reading
+from mgap.pocket import showcase
+from mgap.pocket.demo import recorded_choice
+from mgap.registry import EMBEDDED
+from mgap.reports.examples import spread
+from mgap.reports.page import Picture
+from mgap.reports.records import Run
+from mgap.run.arms import VANILLA
+
+AGREE = ("Yellow banana", "A car in the street")  # of the drawn pictures, those that show what the prior expects
+SHOWN = 4  # of each effect
+OURS = "mgap"
+ALL_EFFECTS = "MGAP helps, does nothing, harms"
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """One of the drawn pictures."""
+
+    number: int  # among all of them
+    title: str
+    question: str
+    truth_label: str
+    truth: str
+    why: str
+    picture: Picture
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Drawn pictures of one kind."""
+
+    heading: str
+    exhibits: list[Exhibit]
+
+
+@dataclass(frozen=True)
+class Told:
+    """Answers of the latest run with one effect, and in words how many there are; the command that makes a run, without one."""
+
+    heading: str
+    about: str
+    found: list[Card]
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What MGAP did to an answer: which are shown, the most telling first, and how they are called."""
+
+    heading: str
+    words: str
+    of: Callable[[Pair], bool]
+    first: Callable[[Pair], bool] = lambda _: True
+
+
+EFFECTS = (
+    Effect("MGAP helps", "wrong before and right after", lambda pair: pair.passes("gained")),
+    Effect("MGAP does nothing", "left as they were", lambda pair: not pair.is_changed, lambda pair: not pair.is_right),
+    Effect("MGAP harms", "right before and wrong after", lambda pair: pair.passes("lost")),
+)
+
+
+def build_gallery(root: Path, models: Sequence[str]) -> Opening:
+    """Build the page in the tab that is open now; looks for the latest run whenever it is shown, or asked to."""
+    archive, tab = Archive(root), gr.context.Context.block
+    shown = gr.HTML(_page([]), js_on_load=CLICKS.read_text(encoding="utf-8"), apply_default_css=False, min_height=240)
+    refresh = gr.Button("Look for a newer run", scale=0, min_width=200, elem_classes="records-button")
+    case = gr.State(None)
+
+    def fill(progress: gr.Progress = gr.Progress()) -> str:  # noqa: B008 - as Gradio wants it
+        progress(0.2, desc="Looking for the latest run")
+        return gallery_page(archive, models)
+
+    def open_case(event: gr.EventData) -> Case | None:
+        return or_say(lambda: exhibit_at(archive, models, event._data))
+
+    refresh.click(fill, None, shown, api_visibility="private")
+    if isinstance(tab, gr.Tab):
+        tab.select(fill, None, shown, api_visibility="private")
+    return Opening(case, shown.select(open_case, None, case, api_visibility="private", show_progress="hidden"))
+
+
+def gallery_page(archive: Archive, models: Sequence[str]) -> str:
+    """The drawn pictures, and what MGAP did in the latest run; a sentence where there is none, or it cannot be read."""
+    try:
+        latest = latest_run(archive, models)
+        if latest is None:
+            missing = (
+                f"No finished pocket run with plain decoding and MGAP lies below {archive.root}. Make one, then look for it:"
+            )
+            return _page([Told(ALL_EFFECTS, missing, [], MAKE_ONE)])
+        return _page(
+            told_sections(latest, models),
+            before=latest.scores.baseline,
+            after=our_label(latest),
+            run=latest.name,
+            refusal=model_refusal(latest, models),
+        )
+    except MgapError as error:
+        return _page([Told(ALL_EFFECTS, f"{error}.", [])])
+
+
+def _page(told: list[Told], *, before: str = "", after: str = "", run: str = "", refusal: str = "") -> str:
+    drawn = drawn_sections()
+    return render("gallery.html.j2", drawn=drawn, told=told, before=before, after=after, run=run, refusal=refusal)
+
+
+def drawn_sections() -> list[Drawn]:
+    found = [_exhibit(number, case) for number, case in enumerate(showcase.cases())]
+    return [
+        Drawn("Prior and picture agree", [one for one in found if one.title in AGREE]),
+        Drawn("Prior and picture conflict", [one for one in found if one.title not in AGREE]),
+    ]
+
+
+def _exhibit(number: int, case: showcase.Case) -> Exhibit:
+    is_caption = case.truth == showcase.CAPTION
+    truth = ", ".join(case.scene.names) if is_caption else case.truth
+    return Exhibit(
+        number,
+        case.title,
+        case.question,
+        "Drawn:" if is_caption else "True:",
+        truth,
+        case.why,
+        thumbnail(case.scene, case.title),
+    )
+
+
+def latest_run(archive: Archive, models: Sequence[str]) -> Opened | None:
+    """The newest finished pocket run with MGAP and plain decoding; one that can be opened here before one that cannot."""
+    others: list[str] = []
+    for entry in archive.entries():
+        try:
+            run = archive.run(entry.name)
+            with reading(run.folder):
+                fits, model = is_comparison(run), run.plan.get("model", {}).get("name")
+        except MgapError:
+            continue  # the page of runs tells why
+        if fits and model in models:
+            return archive.open(entry.name)
+        others += [entry.name] * fits
+    return archive.open(others[0]) if others else None
+
+
+def is_comparison(run: Run) -> bool:
+    """Whether every sample of a pocket run has its record under plain decoding, under MGAP, and under whatever else it has."""
+    if not is_pocket(run) or run.plan.get("departure") or not {VANILLA, OURS} <= {arm.method for arm in run.arms}:
+        return False
+    return all(len(run.records(arm)) == len(run.samples) for arm in run.arms)
+
+
+def our_label(opened: Opened) -> str:
+    """Of the first of its methods that is MGAP and has answers."""
+    found = [label for label in opened.scores.texts if opened.arm(label).method == OURS]
+    if not found:
+        raise SettingError(f"{opened.called}: no answer of MGAP in it; choose another run on the page of runs")
+    return found[0]
+
+
+def told_sections(opened: Opened, models: Sequence[str]) -> list[Told]:
+    label, found = our_label(opened), pairs(opened.scores, our_label(opened))
+    sections = []
+    for effect in EFFECTS:
+        these = [pair for pair in found if effect.of(pair)]
+        telling = [pair for pair in these if effect.first(pair)]
+        shown = spread(telling, SHOWN)
+        shown += spread([pair for pair in these if not effect.first(pair)], SHOWN - len(shown)) if len(shown) < SHOWN else []
+        many = f"{len(shown)} of {len(these):,}" if these else "None"
+        about = f"{many} that were {effect.words}, among {len(found):,} answers of {label} in the run {opened.called}."
+        about += "" if these else " Another run may have some:"
+        command = "" if these else stronger_run(opened.scores.model)
+        sections.append(Told(effect.heading, about, [card(opened, pair, models) for pair in shown], command))
+    return sections
+
+
+def stronger_run(model: str) -> str:
+    """The command of a whole run with this model, or the first embedded one, at the strength that was picked for it."""
+    name = model if model in EMBEDDED else next(iter(EMBEDDED))
+    choice = recorded_choice(name)
+    command = f"mgap run pope --model {name} --method vanilla --method mgap"
+    return command if choice is None else f"{command} --set mgap.alpha={choice.alpha:g}"
+
+
+def exhibit_at(archive: Archive, models: Sequence[str], clicked: Any) -> Case:
+    """The case of a card: the number of a drawn picture, or the run and the sample of an answer."""
+    told = clicked if isinstance(clicked, dict) else {}
+    if "show" in told:
+        chosen = next((case for number, case in enumerate(showcase.cases()) if str(number) == told["show"]), None)
+        if chosen is None:
+            raise SettingError(f"{str(told['show'])[:80]!r} is no picture of the gallery: choose a card from it")
+        return Case(chosen.question, chosen.scene, chosen.why)
+    opened = archive.open(told.get("run"))
+    return case_at(archive, models, opened.name, our_label(opened), told.get("id"))

@@ -1,0 +1,252 @@
+"""What the events of the page that asks do. Nothing here knows where a part stands; what the browser sends is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from mgap.data.prompts import check_prompt
+from mgap.decoding.replay import Paths
+from mgap.errors import MgapError, SettingError
+from mgap.inspector.asking import OURS, Knobs, answer, build_column, check_methods, redraw, stop
+from mgap.inspector.cases import Case
+from mgap.inspector.columns import VANILLA, Asked
+from mgap.inspector.dropped import Limits, open_dropped
+from mgap.inspector.export import links, to_python
+from mgap.inspector.parts import DRAWN, DROPPED, HINT
+from mgap.inspector.scenes import scene_of
+from mgap.inspector.shelf import NULL_IMAGE, Loaded, Shelf
+from mgap.inspector.views import (
+    answers_html,
+    curves_plot,
+    figure_html,
+    first_look,
+    first_words,
+    spots_plot,
+    token_html,
+    words_of,
+)
+from mgap.pocket.scenes import Scene, render
+from mgap.states.subspace import Subspace
+
+Selected = tuple[int, int]  # which column, and which of its tokens
+
+
+@contextmanager
+def told_in_the_page() -> Iterator[None]:
+    """Every expected error as a sentence."""
+    try:
+        yield
+    except MgapError as error:
+        raise gr.Error(str(error), duration=20, print_exception=False) from error
+
+
+class Handlers:
+    """For one page; what belongs to one user comes in and goes out with every call."""
+
+    def __init__(self, shelf: Shelf, *, limits: Limits, max_new_tokens: int, given: Mapping[str, Mapping[str, Any]]) -> None:
+        self.shelf, self.limits, self.max_new_tokens, self.given = shelf, limits, max_new_tokens, given
+        self._stopped: set[str] = set()  # sessions whose user wants no more of what was asked last
+
+    def load(self, name: str, progress: gr.Progress = gr.Progress()) -> Any:  # noqa: B008  how Gradio asks for it
+        with told_in_the_page():
+            loaded = self.shelf.get(name, lambda text, done, total: progress((done, total), desc=text))
+        return answers_html(None, "beta", hint=HINT), None, None, gr.Slider(maximum=loaded.prior.rank)
+
+    def begin(self, request: gr.Request) -> None:
+        """Before a question gets in line: it is not stopped yet."""
+        self._stopped.discard(request.session_hash or "")
+
+    def stop(self, request: gr.Request) -> None:
+        """Whatever of this user's is being answered, or waits, ends after the token that is being made."""
+        self._stopped.add(request.session_hash or "")
+
+    def leave(self, request: gr.Request) -> None:
+        """The page was closed: nobody reads on."""
+        self.stop(request)
+
+    def check_picture(self, dropped: str | None) -> Any:
+        """What was dropped, or, where it cannot be opened, why not; it is then taken out again."""
+        if dropped is None:
+            return gr.skip()
+        try:
+            open_dropped(dropped, self.limits)
+        except MgapError as error:
+            gr.Warning(str(error), duration=20)
+            return None
+        return gr.skip()
+
+    def ask(
+        self, name: str, source: str, drawn: Any, dropped: str | None, question: str, methods: list[str], null: str,
+        alpha: float, lam: float, rank: float, gate: bool, protect: bool, colouring: str, request: gr.Request,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008
+    ) -> Iterator[Any]:  # fmt: skip
+        with told_in_the_page():
+            check_prompt(question)
+            check_methods(methods, self.given)
+            if source == DRAWN:
+                shown: Scene | str = scene_of(drawn)
+                picture = render(shown)
+            elif dropped is None:
+                raise SettingError("there is no picture yet: drop one, or draw a scene")
+            else:
+                shown, picture = Path(dropped).name, open_dropped(dropped, self.limits)
+            loaded = self.shelf.get(name, lambda text, done, total: progress((done, total), desc=text))
+            prior = self._prior(loaded, null)
+            asked = Asked(loaded, prior, picture, shown, question.strip(), self.max_new_tokens, Paths(loaded.model))
+            asked = self._columns(asked, methods, Knobs(alpha, lam, int(rank), gate, protect), self.given)
+            yield from self._stream(asked, colouring, request.session_hash or "")
+
+    def ask_case(
+        self, case: Case | None, name: str, null: str,
+        alpha: float, lam: float, rank: float, gate: bool, protect: bool, colouring: str, request: gr.Request,
+    ) -> Iterator[Any]:  # fmt: skip
+        """As a run or the gallery has it, with its own prior and settings."""
+        if case is None:
+            return
+        with told_in_the_page():
+            loaded = self.shelf.get(case.model or name, None)
+            prior = case.prior or self._prior(loaded, null)
+            picture = render(case.picture) if isinstance(case.picture, Scene) else case.picture
+            source = case.picture if isinstance(case.picture, Scene) else "the run\u2019s picture"
+            asked = Asked(
+                loaded, prior, picture, source, case.question, self.max_new_tokens, Paths(loaded.model), told=case.told
+            )
+            knobs = Knobs(alpha, lam, int(rank), gate, protect)
+            asked = self._columns(asked, [VANILLA, case.method], knobs, {**self.given, case.method: dict(case.settings)})
+            yield from self._stream(asked, colouring, request.session_hash or "")
+
+    def _prior(self, loaded: Loaded, null: str) -> Subspace:
+        with loaded.turn:
+            return loaded.prior if null == NULL_IMAGE else loaded.prior_of(null)
+
+    def _columns(self, asked: Asked, names: Sequence[str], knobs: Knobs, given: Mapping[str, Mapping[str, Any]]) -> Asked:
+        columns = tuple(build_column(name, asked.prior, knobs, given.get(name, {})) for name in dict.fromkeys(names))
+        return replace(asked, columns=columns)
+
+    def _stream(self, asked: Asked, colouring: str, session: str, places: Sequence[int] | None = None) -> Iterator[Any]:
+        yield answers_html(asked, colouring), asked, None
+        with closing(answer(asked, places)) as made:
+            for asked in made:
+                if session in self._stopped:
+                    asked = stop(asked)
+                    break
+                yield answers_html(asked, colouring), asked, None
+        look = first_look(asked)
+        yield answers_html(asked, colouring, look), asked, look
+
+    def select(self, asked: Asked | None, event: gr.EventData) -> Selected | None:
+        """The browser says which token was pressed; what is not there is not taken."""
+        column, token = getattr(event, "column", None), getattr(event, "token", None)
+        if asked is None or not isinstance(column, int) or not isinstance(token, int):
+            return None
+        if not (0 <= column < len(asked.columns) and 0 <= token < len(asked.columns[column].tokens)):
+            return None
+        return column, token
+
+    def coloured(self, asked: Asked | None, colouring: str, selected: Selected | None) -> str:
+        return answers_html(asked, colouring, selected, hint=HINT)
+
+    def redraw(
+        self, asked: Asked | None, colouring: str, selected: Selected | None,
+        alpha: float, lam: float, rank: float, gate: bool, protect: bool,
+    ) -> Any:  # fmt: skip
+        """From states in hand, at once; the model goes on where they end."""
+        if asked is None or not any(column.name == OURS for column in asked.columns):
+            return gr.skip(), gr.skip(), [], gr.skip()
+        with told_in_the_page():
+            asked, unfinished = redraw(asked, Knobs(alpha, lam, int(rank), gate, protect))
+        kept = selected if _is_there(asked, selected) else first_look(asked)
+        return answers_html(asked, colouring, kept), asked, unfinished, kept
+
+    def finish(self, asked: Asked | None, unfinished: list[int], colouring: str, request: gr.Request) -> Iterator[Any]:
+        if asked is None or not unfinished:
+            yield gr.skip(), gr.skip(), [], gr.skip()
+            return
+        with told_in_the_page():
+            for shown, asked, look in self._stream(asked, colouring, request.session_hash or "", unfinished):  # noqa: B020
+                yield shown, asked, [], look
+
+    def other_prior(
+        self, asked: Asked | None, colouring: str, selected: Selected | None,
+        alpha: float, lam: float, rank: float, gate: bool, protect: bool, null: str,
+    ) -> Any:  # fmt: skip
+        """The same states, cut along another prior."""
+        if asked is not None:
+            with told_in_the_page():
+                asked = replace(asked, prior=self._prior(asked.loaded, null), prior_folder="")
+        return self.redraw(asked, colouring, selected, alpha, lam, rank, gate, protect)
+
+    def details(self, asked: Asked | None, selected: Selected | None) -> Any:
+        """Everything below the answers: the token's card, where its state lies, the sweep, and what can be taken along."""
+        if asked is None or not _is_there(asked, selected):
+            return "", "", "", gr.Dropdown(choices=[], value=[], visible=False), "", ""
+        assert selected is not None
+        place, at = selected
+        words, known = first_words(asked, selected), list(words_of(asked, selected))
+        spots, curves = spots_plot(asked, selected), curves_plot(asked, selected, words)
+        return (
+            token_html(asked, selected),
+            figure_html(spots, asked, asked.alike(place, at), self._about_spots(asked)),
+            self._sweep(asked, selected, words),
+            gr.Dropdown(choices=known, value=words, visible=curves is not None),
+            links(asked, {"state": spots, "sweep": curves}),
+            to_python(asked, asked.columns[place]),
+        )
+
+    def swept(self, asked: Asked | None, selected: Selected | None, words: list[str]) -> Any:
+        if asked is None or selected is None:
+            return gr.skip()
+        return self._sweep(asked, selected, words)
+
+    def _sweep(self, asked: Asked, selected: Selected, words: Sequence[str]) -> str:
+        shown = [n for n in asked.alike(*selected) if asked.columns[n].name != VANILLA]
+        about = (
+            "At this token, from states in hand: no new pass through the model. Marks: the strength of each method. What a "
+            "method drops as unlikely afterwards is still in it."
+        )
+        plot = curves_plot(asked, selected, words)
+        return figure_html(
+            plot, asked, shown, about if plot else "No method here has a strength to sweep, or no word is chosen."
+        )
+
+    def _about_spots(self, asked: Asked) -> str:
+        land = asked.loaded.landscape
+        if land is None:
+            return asked.loaded.why_no_bank
+        return (
+            f"Pale: {len(land.points)} of {land.states} states of normal decoding, along their first two principal directions; "
+            "small dots: the other tokens of this answer; arrows: from the plain state to the one decoded from. Below: how far "
+            "away that is in all dimensions."
+        )
+
+    def show(self, case: Case | None, name: str) -> list[Any]:
+        """The inputs as the case has them."""
+        if case is None:
+            return [gr.skip()] * 13
+        is_drawn = isinstance(case.picture, Scene)
+        knobs = {**Knobs().settings(case.prior), **case.settings} if case.prior else {**vars(Knobs()), **case.settings}
+        ours = [knobs[key] for key in ("alpha", "lam", "rank", "gate", "protect")] if case.method == OURS else [gr.skip()] * 5
+        return [
+            gr.Tabs(selected="ask"),
+            gr.Tabs(selected=DRAWN if is_drawn else DROPPED),
+            DRAWN if is_drawn else DROPPED,
+            case.model or name,
+            case.picture if is_drawn else gr.skip(),
+            gr.skip() if is_drawn else case.picture,
+            case.question,
+            [VANILLA, case.method],
+            *ours,
+        ]
+
+
+def _is_there(asked: Asked, selected: Selected | None) -> bool:
+    if selected is None:
+        return False
+    place, at = selected
+    return place < len(asked.columns) and at < len(asked.columns[place].tokens)

@@ -1,0 +1,276 @@
+"""From columns and tokens to HTML: the answers side by side, one token's card, figures, and the way to say where to look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mgap.decoding.strengths import curve
+from mgap.inspector.columns import DONE, FAILED, RUNNING, STOPPED, VANILLA, WAITING, Asked, Column, Measured, why_no_state
+from mgap.inspector.look import render
+from mgap.methods.mgap import MGAP
+from mgap.reports.inspected import Spot, plot_curves, plot_spots
+from mgap.reports.page import visible
+from mgap.reports.plots import SYMBOLS, Plot
+from mgap.types import Candidate, Step
+
+STATES = {WAITING: "waits", RUNNING: "answers \u2026", DONE: "", STOPPED: "stopped", FAILED: "failed"}
+TITLES = {VANILLA: "vanilla", "mgap": "MGAP"}
+END = "end"
+STRENGTHS = 33  # points of a sweep
+AT_LEAST = 2.0  # the largest strength of a sweep, or more where a method has more
+
+
+@dataclass(frozen=True)
+class Colouring:
+    """What tokens are coloured by: a number of each, and which value is the darkest."""
+
+    name: str
+    about: str
+    scale: str  # what the two ends of the legend say, with a dash between
+    of: Callable[[Measured], float | None]
+    most: Callable[[Asked, Column], float]
+
+
+COLOURINGS = {
+    c.name: c
+    for c in (
+        Colouring(
+            "beta", "how much of the prior\u2019s part MGAP takes away", "0 \u2013 \u03b1", lambda m: m.beta,
+            lambda _, c: alpha_of(c),
+        ),
+        Colouring("entropy", "how unsure the plain prediction is, in nats", "0 \u2013 2", lambda m: m.entropy, lambda *_: 2.0),
+        Colouring("cosine", "which share of the state lies in the prior", "0 \u2013 1", lambda m: m.cosine, lambda *_: 1.0),
+        Colouring(
+            "departure", "how far the state is from those of normal decoding: d\u2096 / \u03c4", "0 \u2013 2",
+            lambda m: None if m.after is None else m.after.distance, lambda a, _: 2 * tau_of(a),
+        ),
+    )
+}  # fmt: skip
+
+
+def alpha_of(column: Column) -> float:
+    return column.method.settings.alpha if isinstance(column.method, MGAP) else 0.0
+
+
+def tau_of(asked: Asked) -> float:
+    return 1.0 if asked.loaded.landscape is None else asked.loaded.landscape.manifold.tau
+
+
+def title_of(column: Column) -> str:
+    """A method as the head of its column."""
+    return TITLES.get(column.name, column.name)
+
+
+def settings_of(column: Column) -> str:
+    """In a line."""
+    if column.name == VANILLA:
+        return "plain decoding"
+    if isinstance(column.method, MGAP):
+        s, off = column.method.settings, []
+        off += [] if s.gate else ["gate off"]
+        off += [] if s.protect else ["protection off"]
+        said = (f"\u03b1 {s.alpha:g}", f"\u03bb {s.lam:g}", f"K {column.method.subspace.rank}", *off)
+        return ", ".join(said)
+    if column.settings:
+        return ", ".join(f"{key} {value}" for key, value in column.settings.items())
+    return column.method.summary
+
+
+def answers_html(asked: Asked | None, colouring: str, selected: tuple[int, int] | None = None, hint: str = "") -> str:
+    chosen = COLOURINGS[colouring]
+    columns = [] if asked is None else [_column(asked, n, chosen) for n in range(len(asked.columns))]
+    return render(
+        "answers.html.j2",
+        columns=columns,
+        colouring=chosen,
+        question="" if asked is None else asked.question,
+        selected=selected,
+        hint=hint,
+        why_no_bank="" if asked is None or colouring != "departure" else asked.loaded.why_no_bank,
+    )
+
+
+def _column(asked: Asked, place: int, colouring: Colouring) -> dict[str, Any]:
+    column = asked.columns[place]
+    most = colouring.most(asked, column)
+    return {
+        "place": place,
+        "title": title_of(column),
+        "symbol": SYMBOLS[place],
+        "settings": settings_of(column),
+        "state": column.state,
+        "state_label": STATES[column.state],
+        "besides": column.method.besides if column.state == RUNNING and not column.tokens else "",
+        "tokens": [_token(asked, column, at, colouring, most) for at in range(len(column.tokens))],
+        "note": column.note,
+        "differs": _differs(asked, column),
+        "lacks": _lacks(column, colouring),
+    }
+
+
+def _token(asked: Asked, column: Column, at: int, colouring: Colouring, most: float) -> dict[str, Any]:
+    measured = column.tokens[at]
+    step, value = measured.token.step, colouring.of(measured)
+    plain = step.before[0]
+    tied = plain.probability == next((c.probability for c in step.before if c.token_id == step.token_id), None)
+    departed = measured.after is not None and measured.after.is_departed
+    number = "\u2013" if value is None else f"{value / tau_of(asked) if colouring.name == 'departure' else value:.2f}"
+    return {
+        "text": END if measured.token.is_end else visible(step.token),
+        "is_end": measured.token.is_end,
+        "is_glued": at > 0 and bool(measured.token.text) and not measured.token.text[0].isspace(),
+        "number": number,
+        "shade": 0.0 if value is None or most <= 0 else min(1.0, max(0.0, value / most)),
+        "instead": None if tied or plain.token_id == step.token_id else visible(plain.token),
+        "departed": departed,
+    }
+
+
+def _differs(asked: Asked, column: Column) -> str:
+    """What the records of a run have, where it is another text."""
+    told = asked.told.get(column.name, "")
+    return told if column.state == DONE and told and told.strip() != column.text else ""
+
+
+def _lacks(column: Column, colouring: Colouring) -> str:
+    if not column.tokens or colouring.of(column.tokens[0]) is not None:
+        return ""
+    if colouring.name == "beta":
+        return "Beta is MGAP\u2019s own number; choose another to colour these."
+    return why_no_state(column.method)
+
+
+def first_look(asked: Asked) -> tuple[int, int] | None:
+    """Which token to show first: of MGAP, or else of the last column, one that was changed, or the one of the largest beta."""
+    filled = [place for place, column in enumerate(asked.columns) if column.tokens]
+    if not filled:
+        return None
+    ours = [place for place in filled if asked.columns[place].name == "mgap"]
+    place = (ours or filled)[-1]
+    tokens = asked.columns[place].tokens
+    changed = [at for at, m in enumerate(tokens) if m.token.step.before[0].token_id != m.token.step.token_id]
+    return place, changed[0] if changed else max(range(len(tokens)), key=lambda at: tokens[at].beta or 0.0)
+
+
+def token_html(asked: Asked | None, selected: tuple[int, int] | None) -> str:
+    """The card of one token."""
+    if asked is None or selected is None:
+        return ""
+    place, at = selected
+    column = asked.columns[place]
+    m = column.tokens[at]
+    step = m.token.step
+    return render(
+        "token.html.j2",
+        word=END if m.token.is_end else visible(step.token),
+        number=at + 1,
+        count=len(column.tokens),
+        title=title_of(column),
+        symbol=SYMBOLS[place],
+        series=place,
+        facts=_facts(asked, column, m),
+        lists=[("Without the method", _bars(step.before, step.token_id)), ("With it", _bars(step.after, step.token_id))],
+        said=_said(column, m),
+    )
+
+
+def _facts(asked: Asked, column: Column, m: Measured) -> list[tuple[str, str, str]]:
+    values = m.token.step.values
+    found = [
+        ("entropy", f"{m.entropy:.3f}", "nats, of the plain prediction"),
+        ("cosine", f"{m.cosine:.3f}", "share of the state in the prior"),
+    ]
+    if isinstance(column.method, MGAP):
+        found += [
+            ("gate \u03b3", f"{values['gamma']:.3f}", "tanh(\u03bb \u00b7 entropy)"),
+            ("protection \u03b4", f"{values['delta']:.3f}", "1 \u2212 cosine"),
+            ("beta", f"{values['beta']:.3f}", "\u03b1 \u00b7 \u03b3 \u00b7 \u03b4: taken away"),
+        ]
+    else:
+        found += [(name, f"{value:.3f}", f"of {column.name}") for name, value in values.items()]
+    if m.after is not None:
+        where = "departed" if m.after.is_departed else "within \u03c4"
+        found.append(("d\u2096", f"{m.after.distance:.2f}", f"\u03c4 = {tau_of(asked):.2f}: {where}"))
+    return found
+
+
+def _bars(candidates: Sequence[Candidate], chosen: int) -> list[dict[str, Any]]:
+    return [{"word": visible(c.token), "percent": 100 * c.probability, "is_chosen": c.token_id == chosen} for c in candidates]
+
+
+def _said(column: Column, m: Measured) -> str:
+    """One sentence on what happened here."""
+    step = m.token.step
+    before, after = step.before[0], next((c for c in step.after if c.token_id == step.token_id), step.after[0])
+    if column.name == VANILLA:
+        return "Nothing is attached: this is the model\u2019s own choice."
+    if before.token_id == step.token_id:
+        was, is_ = (f"{100 * c.probability:.1f}%" for c in (before, after))
+        moved = f"its probability stays {is_}" if was == is_ else f"its probability goes from {was} to {is_}"
+        return f"The choice stays \u201c{visible(before.token)}\u201d; {moved}."
+    plain, ours = visible(before.token), visible(step.token)
+    return f"Plain decoding would say \u201c{plain}\u201d here; {title_of(column)} says \u201c{ours}\u201d."
+
+
+def spots_plot(asked: Asked, selected: tuple[int, int]) -> Plot | None:
+    """Where the state of the token lies, and those of the other methods at the same place of the same answer."""
+    land, (place, at) = asked.loaded.landscape, selected
+    if land is None:
+        return None
+    spots = {}
+    for n in asked.alike(place, at):
+        m = asked.columns[n].tokens[at]
+        if m.before is not None and m.after is not None:
+            spots[f"{title_of(asked.columns[n])} {settings_of(asked.columns[n])}"] = Spot(n, m.before, m.after)
+    path = [m.after for t, m in enumerate(asked.columns[place].tokens) if t != at and m.after is not None]
+    return plot_spots(land, spots, path) if spots else None
+
+
+def words_of(asked: Asked, selected: tuple[int, int]) -> dict[str, int]:
+    """Tokens whose probability can be followed here, by their words, the likeliest of every method first."""
+    found: dict[str, int] = {}
+    for rank in range(5):
+        for step in _steps(asked, selected):
+            for side in (step.before, step.after):
+                if rank < len(side):
+                    found.setdefault(visible(side[rank].token), side[rank].token_id)
+    return found
+
+
+def first_words(asked: Asked, selected: tuple[int, int]) -> list[str]:
+    """Which of them to follow at first: what is chosen with any method or without, and what else is likely; three at most."""
+    words, steps = words_of(asked, selected), _steps(asked, selected)
+    chosen = {step.token_id for step in steps} | {step.before[0].token_id for step in steps}
+    first = [word for word, token in words.items() if token in chosen]
+    return [*first, *(word for word in words if word not in first)][: max(2, min(3, len(first)))]
+
+
+def _steps(asked: Asked, selected: tuple[int, int]) -> list[Step]:
+    """Of all methods whose answers are the same up to here."""
+    return [asked.columns[n].tokens[selected[1]].token.step for n in asked.alike(*selected)]
+
+
+def curves_plot(asked: Asked, selected: tuple[int, int], words: Sequence[str]) -> Plot | None:
+    """The probability of words at this token as each method grows stronger; None: no method here has a strength."""
+    place, at = selected
+    known = words_of(asked, selected)
+    ids = {word: known[word] for word in words if word in known}
+    shown = [
+        n for n in asked.alike(place, at) if asked.columns[n].name != VANILLA and not why_no_state(asked.columns[n].method)
+    ]
+    if not ids or not shown:
+        return None
+    most = max([AT_LEAST, *(1.5 * alpha_of(asked.columns[n]) for n in shown)])
+    strengths = [most * step / (STRENGTHS - 1) for step in range(STRENGTHS)]
+    curves = {n: curve(asked.columns[n].tokens[at].token.states, list(ids.values()), strengths) for n in shown}
+    names = {n: title_of(asked.columns[n]) for n in shown}
+    lines = {word: {names[n]: (c.strengths, c.probabilities[token]) for n, c in curves.items()} for word, token in ids.items()}
+    return plot_curves(lines, {names[n]: c.own for n, c in curves.items()}, {names[n]: n for n in shown})
+
+
+def figure_html(plot: Plot | None, asked: Asked, shown: Sequence[int], caption: str) -> str:
+    """A plot with its legend, or the sentence that stands in its place."""
+    legend = [(SYMBOLS[n], title_of(asked.columns[n]), n) for n in shown]
+    return render("figure.html.j2", plot=plot, legend=legend, caption=caption)
