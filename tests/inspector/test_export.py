@@ -9,11 +9,11 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 
 import pytest
-from mgap.inspector.scenes import scene_of
 
 from mgap.inspector.asking import Knobs
 from mgap.inspector.columns import VANILLA
 from mgap.inspector.export import links, to_json, to_python
+from mgap.inspector.scenes import scene_of
 from mgap.inspector.views import curves_plot, spots_plot
 
 

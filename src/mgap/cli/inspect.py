@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgap.cli.options import Device, Dtype, Revision, SavedPrior, TrustRemoteCode
+from mgap.cli.running import by_method
 from mgap.errors import SettingError
 from mgap.registry import EMBEDDED
 
@@ -43,6 +44,9 @@ def inspect(
     max_mb: Annotated[float, typer.Option(help="Megabytes that a dropped picture may have.")] = 20,
     max_pixels: Annotated[int, typer.Option(help="Pixels that a dropped picture may have.")] = 50_000_000,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Of an answer, at most.")] = 96,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of a method, as vcd.alpha=0.5 or asd.steering=DIR; repeatable.")
+    ] = None,
     device: Device = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
@@ -59,15 +63,18 @@ def inspect(
         raise SettingError("--password is empty: give one, or leave it out")
     if Path(runs).exists() and not Path(runs).is_dir():
         raise SettingError(f"--runs {runs} is a file: give the folder that holds runs")
+    given = by_method(set_ or [], None)
     names = model or list(EMBEDDED)
     warning = exposure(host, password is not None)
     try:
         with private_uploads(), bind(host, port) as door:
             if warning:
                 print(f"mgap: warning: {warning}", file=sys.stderr, flush=True)
+            from mgap.inspector.asking import check_given
             from mgap.inspector.dropped import Limits  # imports Gradio, which reads the environment then
             from mgap.inspector.shelf import Shelf
 
+            check_given(given)
             limits = Limits(max_mb, max_pixels)
             where: dict[str, Any] = {
                 "device": device,
@@ -78,12 +85,12 @@ def inspect(
             shelf = Shelf(names, prior=prior, bank=bank, **where)
             _load_first(shelf)
 
-            from mgap.inspector.look import style
+            from mgap.inspector.look import style, theme
             from mgap.inspector.page import build_page
 
             banner = warning if password is None else ""
             serve(
-                build_page(shelf, runs=Path(runs), limits=limits, max_new_tokens=max_new_tokens, banner=banner),
+                build_page(shelf, runs=Path(runs), limits=limits, max_new_tokens=max_new_tokens, given=given, banner=banner),
                 door,
                 host=host,
                 password=password,
@@ -91,6 +98,7 @@ def inspect(
                 open_browser=sys.stdout.isatty() if open_ is None else open_,
                 ready=lambda address: print(f"mgap inspect: {address} (Ctrl-C ends it)", flush=True),
                 css=style(),
+                theme=theme(),
             )
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

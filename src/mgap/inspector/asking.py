@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
@@ -54,6 +54,15 @@ def offered(given: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
+def check_given(given: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse settings that no method has, before anything is loaded. MGAP's are where the sliders begin."""
+    for name, settings in given.items():
+        known = [f.name for f in fields(Knobs if name == OURS else METHODS.get(name)) if f.name != "prior"]
+        for key in settings:
+            if key not in known:
+                raise SettingError(f"--set {name}.{key}: choose from {', '.join(f'{name}.{one}' for one in known)}")
+
+
 def build_column(name: str, prior: Subspace, knobs: Knobs, given: Mapping[str, Any]) -> Column:
     """The method of a column; `given` are its settings, MGAP's before those of the sliders."""
     if name == VANILLA:
@@ -80,7 +89,7 @@ def check_methods(names: Sequence[str], given: Mapping[str, Mapping[str, Any]]) 
         raise SettingError(f"{len(names)} methods are chosen: at most {MOST} can be told apart side by side")
 
 
-def answer(asked: Asked, places: Sequence[int] | None = None) -> Iterator[Asked]:
+def answer(asked: Asked, places: Sequence[int] | None = None) -> Generator[Asked]:
     """Fill the columns, or those at some places, one after the other: a value a token. One caller at a time has the model."""
     todo = range(len(asked.columns)) if places is None else places
     with asked.loaded.turn:

@@ -11,11 +11,11 @@ import gradio as gr
 
 from mgap.errors import MgapError, SettingError
 from mgap.inspector.answers import Pair, pairs
+from mgap.inspector.archive import Archive, Opened, is_pocket, reading
 from mgap.inspector.cases import Case, Opening
 from mgap.inspector.look import render
 from mgap.inspector.opening import Card, card, model_refusal, thumbnail
 from mgap.inspector.runs import CLICKS, MAKE_ONE, case_at, or_say
-from mgap.inspector.archive import Opened, Archive, is_pocket, reading
 from mgap.pocket import showcase
 from mgap.pocket.demo import recorded_choice
 from mgap.registry import EMBEDDED

@@ -89,9 +89,10 @@ class Handlers:
         with told_in_the_page():
             check_prompt(question)
             check_methods(methods, self.given)
+            shown: Scene | str
             if source == DRAWN:
-                shown: Scene | str = scene_of(drawn)
-                picture = render(shown)
+                shown = scene = scene_of(drawn)
+                picture = render(scene)
             elif dropped is None:
                 raise SettingError("there is no picture yet: drop one, or draw a scene")
             else:
@@ -99,7 +100,7 @@ class Handlers:
             loaded = self.shelf.get(name, lambda text, done, total: progress((done, total), desc=text))
             prior = self._prior(loaded, null)
             asked = Asked(loaded, prior, picture, shown, question.strip(), self.max_new_tokens, Paths(loaded.model))
-            asked = self._columns(asked, methods, Knobs(alpha, lam, int(rank), gate, protect), self.given)
+            asked = self._columns(asked, methods, Knobs(alpha, lam, int(rank), gate, protect), {**self.given, OURS: {}})
             yield from self._stream(asked, colouring, request.session_hash or "")
 
     def ask_case(

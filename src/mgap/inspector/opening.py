@@ -15,8 +15,8 @@ from mgap.backbones.prepared import picture_digest
 from mgap.data.images import open_image
 from mgap.errors import ImageError, MgapError, RunError
 from mgap.inspector.answers import Pair
-from mgap.inspector.cases import Case
 from mgap.inspector.archive import Opened
+from mgap.inspector.cases import Case
 from mgap.pocket.samples import scene_of
 from mgap.pocket.scenes import Scene, render
 from mgap.pocket.showcase import describe

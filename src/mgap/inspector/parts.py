@@ -37,7 +37,7 @@ class Parts:
             with gr.Column(scale=9, min_width=300):
                 self._question(given)
                 self._answers()
-                self._knobs()
+                self._knobs(Knobs(**given.get(OURS, {})))
                 self._details()
 
     def _picture(self, names: Sequence[str]) -> None:
@@ -69,24 +69,23 @@ class Parts:
         self.answers = gr.HTML(answers_html(None, "beta", hint=HINT), js_on_load=static("inspector.js"), elem_id="answers")
         self.colouring = gr.Radio(list(COLOURINGS), value="beta", label="Colour tokens by", elem_id="colouring")
 
-    def _knobs(self) -> None:
-        paper = Knobs()
+    def _knobs(self, first: Knobs) -> None:
         with gr.Group(elem_id="knobs"):
             with gr.Row():
                 self.alpha = gr.Slider(
-                    0, 8, paper.alpha, step=0.05, label="\u03b1, MGAP\u2019s strength", elem_id="alpha", min_width=200,
+                    0, 8, first.alpha, step=0.05, label="\u03b1, MGAP\u2019s strength", elem_id="alpha", min_width=200,
                     info="The paper has 0.75. Above 1 the prior\u2019s part can change its sign where the model hesitates.",
                 )  # fmt: skip
                 self.lam = gr.Slider(
-                    0, 3, paper.lam, step=0.05, label="\u03bb, slope of the entropy gate", elem_id="lam", min_width=200,
+                    0, 3, first.lam, step=0.05, label="\u03bb, slope of the entropy gate", elem_id="lam", min_width=200,
                     info="How soon an unsure model is corrected in full.",
                 )  # fmt: skip
                 self.rank = gr.Slider(
-                    1, RANK, paper.rank, step=1, label="K, directions of the prior", elem_id="rank", min_width=200,
+                    1, RANK, first.rank, step=1, label="K, directions of the prior", elem_id="rank", min_width=200,
                     info="The first so many singular vectors.",
                 )  # fmt: skip
             with gr.Row():
-                self.gate = gr.Checkbox(True, label="Entropy gate", elem_id="gate", min_width=140)
+                self.gate = gr.Checkbox(first.gate, label="Entropy gate", elem_id="gate", min_width=140)
                 self.protect = gr.Checkbox(
                     True, label="Protection of the picture\u2019s part", elem_id="protect", min_width=140
                 )

@@ -13,10 +13,10 @@ from PIL import Image
 from mgap.data.images import open_image
 from mgap.errors import MgapError, RunError
 from mgap.inspector.answers import ALL, FILTERS, Pair, choose, groups_of, methods_of, pairs
+from mgap.inspector.archive import Archive, Opened, reading
 from mgap.inspector.cases import Case, Opening
 from mgap.inspector.look import render
 from mgap.inspector.opening import card, case_of, model_refusal
-from mgap.inspector.archive import Opened, Archive, reading
 from mgap.reports.figures import draw
 from mgap.reports.page import Picture, render_part
 from mgap.reports.plots import SYMBOLS

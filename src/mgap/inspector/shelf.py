@@ -5,27 +5,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
 import torch
 
 from mgap.backbones.loading import check_device, load_config
-from mgap.data.benchmark import Benchmark
 from mgap.data.prompts import default_prompts
 from mgap.decoding.model import Model, load
 from mgap.errors import SettingError
 from mgap.registry import EMBEDDED, locate
-from mgap.run.departure import asked_once
 from mgap.run.progress import Progress
 from mgap.states.bank import Bank
 from mgap.states.departure import Manifold
+from mgap.states.landscape import Landscape
 from mgap.states.subspace import Subspace
 
 RANK = 10  # of a prior that is fitted here; the page may use fewer directions
 NULL_IMAGE = "black336"
-SCENES = 30  # of the pocket world, development ones, whose plain answers make a bank
+SCENES = 24  # of the pocket world, development ones, whose plain answers make a bank
 QUESTION_TOKENS, CAPTION_TOKENS, BATCH = 8, 40, 32
 
 
@@ -44,6 +43,11 @@ class Loaded:
 
     def __post_init__(self) -> None:
         self._priors[str(self.prior.origin.get("null_image", NULL_IMAGE))] = self.prior
+
+    @cached_property
+    def landscape(self) -> Landscape | None:
+        """The bank as it is drawn; None without one."""
+        return None if self.bank is None or self.manifold is None else Landscape.of(self.bank, self.manifold)
 
     def prior_of(self, null_image: str, told: Progress | None = None) -> Subspace:
         """The prior fitted with another null image: once, then kept. It runs the model: call it inside `with loaded.turn`."""
@@ -147,26 +151,29 @@ def fit_prior(model: Model, rank: int, null_image: str, told: Progress | None = 
 
 
 def pocket_bank(model: Model, scenes: int = SCENES, told: Progress | None = None) -> Bank:
-    """Every state of plain answers about development scenes: adversarial yes/no questions, and a description each."""
-    from mgap.pocket.benchmark import DEVELOPMENT
-    from mgap.pocket.samples import chair_samples, pope_samples
+    """Every state of plain answers about development scenes: to yes/no questions, on colours and numbers, and descriptions."""
+    from mgap.pocket.benchmark import DEVELOPMENT, pope
+    from mgap.pocket.benchmark import scenes as shown
+    from mgap.pocket.language import DESCRIBE, ask_colour, ask_count
+    from mgap.pocket.scenes import render
 
-    questions = pope_samples(("adversarial",), scenes, first=DEVELOPMENT)
-    captions = chair_samples(scenes, first=DEVELOPMENT)
-    total, before = len(asked_once(questions.samples)) + len(captions.samples), 0
+    drawn = list(shown(DEVELOPMENT, scenes))
+    pictures = {scene.seed: render(scene) for scene in drawn}
+    asked = [(question.scene.seed, question.text) for question in pope("adversarial", DEVELOPMENT, scenes)]
+    asked += [(scene.seed, ask(name)) for scene in drawn for name in scene.names for ask in (ask_colour, ask_count)]
+    described = [(scene.seed, wording) for scene in drawn for wording in DESCRIBE[:2]]
+    total = len(asked) + len(described)
 
-    def collect(asked: Benchmark, max_new_tokens: int) -> Bank:
-        samples, drawn = asked_once(asked.samples), lru_cache(maxsize=1)(asked.picture)  # a picture's questions stand together
+    def collect(rows: Sequence[tuple[int, str]], max_new_tokens: int, before: int) -> Bank:
         report = None if told is None else lambda done: told("states of plain answers", before + done, total)
-        images, prompts = (drawn(sample.image) for sample in samples), [sample.prompt for sample in samples]
+        images, prompts = (pictures[seed] for seed, _ in rows), [prompt for _, prompt in rows]
         return Bank.collect(model, images, prompts, batch_size=BATCH, max_new_tokens=max_new_tokens, progress=report)
 
-    short = collect(questions, QUESTION_TOKENS)
-    before = total - len(captions.samples)
-    long = collect(captions, CAPTION_TOKENS)
+    short = collect(sorted(set(asked)), QUESTION_TOKENS, 0)  # what is asked twice would be its own neighbour
+    long = collect(described, CAPTION_TOKENS, len(asked))
     return Bank.of(
         torch.cat([*short.parts, *long.parts]),
-        rows=torch.cat([short.rows, long.rows + before]),
+        rows=torch.cat([short.rows, long.rows + len(asked)]),
         steps=torch.cat([short.steps, long.steps]),
         tokens=torch.cat([short.tokens, long.tokens]),
         identity=short.identity,
