@@ -9,7 +9,7 @@ import torch
 import mgap
 from mgap.errors import BackboneMismatch, CorruptFile, ModelError, SettingError
 from mgap.inspector.shelf import RANK, Shelf
-from mgap.pocket.benchmark import DEVELOPMENT
+from mgap.pocket.benchmark import DEVELOPMENT, TEST
 from mgap.pocket.language import DESCRIBE
 from mgap.pocket.samples import Drawn
 from mgap.pocket.tiny import build_tiny
@@ -76,12 +76,16 @@ def test_the_prior_is_of_the_prompts_that_come_with_the_package(asked):
 
 def test_a_pocket_bank_holds_every_state_of_plain_answers_about_development_scenes(asked):
     ready = asked.got[0]
-    bank, questions = ready.bank, 6 * SCENES
+    bank, seeds = ready.bank, ready.bank.origin["scenes"]
     assert ready.why_no_bank == ""
-    assert bank.origin["scenes"] == [DEVELOPMENT, DEVELOPMENT + SCENES - 1]
-    assert bank.rows.unique().tolist() == list(range(questions + SCENES))
+    assert len(seeds) == SCENES
+    assert all(DEVELOPMENT <= seed < TEST for seed in seeds)
+    rows = bank.rows.unique().tolist()
+    assert rows == list(range(len(rows)))
+    questions = len(rows) - 2 * SCENES  # then two descriptions of each
+    assert questions > 8 * SCENES  # yes/no, colours and numbers
     assert int(bank.steps[bank.rows < questions].max()) < 8 < int(bank.steps[bank.rows >= questions].max()) < 40
-    plain = ready.model.answer(Drawn()(f"pocket_{DEVELOPMENT}.png"), DESCRIBE[0], max_new_tokens=40).token_ids
+    plain = ready.model.answer(Drawn()(f"pocket_{seeds[0]}.png"), DESCRIBE[0], max_new_tokens=40).token_ids
     assert bank.tokens[bank.rows == questions].tolist() == list(plain)
     assert len(ready.manifold.states) == len(bank)
     assert ready.manifold.tau > 0

@@ -153,15 +153,16 @@ def fit_prior(model: Model, rank: int, null_image: str, told: Progress | None = 
 def pocket_bank(model: Model, scenes: int = SCENES, told: Progress | None = None) -> Bank:
     """Every state of plain answers about development scenes: to yes/no questions, on colours and numbers, and descriptions."""
     from mgap.pocket.benchmark import DEVELOPMENT, pope
-    from mgap.pocket.benchmark import scenes as shown
     from mgap.pocket.language import DESCRIBE, ask_colour, ask_count
     from mgap.pocket.scenes import render
 
-    drawn = list(shown(DEVELOPMENT, scenes))
-    pictures = {scene.seed: render(scene) for scene in drawn}
-    asked = [(question.scene.seed, question.text) for question in pope("adversarial", DEVELOPMENT, scenes)]
-    asked += [(scene.seed, ask(name)) for scene in drawn for name in scene.names for ask in (ask_colour, ask_count)]
-    described = [(scene.seed, wording) for scene in drawn for wording in DESCRIBE[:2]]
+    questions = pope("adversarial", DEVELOPMENT, scenes)
+    shown = {question.scene.seed: question.scene for question in questions}
+    pictures = {seed: render(scene) for seed, scene in shown.items()}
+    yes_no = {(question.scene.seed, question.text) for question in questions}  # once: a state would be its own neighbour
+    others = {(seed, ask(name)) for seed, scene in shown.items() for name in scene.names for ask in (ask_colour, ask_count)}
+    asked = sorted(yes_no | others)  # a picture's together
+    described = [(seed, wording) for seed in shown for wording in DESCRIBE[:2]]
     total = len(asked) + len(described)
 
     def collect(rows: Sequence[tuple[int, str]], max_new_tokens: int, before: int) -> Bank:
@@ -169,7 +170,7 @@ def pocket_bank(model: Model, scenes: int = SCENES, told: Progress | None = None
         images, prompts = (pictures[seed] for seed, _ in rows), [prompt for _, prompt in rows]
         return Bank.collect(model, images, prompts, batch_size=BATCH, max_new_tokens=max_new_tokens, progress=report)
 
-    short = collect(sorted(set(asked)), QUESTION_TOKENS, 0)  # what is asked twice would be its own neighbour
+    short = collect(asked, QUESTION_TOKENS, 0)
     long = collect(described, CAPTION_TOKENS, len(asked))
     return Bank.of(
         torch.cat([*short.parts, *long.parts]),
@@ -177,7 +178,7 @@ def pocket_bank(model: Model, scenes: int = SCENES, told: Progress | None = None
         steps=torch.cat([short.steps, long.steps]),
         tokens=torch.cat([short.tokens, long.tokens]),
         identity=short.identity,
-        origin={"scenes": [DEVELOPMENT, DEVELOPMENT + scenes - 1], "questions": short.origin, "descriptions": long.origin},
+        origin={"scenes": sorted(shown), "questions": short.origin, "descriptions": long.origin},
     )
 
 
