@@ -156,7 +156,7 @@ def pocket_bank(model: Model, scenes: int = SCENES, told: Progress | None = None
     from mgap.pocket.language import DESCRIBE, ask_colour, ask_count
     from mgap.pocket.scenes import render
 
-    questions = pope("adversarial", DEVELOPMENT, scenes)
+    questions = list(pope("adversarial", DEVELOPMENT, scenes))
     shown = {question.scene.seed: question.scene for question in questions}
     pictures = {seed: render(scene) for seed, scene in shown.items()}
     yes_no = {(question.scene.seed, question.text) for question in questions}  # once: a state would be its own neighbour
