@@ -41,17 +41,6 @@ page.launch(server_name="127.0.0.1", server_port=int(sys.argv[1]), css=look.stat
 
 
 @pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-        opened = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=flags)
-        yield opened
-        opened.close()
-
-
-@pytest.fixture(scope="module")
 def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     (folder / "page.py").write_text(PAGE)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from os import PathLike
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mgap.backbones.loading import check_device, load_config
 from mgap.data.prompts import default_prompts
@@ -24,7 +25,8 @@ from mgap.states.subspace import Subspace
 
 RANK = 10  # of a prior that is fitted here; the page may use fewer directions
 NULL_IMAGE = "black336"
-SCENES = 24  # of the pocket world, development ones, whose plain answers make a bank
+SCENES = 24  # of the pocket world, development ones, that questions of a bank are about
+DESCRIBED = 2.5  # times as many are described
 QUESTION_TOKENS, CAPTION_TOKENS, BATCH = 8, 40, 32
 
 
@@ -151,34 +153,39 @@ def fit_prior(model: Model, rank: int, null_image: str, told: Progress | None = 
 
 
 def pocket_bank(model: Model, scenes: int = SCENES, told: Progress | None = None) -> Bank:
-    """Every state of plain answers about development scenes: to yes/no questions, on colours and numbers, and descriptions."""
+    """Every state of plain answers about development scenes: to yes/no questions, on colours and numbers, and descriptions.
+
+    Descriptions are of more scenes, as their words vary more. A row is a picture: other answers about it would be too near.
+    """
     from mgap.pocket.benchmark import DEVELOPMENT, pope
     from mgap.pocket.language import DESCRIBE, ask_colour, ask_count
     from mgap.pocket.scenes import render
 
-    questions = list(pope("adversarial", DEVELOPMENT, scenes))
+    questions = list(pope("adversarial", DEVELOPMENT, round(scenes * DESCRIBED)))
     shown = {question.scene.seed: question.scene for question in questions}
-    pictures = {seed: render(scene) for seed, scene in shown.items()}
-    yes_no = {(question.scene.seed, question.text) for question in questions}  # once: a state would be its own neighbour
-    others = {(seed, ask(name)) for seed, scene in shown.items() for name in scene.names for ask in (ask_colour, ask_count)}
+    some = list(shown)[:scenes]
+    yes_no = {(question.scene.seed, question.text) for question in questions if question.scene.seed in some}
+    others = {(seed, ask(name)) for seed in some for name in shown[seed].names for ask in (ask_colour, ask_count)}
     asked = sorted(yes_no | others)  # a picture's together
     described = [(seed, wording) for seed in shown for wording in DESCRIBE[:2]]
     total = len(asked) + len(described)
 
-    def collect(rows: Sequence[tuple[int, str]], max_new_tokens: int, before: int) -> Bank:
+    def collect(rows: Sequence[tuple[int, str]], max_new_tokens: int, before: int) -> tuple[Bank, Tensor]:
+        """The states, and which picture each is of."""
         report = None if told is None else lambda done: told("states of plain answers", before + done, total)
-        images, prompts = (pictures[seed] for seed, _ in rows), [prompt for _, prompt in rows]
-        return Bank.collect(model, images, prompts, batch_size=BATCH, max_new_tokens=max_new_tokens, progress=report)
+        drawn = lru_cache(maxsize=1)(lambda seed: render(shown[seed]))
+        images, prompts = (drawn(seed) for seed, _ in rows), [prompt for _, prompt in rows]
+        bank = Bank.collect(model, images, prompts, batch_size=BATCH, max_new_tokens=max_new_tokens, progress=report)
+        return bank, torch.tensor([list(shown).index(seed) for seed, _ in rows])[bank.rows.long()]
 
-    short = collect(asked, QUESTION_TOKENS, 0)
-    long = collect(described, CAPTION_TOKENS, len(asked))
+    (short, of_short), (long, of_long) = collect(asked, QUESTION_TOKENS, 0), collect(described, CAPTION_TOKENS, len(asked))
     return Bank.of(
         torch.cat([*short.parts, *long.parts]),
-        rows=torch.cat([short.rows, long.rows + len(asked)]),
+        rows=torch.cat([of_short, of_long]),
         steps=torch.cat([short.steps, long.steps]),
         tokens=torch.cat([short.tokens, long.tokens]),
         identity=short.identity,
-        origin={"scenes": sorted(shown), "questions": short.origin, "descriptions": long.origin},
+        origin={"scenes": list(shown), "questions": short.origin, "descriptions": long.origin},
     )
 
 
