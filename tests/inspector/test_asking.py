@@ -7,7 +7,7 @@ import pytest
 
 import mgap
 from mgap.errors import SettingError
-from mgap.inspector.asking import Knobs, answer, build_column, check_methods, offered, redraw, stop
+from mgap.inspector.asking import Knobs, answer, check_given, check_methods, offered, redraw, stop
 from mgap.inspector.columns import DONE, FAILED, RUNNING, STOPPED, VANILLA, WAITING, measure
 from mgap.pocket.scenes import render
 
@@ -82,10 +82,15 @@ def test_a_rank_beyond_the_priors_is_its_largest(loaded):
     assert Knobs(rank=99).method(loaded.prior).subspace.rank == loaded.prior.rank
 
 
-def test_settings_of_a_case_come_before_the_sliders(loaded):
-    column = build_column("mgap", loaded.prior, Knobs(alpha=0.1), {"alpha": 0.6, "rank": 2})
-    assert column.method.alpha == 0.6
-    assert column.method.subspace.rank == 2
+def test_settings_of_a_case_stand_instead_of_the_sliders_and_what_has_no_slider_stays(ask, office, loaded):
+    given = {"mgap": {"preset": "reference-code", "rank": 2}}
+    asked = ask(office, ["mgap"], Knobs(alpha=0.1), given, length=3)
+    method = asked.columns[0].method
+    assert method == mgap.MGAP(loaded.prior, preset="reference-code", rank=2)
+    assert Knobs.of(method) == Knobs(alpha=0.75, lam=0.6, rank=2)
+    moved, _ = redraw(asked, Knobs(alpha=0.4, lam=0.6, rank=2))
+    assert moved.columns[0].method == mgap.MGAP(loaded.prior, preset="reference-code", rank=2, alpha=0.4)
+    assert moved.columns[0].settings["preset"] == "reference-code"
 
 
 def test_what_cannot_be_asked_here_is_refused_by_a_sentence():
@@ -135,3 +140,10 @@ def test_only_answers_that_begin_alike_are_compared(ask, office):
 
 def test_nothing_is_measured_of_no_tokens(loaded):
     assert measure(loaded, loaded.prior, []) == ()
+
+
+def test_settings_that_no_method_has_are_refused_before_anything_is_loaded():
+    check_given({"vcd": {"alpha": 0.5}, "mgap": {"alpha": 0.5}})
+    for given, said in (({"vcd": {"alhpa": 1}}, "--set vcd.alhpa: choose from"), ({"mgap": {"preset": "paper"}}, "mgap.alpha")):
+        with pytest.raises(SettingError, match=said):
+            check_given(given)

@@ -29,7 +29,7 @@ class AskPage:
     def __init__(
         self, shelf: Shelf, *, limits: Limits, max_new_tokens: int, given: Mapping[str, Mapping[str, Any]] | None = None
     ) -> None:
-        self.parts = Parts(shelf.names, given or {})
+        self.parts = Parts(shelf.names, given or {}, shelf.prior_folder)
         self.handlers = Handlers(shelf, limits=limits, max_new_tokens=max_new_tokens, given=given or {})
         self._choose()
         self._ask()

@@ -29,6 +29,12 @@ class Knobs:
     gate: bool = True
     protect: bool = True
 
+    @classmethod
+    def of(cls, method: MGAP) -> Knobs:
+        """Where they stand for a method."""
+        s = method.settings
+        return cls(s.alpha, s.lam, method.subspace.rank, s.gate, s.protect)
+
     def method(self, prior: Subspace) -> MGAP:
         return MGAP(prior, **self.settings(prior))
 
@@ -64,11 +70,10 @@ def check_given(given: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def build_column(name: str, prior: Subspace, knobs: Knobs, given: Mapping[str, Any]) -> Column:
-    """The method of a column; `given` are its settings, MGAP's before those of the sliders."""
+    """The method of a column; `given` are its settings; without any MGAP has those of the sliders."""
     if name == VANILLA:
         return Column(name, replace(knobs, alpha=0.0).method(prior))
-    if name == OURS:
-        knobs = replace(knobs, **{key: value for key, value in given.items() if key in {f.name for f in fields(Knobs)}})
+    if name == OURS and not given:
         return Column(name, knobs.method(prior), knobs.settings(prior))
     needs_prior = {"prior": prior} if "prior" in {f.name for f in fields(METHODS.get(name))} else {}
     method: Method = METHODS.get(name).of(**needs_prior, **given)
@@ -122,10 +127,12 @@ def redraw(asked: Asked, knobs: Knobs) -> tuple[Asked, list[int]]:
     """MGAP's columns at other settings, as far as states in hand tell; and the places of those that the model must finish."""
     unfinished = []
     for place, column in enumerate(asked.columns):
-        if column.name != OURS:
+        if column.name != OURS or not isinstance(column.method, MGAP):
             continue
-        fresh = build_column(OURS, asked.prior, knobs, {})
-        found = asked.paths.replay(knobs.method(asked.prior), max_new_tokens=asked.max_new_tokens)
+        turned = knobs.settings(asked.prior)  # what has no slider stays
+        method = replace(column.method, prior=asked.prior, **turned)
+        fresh = Column(OURS, method, {**column.settings, **turned})
+        found = asked.paths.replay(method, max_new_tokens=asked.max_new_tokens)
         tokens = measure(asked.loaded, asked.prior, found.tokens)
         fresh = replace(fresh, tokens=tokens, state=DONE if found.is_whole else RUNNING)
         if found.is_whole:

@@ -24,6 +24,8 @@ class Case:
     method: str = "mgap"
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the method
     prior: Subspace | None = None  # of the run that it comes from; None: the page's own
+    prior_folder: str = ""  # where that lies
+    name: str = ""  # of the picture's file, where it was not drawn
     told: Mapping[str, str] = field(default_factory=dict)  # by method, what the run's records have
 
 

@@ -85,7 +85,7 @@ def to_python(asked: Asked, column: Column) -> str:
     if isinstance(asked.source, Scene):
         lines += [python_lines(asked.source).rstrip()]
     else:
-        lines += ["", f"image = {asked.source!r}  # the file that was dropped"]
+        lines += ["", f"image = {asked.source!r}  # the picture's file"]
     device = str(asked.loaded.model.backbone.device)
     lines += ["", f"model = mgap.load({asked.loaded.name!r}, device={device!r}, dtype={_dtype(asked)!r})"]
     said = f"model.answer(image, {asked.question!r}, max_new_tokens={asked.max_new_tokens})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import gradio as gr
 from mgap.data.prompts import check_prompt
 from mgap.decoding.replay import Paths
 from mgap.errors import MgapError, SettingError
-from mgap.inspector.asking import OURS, Knobs, answer, build_column, check_methods, redraw, stop
+from mgap.inspector.asking import OURS, Knobs, answer, build_column, check_methods, offered, redraw, stop
 from mgap.inspector.cases import Case
 from mgap.inspector.columns import VANILLA, Asked
 from mgap.inspector.dropped import Limits, open_dropped
@@ -31,6 +31,7 @@ from mgap.inspector.views import (
     token_html,
     words_of,
 )
+from mgap.methods.mgap import MGAP
 from mgap.pocket.scenes import Scene, render
 from mgap.states.subspace import Subspace
 
@@ -98,8 +99,10 @@ class Handlers:
             else:
                 shown, picture = Path(dropped).name, open_dropped(dropped, self.limits)
             loaded = self.shelf.get(name, lambda text, done, total: progress((done, total), desc=text))
-            prior = self._prior(loaded, null)
-            asked = Asked(loaded, prior, picture, shown, question.strip(), self.max_new_tokens, Paths(loaded.model))
+            prior, folder = self._prior(loaded, null)
+            asked = Asked(
+                loaded, prior, picture, shown, question.strip(), self.max_new_tokens, Paths(loaded.model), prior_folder=folder
+            )
             asked = self._columns(asked, methods, Knobs(alpha, lam, int(rank), gate, protect), {**self.given, OURS: {}})
             yield from self._stream(asked, colouring, request.session_hash or "")
 
@@ -112,19 +115,23 @@ class Handlers:
             return
         with told_in_the_page():
             loaded = self.shelf.get(case.model or name, None)
-            prior = case.prior or self._prior(loaded, null)
-            picture = render(case.picture) if isinstance(case.picture, Scene) else case.picture
-            source = case.picture if isinstance(case.picture, Scene) else "the run\u2019s picture"
+            prior, folder = (case.prior, case.prior_folder) if case.prior else self._prior(loaded, null)
+            shown = case.picture
+            picture, source = (render(shown), shown) if isinstance(shown, Scene) else (shown, case.name)
             asked = Asked(
-                loaded, prior, picture, source, case.question, self.max_new_tokens, Paths(loaded.model), told=case.told
-            )
+                loaded, prior, picture, source, case.question, self.max_new_tokens, Paths(loaded.model),
+                prior_folder=folder, told=case.told,
+            )  # fmt: skip
             knobs = Knobs(alpha, lam, int(rank), gate, protect)
             asked = self._columns(asked, [VANILLA, case.method], knobs, {**self.given, case.method: dict(case.settings)})
             yield from self._stream(asked, colouring, request.session_hash or "")
 
-    def _prior(self, loaded: Loaded, null: str) -> Subspace:
+    def _prior(self, loaded: Loaded, null: str) -> tuple[Subspace, str]:
+        """The prior, and the folder it was read from, if it was."""
+        if null == NULL_IMAGE:
+            return loaded.prior, loaded.prior_folder
         with loaded.turn:
-            return loaded.prior if null == NULL_IMAGE else loaded.prior_of(null)
+            return loaded.prior_of(null), ""
 
     def _columns(self, asked: Asked, names: Sequence[str], knobs: Knobs, given: Mapping[str, Mapping[str, Any]]) -> Asked:
         columns = tuple(build_column(name, asked.prior, knobs, given.get(name, {})) for name in dict.fromkeys(names))
@@ -180,7 +187,8 @@ class Handlers:
         """The same states, cut along another prior."""
         if asked is not None:
             with told_in_the_page():
-                asked = replace(asked, prior=self._prior(asked.loaded, null), prior_folder="")
+                prior, folder = self._prior(asked.loaded, null)
+                asked = replace(asked, prior=prior, prior_folder=folder)
         return self.redraw(asked, colouring, selected, alpha, lam, rank, gate, protect)
 
     def details(self, asked: Asked | None, selected: Selected | None) -> Any:
@@ -229,10 +237,10 @@ class Handlers:
     def show(self, case: Case | None, name: str) -> list[Any]:
         """The inputs as the case has them."""
         if case is None:
-            return [gr.skip()] * 13
-        is_drawn = isinstance(case.picture, Scene)
-        knobs = {**Knobs().settings(case.prior), **case.settings} if case.prior else {**vars(Knobs()), **case.settings}
-        ours = [knobs[key] for key in ("alpha", "lam", "rank", "gate", "protect")] if case.method == OURS else [gr.skip()] * 5
+            return [gr.skip()] * (8 + len(fields(Knobs)))
+        is_drawn, knobs = isinstance(case.picture, Scene), [gr.skip()] * len(fields(Knobs))
+        if case.method == OURS and case.prior is not None:
+            knobs = list(astuple(Knobs.of(MGAP(case.prior, **case.settings))))
         return [
             gr.Tabs(selected="ask"),
             gr.Tabs(selected=DRAWN if is_drawn else DROPPED),
@@ -241,8 +249,8 @@ class Handlers:
             case.picture if is_drawn else gr.skip(),
             gr.skip() if is_drawn else case.picture,
             case.question,
-            [VANILLA, case.method],
-            *ours,
+            [name for name in (VANILLA, case.method) if not offered(self.given)[name]],
+            *knobs,
         ]
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from PIL import Image
 
@@ -24,9 +23,7 @@ from mgap.reports.examples import truth_in_words
 from mgap.reports.page import Picture
 from mgap.reports.records import Arm, Run
 from mgap.run.arms import VANILLA, Prior, Priors
-
-if TYPE_CHECKING:
-    from mgap.states.subspace import Subspace
+from mgap.states.subspace import Subspace
 
 THUMBNAIL = 192  # pixels of its longer side, at most
 
@@ -115,24 +112,26 @@ def case_of(opened: Opened, label: str, pair: Pair, models: Sequence[str]) -> Ca
         raise RunError(refusal)
     scores, arm, sample = opened.scores, opened.arm(label), pair.sample
     picture = picture_of(opened, sample.image)
-    told = {name: texts[sample.id] for name, texts in scores.texts.items()}
+    told = {arm.method: scores.texts[label][sample.id], VANILLA: scores.texts[scores.baseline][sample.id]}
     truth = truth_in_words(sample.truth)
     why = f"From the run {opened.called}: {arm.label} against {scores.baseline}, {pair.effect}. True: {truth}."
     if arm.method == VANILLA:  # a run without a method: the page's own stands beside it
-        return Case(sample.prompt, picture, why, scores.model, told=told)
-    return Case(sample.prompt, picture, why, scores.model, arm.method, dict(arm.settings), prior_of(opened, arm), told)
+        return Case(sample.prompt, picture, why, scores.model, name=sample.image, told=told)
+    place = prior_folder(opened, arm)
+    return Case(
+        sample.prompt, picture, why, scores.model, arm.method, dict(arm.settings),
+        prior=Subspace.load(place) if place else None, prior_folder=str(place or ""), name=sample.image, told=told,
+    )  # fmt: skip
 
 
-def prior_of(opened: Opened, arm: Arm) -> Subspace | None:
+def prior_folder(opened: Opened, arm: Arm) -> Path | None:
     """The subspace that the method worked with: the run keeps those that it fitted; a saved one is read where it lies."""
     if arm.prior is None:
         return None
-    from mgap.states.subspace import Subspace
-
     prior, kept = Prior.of(arm.prior), opened.run.folder / "priors"
     place = Path(Priors(kept, pocket=opened.is_pocket).place(prior))
     if prior.folder is None and place.parent != kept:
         raise RunError(f"{place}: is not in the run's own folder of priors; make the run again")
     if not place.is_dir():
         raise RunError(f"{place}: the prior of {arm.label} is not there, as a folder; make the run again")
-    return Subspace.load(place)
+    return place

@@ -27,8 +27,10 @@ NULLS = ("black336", "mean_colour", "no_image")
 class Parts:
     """Built inside the current Blocks."""
 
-    def __init__(self, names: Sequence[str], given: Mapping[str, Mapping[str, Any]]) -> None:
-        """`names` are the models that can be chosen; `given` are settings by method."""
+    def __init__(self, names: Sequence[str], given: Mapping[str, Mapping[str, Any]], prior_folder: str = "") -> None:
+        """`names` are the models that can be chosen; `given` are settings by method; `prior_folder` holds a given prior."""
+        first = f"as in {prior_folder}" if prior_folder else NULL_IMAGE
+        self._nulls = [(first, NULL_IMAGE), *((name, name) for name in NULLS if name != NULL_IMAGE)]
         self.asked, self.selected = gr.State(None, time_to_live=3600), gr.State(None)
         self.unfinished, self.source = gr.State([]), gr.State(DRAWN)
         with gr.Row(elem_id="ask"):

@@ -40,6 +40,7 @@ class Loaded:
     manifold: Manifold | None = None
     bank: Bank | None = None
     why_no_bank: str = ""  # a sentence, where there is none
+    prior_folder: str = ""  # where the prior was read from; "": it was fitted here
     turn: threading.Lock = field(default_factory=threading.Lock)  # not reentrant: a streamed answer changes threads
     _priors: dict[str, Subspace] = field(default_factory=dict, init=False, repr=False)
 
@@ -91,6 +92,7 @@ class Shelf:
         for name in self.names:
             load_config(locate(name, revision), **self._where)
         self._prior = None if prior is None else self._read_prior(prior)
+        self.prior_folder = "" if prior is None else str(prior)
         self._bank = None if bank is None else self._read_bank(bank)
         self._scenes = scenes
         self._loaded: dict[str, Loaded] = {}
@@ -141,8 +143,9 @@ class Shelf:
         prior = self._prior or fit_prior(model, RANK, NULL_IMAGE, tell)
         bank = pocket_bank(model, self._scenes, tell) if self._bank is None and name in EMBEDDED else self._bank
         if bank is None:
-            return Loaded(name, model, prior, why_no_bank=how_to_get_a_bank(name))
-        return Loaded(name, model, prior, Manifold.of(bank, device=model.backbone.device, progress=tell), bank)
+            return Loaded(name, model, prior, why_no_bank=how_to_get_a_bank(name), prior_folder=self.prior_folder)
+        manifold = Manifold.of(bank, device=model.backbone.device, progress=tell)
+        return Loaded(name, model, prior, manifold, bank, prior_folder=self.prior_folder)
 
 
 def fit_prior(model: Model, rank: int, null_image: str, told: Progress | None = None) -> Subspace:
