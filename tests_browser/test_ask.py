@@ -125,9 +125,9 @@ def test_sliders_and_switches_redraw_the_answer(page):
 def test_three_methods_and_a_sweep_of_chosen_words(page):
     page.get_by_role("checkbox", name="vcd").check()
     ask(page, "Is there a refrigerator in the image?", 3)
-    tokens(page, "vcd").first.click()
+    tokens(page, "VCD").first.click()
     expect(page.locator("#token .settings")).to_contain_text("token 1 of", timeout=LONG)
-    expect(page.locator("#curves .marks")).to_contain_text("vcd")
+    expect(page.locator("#curves .marks")).to_contain_text("VCD")
     expect(page.locator("#curves .marks")).to_contain_text("MGAP")
     assert {"Yes", "No"} <= set(page.locator("#curves svg text").all_text_contents())
 

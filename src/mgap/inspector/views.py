@@ -16,7 +16,6 @@ from mgap.reports.plots import SYMBOLS, Plot
 from mgap.types import Candidate, Step
 
 STATES = {WAITING: "waits", RUNNING: "answers \u2026", DONE: "", STOPPED: "stopped", FAILED: "failed"}
-TITLES = {VANILLA: "vanilla", "mgap": "MGAP"}
 END = "end"
 STRENGTHS = 33  # points of a sweep
 AT_LEAST = 2.0  # the largest strength of a sweep, or more where a method has more
@@ -60,7 +59,7 @@ def tau_of(asked: Asked) -> float:
 
 def title_of(column: Column) -> str:
     """A method as the head of its column."""
-    return TITLES.get(column.name, column.name)
+    return VANILLA if column.name == VANILLA else type(column.method).__name__
 
 
 def settings_of(column: Column) -> str:
@@ -113,8 +112,7 @@ def _column(asked: Asked, place: int, colouring: Colouring) -> dict[str, Any]:
 def _token(asked: Asked, column: Column, at: int, colouring: Colouring, most: float) -> dict[str, Any]:
     measured = column.tokens[at]
     step, value = measured.token.step, colouring.of(measured)
-    plain = step.before[0]
-    tied = plain.probability == next((c.probability for c in step.before if c.token_id == step.token_id), None)
+    plain = plain_choice(step)
     departed = measured.after is not None and measured.after.is_departed
     number = "\u2013" if value is None else f"{value / tau_of(asked) if colouring.name == 'departure' else value:.2f}"
     return {
@@ -123,9 +121,15 @@ def _token(asked: Asked, column: Column, at: int, colouring: Colouring, most: fl
         "is_glued": at > 0 and bool(measured.token.text) and not measured.token.text[0].isspace(),
         "number": number,
         "shade": 0.0 if value is None or most <= 0 else min(1.0, max(0.0, value / most)),
-        "instead": None if tied or plain.token_id == step.token_id else visible(plain.token),
+        "instead": None if plain.token_id == step.token_id else visible(plain.token),
         "departed": departed,
     }
+
+
+def plain_choice(step: Step) -> Candidate:
+    """What plain decoding takes: the likeliest, and of equal ones, as 16 bits often have them, the first in the vocabulary."""
+    best = step.before[0].probability
+    return min((c for c in step.before if c.probability == best), key=lambda c: c.token_id)
 
 
 def _differs(asked: Asked, column: Column) -> str:
@@ -150,7 +154,7 @@ def first_look(asked: Asked) -> tuple[int, int] | None:
     ours = [place for place in filled if asked.columns[place].name == "mgap"]
     place = (ours or filled)[-1]
     tokens = asked.columns[place].tokens
-    changed = [at for at, m in enumerate(tokens) if m.token.step.before[0].token_id != m.token.step.token_id]
+    changed = [at for at, m in enumerate(tokens) if plain_choice(m.token.step).token_id != m.token.step.token_id]
     return place, changed[0] if changed else max(range(len(tokens)), key=lambda at: tokens[at].beta or 0.0)
 
 
@@ -203,7 +207,7 @@ def _bars(candidates: Sequence[Candidate], chosen: int) -> list[dict[str, Any]]:
 def _said(column: Column, m: Measured) -> str:
     """One sentence on what happened here."""
     step = m.token.step
-    before, after = step.before[0], next((c for c in step.after if c.token_id == step.token_id), step.after[0])
+    before, after = plain_choice(step), next((c for c in step.after if c.token_id == step.token_id), step.after[0])
     if column.name == VANILLA:
         return "Nothing is attached: this is the model\u2019s own choice."
     if before.token_id == step.token_id:
@@ -242,7 +246,7 @@ def words_of(asked: Asked, selected: tuple[int, int]) -> dict[str, int]:
 def first_words(asked: Asked, selected: tuple[int, int]) -> list[str]:
     """Which of them to follow at first: what is chosen with any method or without, and what else is likely; three at most."""
     words, steps = words_of(asked, selected), _steps(asked, selected)
-    chosen = {step.token_id for step in steps} | {step.before[0].token_id for step in steps}
+    chosen = {step.token_id for step in steps} | {plain_choice(step).token_id for step in steps}
     first = [word for word, token in words.items() if token in chosen]
     return [*first, *(word for word in words if word not in first)][: max(2, min(3, len(first)))]
 

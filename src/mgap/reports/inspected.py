@@ -15,6 +15,7 @@ from mgap.reports.plots import GRID, INK, MARKS, SERIES, SETTINGS, SYMBOLS, Plot
 from mgap.states.landscape import Landscape, Place
 
 _ONE_AT_A_TIME = threading.Lock()  # matplotlib's settings are the process's
+_LITTLE = 0.3  # of width and height: less is shown close up
 _TAU, _DISTANCE = "\N{GREEK SMALL LETTER TAU}", "d\N{LATIN SUBSCRIPT SMALL LETTER K}"
 
 
@@ -40,25 +41,49 @@ def plot_spots(land: Landscape, spots: Mapping[str, Spot], path: Sequence[Place]
     """
     with _sheet(5.4, 5.2) as figure:
         above, below = figure.subplots(2, 1, height_ratios=(3.4, 1))
-        above.plot(*_columns(land.points), ".", color=GRID, markersize=4, markeredgewidth=0)
-        above.plot([p.x for p in path], [p.y for p in path], ".", color=SERIES[0], markersize=5, markeredgewidth=0)
-        for spot in spots.values():
-            colour = SERIES[spot.series]
-            if (spot.before.x, spot.before.y) != (spot.after.x, spot.after.y):
-                above.annotate(
-                    "", (spot.after.x, spot.after.y), (spot.before.x, spot.before.y),
-                    arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.6, "shrinkA": 0, "shrinkB": 3},
-                )  # fmt: skip
-            above.plot([spot.after.x], [spot.after.y], MARKS[spot.series], color=colour, markersize=10, zorder=4)
+        _cloud(above, land, spots, path)
         above.set_xlabel(f"PC 1 ({100 * land.shares[0]:.0f}% of the variance)")
         above.set_ylabel(f"PC 2 ({100 * land.shares[1]:.0f}%)")
         tidy(above, "y")
+        if (box := _close_up(above, spots)) is not None:
+            near = above.inset_axes((0.01, 0.62, 0.36, 0.37))
+            _cloud(near, land, spots, path)
+            near.set(xlim=box[0], ylim=box[1], xticks=[], yticks=[])
+            near.patch.set_alpha(0)
+            for spine in near.spines.values():
+                spine.set_color(INK)
+            above.indicate_inset_zoom(near, edgecolor=INK, alpha=0.6)
         _strip(below, land, spots)
         drawn = draw_svg(figure)
     said = "; ".join(f"{name}: {_apart(spot.after)}" for name, spot in spots.items())
     title = "Where the state lies"
     text = f"{title}, among {land.states} states of normal decoding. {_TAU} is {land.manifold.tau:.3g}. {said}."
     return Plot(title, text, inline(drawn, "spots"), standalone(drawn))
+
+
+def _cloud(axes: Axes, land: Landscape, spots: Mapping[str, Spot], path: Sequence[Place]) -> None:
+    axes.plot(*_columns(land.points), ".", color=GRID, markersize=4, markeredgewidth=0)
+    axes.plot([p.x for p in path], [p.y for p in path], ".", color=SERIES[0], markersize=5, markeredgewidth=0)
+    for spot in spots.values():
+        colour = SERIES[spot.series]
+        if (spot.before.x, spot.before.y) != (spot.after.x, spot.after.y):
+            axes.annotate(
+                "", (spot.after.x, spot.after.y), (spot.before.x, spot.before.y),
+                arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.6, "shrinkA": 0, "shrinkB": 3},
+            )  # fmt: skip
+        axes.plot([spot.after.x], [spot.after.y], MARKS[spot.series], color=colour, markersize=10, zorder=4)
+
+
+def _close_up(axes: Axes, spots: Mapping[str, Spot]) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """What the methods take up, with room around it, where that is little of the whole; else None."""
+    places = [place for spot in spots.values() for place in (spot.before, spot.after)]
+    found, shares = [], []
+    for values, limits in (([p.x for p in places], axes.get_xlim()), ([p.y for p in places], axes.get_ylim())):
+        whole, reach = limits[1] - limits[0], max(values) - min(values)
+        room = max(0.25 * reach, 0.02 * whole)
+        found.append((min(values) - room, max(values) + room))
+        shares.append((reach + 2 * room) / whole)
+    return (found[0], found[1]) if max(shares) < _LITTLE else None
 
 
 def _strip(axes: Axes, land: Landscape, spots: Mapping[str, Spot]) -> None:
