@@ -268,3 +268,12 @@ def test_the_picture_in_the_trace_is_the_one_that_was_drawn(page):
     told = json.loads(base64.b64decode(address.split(",", 1)[1]))
     assert told["picture"]["scene"]["theme"] == "kitchen"
     assert {thing["name"] for thing in told["picture"]["scene"]["things"]} == {"banana", "cup", "bowl"}
+
+
+def test_another_model_is_loaded_when_it_is_chosen_and_answers(page):
+    page.locator("#model input").click()
+    page.get_by_role("option", name="pocket/qwen3-vl").click()
+    page.locator("#question textarea").fill("What color is the banana?")
+    page.locator("#ask-button").click()
+    expect(page.locator('#answers .answer-column[data-state="done"]')).to_have_count(2, timeout=4 * LONG)
+    assert text(page, "vanilla") == "The banana is blue . end"  # it sees what pocket/llava does not

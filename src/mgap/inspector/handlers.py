@@ -12,7 +12,7 @@ import gradio as gr
 
 from mgap.data.prompts import check_prompt
 from mgap.decoding.replay import Paths
-from mgap.errors import MgapError, SettingError
+from mgap.errors import MgapError, SettingError, one_line
 from mgap.inspector.asking import OURS, Knobs, answer, build_column, check_methods, offered, redraw, stop
 from mgap.inspector.cases import Case
 from mgap.inspector.columns import VANILLA, Asked
@@ -40,11 +40,14 @@ Selected = tuple[int, int]  # which column, and which of its tokens
 
 @contextmanager
 def told_in_the_page() -> Iterator[None]:
-    """Every expected error as a sentence."""
+    """Every error as a sentence; one that nobody expected, such as a full GPU, is also printed where the inspector runs."""
     try:
         yield
     except MgapError as error:
         raise gr.Error(str(error), duration=20, print_exception=False) from error
+    except Exception as error:
+        said = f"{type(error).__name__}: {one_line(error, 200)}. The terminal of the inspector has more."
+        raise gr.Error(said, duration=20) from error
 
 
 class Handlers:
@@ -57,7 +60,7 @@ class Handlers:
     def load(self, name: str, progress: gr.Progress = gr.Progress()) -> Any:  # noqa: B008  how Gradio asks for it
         with told_in_the_page():
             loaded = self.shelf.get(name, lambda text, done, total: progress((done, total), desc=text))
-        return answers_html(None, "beta", hint=HINT), None, None, gr.Slider(maximum=loaded.prior.rank)
+        return answers_html(None, "beta", hint=HINT), None, None, gr.update(maximum=loaded.prior.rank)
 
     def begin(self, request: gr.Request) -> None:
         """Before a question gets in line: it is not stopped yet."""
@@ -194,7 +197,7 @@ class Handlers:
     def details(self, asked: Asked | None, selected: Selected | None) -> Any:
         """Everything below the answers: the token's card, where its state lies, the sweep, and what can be taken along."""
         if asked is None or not _is_there(asked, selected):
-            return "", "", "", gr.Dropdown(choices=[], value=[], visible=False), "", ""
+            return "", "", "", gr.update(choices=[], value=[], visible=False), "", ""
         assert selected is not None
         place, at = selected
         words, known = first_words(asked, selected), list(words_of(asked, selected))
@@ -203,7 +206,7 @@ class Handlers:
             token_html(asked, selected),
             figure_html(spots, asked, asked.alike(place, at), self._about_spots(asked)),
             self._sweep(asked, selected, words),
-            gr.Dropdown(choices=known, value=words, visible=curves is not None),
+            gr.update(choices=known, value=words, visible=curves is not None),
             links(asked, {"state": spots, "sweep": curves}),
             to_python(asked, asked.columns[place]),
         )

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mgap.reports.plots import GRID, INK, MARKS, SERIES, SETTINGS, SYMBOLS, Plot, draw_svg, inline, standalone, tidy
+from mgap.reports.plots import GRID, INK, MARKS, SERIES, Plot, draw_svg, drawing, inline, standalone, tidy
 from mgap.states.landscape import Landscape, Place
 
-_ONE_AT_A_TIME = threading.Lock()  # matplotlib's settings are the process's
 _LITTLE = 0.3  # of width and height: less is shown close up
 _TAU, _DISTANCE = "\N{GREEK SMALL LETTER TAU}", "d\N{LATIN SUBSCRIPT SMALL LETTER K}"
 
@@ -28,18 +24,13 @@ class Spot:
     after: Place
 
 
-@contextmanager
-def _sheet(width: float, height: float) -> Iterator[Figure]:
-    with _ONE_AT_A_TIME, mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
-        yield Figure(figsize=(width, height), layout="constrained")
-
-
 def plot_spots(land: Landscape, spots: Mapping[str, Spot], path: Sequence[Place] = ()) -> Plot:
     """The bank along its first two principal directions, and below it how far states are from it, against tau.
 
     `spots` are by method; `path` has the other tokens of the answer.
     """
-    with _sheet(5.4, 5.2) as figure:
+    with drawing():
+        figure = Figure(figsize=(5.4, 5.2), layout="constrained")
         above, below = figure.subplots(2, 1, height_ratios=(3.4, 1))
         _cloud(above, land, spots, path)
         above.set_xlabel(f"PC 1 ({100 * land.shares[0]:.0f}% of the variance)")
@@ -120,7 +111,8 @@ def plot_curves(
     words = list(curves)
     across = min(3, len(words))
     down = -(-len(words) // across)
-    with _sheet(1.2 + 2.9 * across, 0.5 + 2.5 * down) as figure:
+    with drawing():
+        figure = Figure(figsize=(1.2 + 2.9 * across, 0.5 + 2.5 * down), layout="constrained")
         panels = figure.subplots(down, across, squeeze=False, sharey=True, sharex=True)
         for axes in panels.flat[len(words) :]:
             axes.set_visible(False)
@@ -150,11 +142,6 @@ def plot_curves(
         inline(drawn, "curves"),
         standalone(drawn),
     )
-
-
-def symbol(series: int) -> str:
-    """The mark of a series as text, for a legend."""
-    return SYMBOLS[series]
 
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

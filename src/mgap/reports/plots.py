@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -29,6 +31,16 @@ SETTINGS = {
 }  # fmt: skip
 
 
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Inside the block what is drawn looks as pages do; one thread at a time, for matplotlib's settings are the process's."""
+    with _ONE_AT_A_TIME, mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
+        yield
+
+
 @dataclass(frozen=True)
 class Plot:
     """A drawn figure: `svg` goes into a page as it is, `text` says in words what it shows."""
@@ -47,7 +59,7 @@ def plot_rates(title: str, rates: Mapping[str, Mapping[str, Rate]], lowest: floa
     lowest = min(rate.low for group in rates.values() for rate in group.values()) if lowest is None else lowest
     series = list(dict.fromkeys(name for group in rates.values() for name in group))
     _check_series(series)
-    with mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
+    with drawing():
         figure = Figure(figsize=(4.2, 3.4), layout="constrained")
         axes = figure.add_subplot()
         for number, name in enumerate(series):
@@ -75,7 +87,7 @@ def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = ""
     """
     series = list(dict.fromkeys(name for row in rates.values() for name in row))
     _check_series(series)
-    with mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
+    with drawing():
         figure = Figure(figsize=(4.2, 0.9 + len(rates) * (0.22 + 0.14 * len(series))), layout="constrained")
         axes = figure.add_subplot()
         for number, name in enumerate(series):
@@ -102,7 +114,7 @@ def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = ""
 def plot_lines(title: str, lines: Mapping[str, Mapping[float, Rate]], axis: str, key: str = "") -> Plot:
     """A line with intervals for every series: `lines[series][x]`, in percent, along an axis of numbers called `axis`."""
     _check_series(list(lines))
-    with mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
+    with drawing():
         figure = Figure(figsize=(4.2, 3.4), layout="constrained")
         axes = figure.add_subplot()
         places = sorted({x for points in lines.values() for x in points})

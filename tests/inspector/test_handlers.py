@@ -1,0 +1,156 @@
+"""What the events do with what a browser sends, which may be anything."""
+
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+
+from mgap.errors import SettingError
+from mgap.inspector.asking import Knobs
+from mgap.inspector.cases import Case
+from mgap.inspector.columns import DONE, STOPPED, VANILLA
+from mgap.inspector.dropped import Limits
+from mgap.inspector.handlers import Handlers, told_in_the_page
+from mgap.inspector.scenes import plain
+from mgap.methods.mgap import MGAP
+
+KNOBS = (0.75, 0.5, 5, True, True)
+
+
+@pytest.fixture
+def handlers(shelf):
+    return Handlers(shelf, limits=Limits(), max_new_tokens=12, given={})
+
+
+@pytest.fixture
+def request_of():
+    return lambda user: gr.Request(session_hash=user)
+
+
+def asked_of(handlers, case, request, methods=(VANILLA, "mgap"), **other):
+    given = {"name": "pocket/llava", "source": "drawn", "drawn": plain(case.scene), "dropped": None, "question": case.question}
+    given |= {"methods": list(methods), "null": "black336", **other}
+    return handlers.ask(*given.values(), *KNOBS, "beta", request)
+
+
+def test_a_question_is_streamed_and_ends_with_the_token_to_look_at(handlers, blue_banana, request_of):
+    *_, (html, asked, look) = said = list(asked_of(handlers, blue_banana, request_of("a")))
+    assert len(said) > 8
+    assert all(column.state == DONE for column in asked.columns)
+    assert look is not None
+    assert 'aria-pressed="true"' in html
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"question": "  "}, "empty"),
+        ({"methods": ["opera"]}, "opera cannot be streamed"),
+        ({"methods": ["__class__"]}, "no method is called"),
+        ({"drawn": {"theme": "kitchen", "things": [{"name": "gun"}]}}, "thing"),
+        ({"drawn": "<script>"}, "scene"),
+        ({"source": "dropped"}, "there is no picture yet"),
+        ({"source": "dropped", "dropped": "/no/such.png"}, "no longer there"),
+        ({"name": "pocket/other"}, "not offered"),
+    ],
+)
+def test_what_cannot_be_asked_is_a_sentence(handlers, blue_banana, request_of, other, said):
+    with pytest.raises(gr.Error, match=said):
+        list(asked_of(handlers, blue_banana, request_of("a"), **other))
+    assert not handlers.shelf.get("pocket/llava").turn.locked()
+
+
+def test_what_nobody_expected_is_a_sentence_too_and_is_printed():
+    with pytest.raises(gr.Error, match=r"RuntimeError: out of memory\. The terminal") as caught, told_in_the_page():
+        raise RuntimeError("out of\n memory")
+    assert caught.value.print_exception
+    with pytest.raises(gr.Error) as caught, told_in_the_page():
+        raise SettingError("as expected")
+    assert not caught.value.print_exception
+
+
+def test_who_stops_stops_their_own_question_only(handlers, office, request_of):
+    one, two = request_of("one"), request_of("two")
+    handlers.begin(one)
+    handlers.begin(two)
+    first = asked_of(handlers, office, one)
+    for _ in range(4):
+        next(first)
+    handlers.stop(one)
+    *_, (_, stopped, _) = first
+    assert [column.state for column in stopped.columns] == [STOPPED, STOPPED]
+    *_, (_, whole, _) = asked_of(handlers, office, two)
+    assert [column.state for column in whole.columns] == [DONE, DONE]
+    handlers.begin(one)  # the next question of the first user is not stopped
+    *_, (_, whole, _) = asked_of(handlers, office, one)
+    assert whole.columns[0].state == DONE
+
+
+def test_a_stop_while_waiting_in_line_counts(handlers, office, request_of):
+    handlers.begin(request_of("a"))
+    handlers.stop(request_of("a"))
+    *_, (_, asked, _) = asked_of(handlers, office, request_of("a"))
+    assert [column.state for column in asked.columns] == [STOPPED, STOPPED]
+    assert not any(column.tokens for column in asked.columns)
+
+
+@pytest.mark.parametrize(
+    "sent", [{}, {"column": 0}, {"column": "0", "token": 0}, {"column": 9, "token": 0}, {"column": 0, "token": -1}]
+)
+def test_a_token_that_is_not_there_is_not_taken(handlers, ask, blue_banana, sent):
+    asked = ask(blue_banana, [VANILLA], length=3)
+    assert handlers.select(asked, SimpleNamespace(**sent)) is None
+    assert handlers.select(None, SimpleNamespace(column=0, token=0)) is None
+    assert handlers.select(asked, SimpleNamespace(column=0, token=1)) == (0, 1)
+
+
+def test_before_anything_is_asked_sliders_and_details_do_nothing(handlers, request_of):
+    assert handlers.redraw(None, "beta", None, *KNOBS)[2] == []
+    assert handlers.details(None, None)[0] == ""
+    assert next(handlers.finish(None, [], "beta", request_of("a")))[2] == []
+    assert "side by side" in handlers.coloured(None, "beta", None)
+
+
+def test_a_case_is_shown_as_it_is_asked(handlers, blue_banana, loaded, request_of):
+    case = Case(blue_banana.question, blue_banana.scene, settings={"alpha": 0.4, "rank": 2}, prior=loaded.prior)
+    _, _, source, model, editor, _, question, methods, *knobs = handlers.show(case, "pocket/llava")
+    assert (source, model, editor, question, methods) == (
+        "drawn", "pocket/llava", blue_banana.scene, blue_banana.question, [VANILLA, "mgap"],
+    )  # fmt: skip
+    assert knobs == [0.4, 0.5, 2, True, True]
+    *_, (_, asked, _) = handlers.ask_case(case, "pocket/llava", "black336", *KNOBS, "beta", request_of("a"))
+    assert asked.columns[1].method == MGAP(loaded.prior, alpha=0.4, rank=2)
+    assert Knobs.of(asked.columns[1].method) == Knobs(*knobs)
+
+
+def test_no_case_opens_nothing(handlers, request_of):
+    assert len(handlers.show(None, "pocket/llava")) == 13
+    assert list(handlers.ask_case(None, "pocket/llava", "black336", *KNOBS, "beta", request_of("a"))) == []
+
+
+def test_another_prior_cuts_the_same_states(handlers, ask, office):
+    asked = ask(office, [VANILLA, "mgap"], length=12)
+    _, moved, unfinished, _ = handlers.other_prior(asked, "beta", None, *KNOBS, "no_image")
+    assert moved.prior is not asked.prior
+    assert moved.columns[1].method.prior is moved.prior
+    assert moved.columns[0] == asked.columns[0]
+    assert unfinished in ([], [1])
+
+
+def test_details_of_a_method_without_a_strength_say_so(handlers, ask, office):
+    asked = ask(office, ["bias"], given={"bias": {"shift": -2.0}}, length=3)
+    card, _, curves, _, links, code = handlers.details(asked, (0, 0))
+    assert "token 1 of 3" in card
+    assert "No method here has a strength" in curves
+    assert "mgap-inspect.json" in links
+    assert "mgap.Bias(shift=-2.0)" in code
+
+
+def test_a_dropped_file_that_is_no_picture_is_taken_out_again(handlers, tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"nothing")
+    with pytest.MonkeyPatch.context() as patch:
+        heard = []
+        patch.setattr(gr, "Warning", lambda text, **_: heard.append(text))
+        assert handlers.check_picture(str(tmp_path / "broken.png")) is None
+    assert "broken.png" in heard[0]
+    assert str(tmp_path) not in heard[0]
