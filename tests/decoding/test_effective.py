@@ -171,14 +171,14 @@ def test_at_strength_0_a_changed_forward_is_not_the_plain_one(exact, picture, pr
     with first_states(exact, AT[name](1.0, prior)) as read:
         seen = read(inputs)
     assert torch.equal(seen.at(0.0), seen.h)
-    assert (seen.h[0] - torch.tensor(last_state(exact, inputs))).abs().max() > 0.01
+    assert (seen.h[0].cpu() - torch.tensor(last_state(exact, inputs))).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("name", ["mgap", "reference-code"])
 def test_mgaps_state_is_the_one_that_the_paper_cuts(exact, picture, prior, name):
     method = mgap.MGAP(prior) if name == "mgap" else mgap.MGAP(prior, preset="reference-code")
     inputs, settings = exact.backbone.encode([picture], QUESTIONS[:1]), method.settings
-    weight, basis = (t.detach().double().numpy() for t in (exact.backbone.head_module.weight, method.subspace.basis))
+    weight, basis = (t.detach().double().cpu().numpy() for t in (exact.backbone.head_module.weight, method.subspace.basis))
     h = np.array(last_state(exact, inputs))
     with first_states(exact, method) as read:
         seen = read(inputs)
@@ -187,7 +187,7 @@ def test_mgaps_state_is_the_one_that_the_paper_cuts(exact, picture, prior, name)
             cut, _ = written_out.step(h, basis, weight, 0.0, alpha, settings.lam)
         else:
             cut, _ = written_out.step_of_the_authors_code(h, basis, weight, alpha, settings.lam, settings.threshold)
-        np.testing.assert_allclose(seen.at(alpha)[0].double().numpy(), cut, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(seen.at(alpha)[0].double().cpu().numpy(), cut, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["batched", "sequential"])
@@ -200,8 +200,8 @@ def test_a_rows_branch_is_what_its_input_gives_by_itself(exact, pictures, name, 
         main = exact.backbone.encode([shown], [question])
         h, other = last_state(exact, main), last_state(exact, branch_of(exact, method, main, shown, question))
         expected = torch.tensor([a + 0.5 * (a - b) for a, b in zip(h, other, strict=True)])
-        torch.testing.assert_close(seen.h[row], torch.tensor(h), rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(seen.at(0.5)[row], expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(seen.h[row].cpu(), torch.tensor(h), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(seen.at(0.5)[row].cpu(), expected, rtol=1e-4, atol=1e-4)
         assert (torch.tensor(other) - torch.tensor(h)).abs().max() > 0.01  # a branch mistaken for the main row would show
 
 

@@ -21,7 +21,7 @@ def decode(model, main, branch, step, new):
         if best in {*model._end_ids(), model.backbone.image_token_id}:
             break
         for inputs in every:
-            chosen = torch.tensor([[best]])
+            chosen = torch.tensor([[best]], device=inputs["input_ids"].device)
             inputs["input_ids"] = torch.cat([inputs["input_ids"], chosen], dim=1)
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
             if "mm_token_type_ids" in inputs:

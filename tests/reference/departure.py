@@ -19,6 +19,7 @@ def last_state(model, inputs):
     """What the head reads of one row at its last position, from a forward of its own: a list of numbers."""
     import torch
 
+    inputs = {name: value.to(model.backbone.device) for name, value in inputs.items()}
     with torch.no_grad():
         hidden = model.backbone.model(**inputs, output_hidden_states=True, use_cache=False).hidden_states
     return hidden[-1][0, -1].double().tolist()
