@@ -7,8 +7,8 @@ import pytest
 
 import mgap
 from mgap.errors import SettingError
-from mgap.inspector.asking import Knobs, answer, check_given, check_methods, offered, redraw, stop
-from mgap.inspector.columns import DONE, FAILED, RUNNING, STOPPED, VANILLA, WAITING, measure
+from mgap.inspector.asking import Knobs, answer, check_given, check_methods, offered, redraw, stop, unfinished
+from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, VANILLA, WAITING, measure
 from mgap.pocket.scenes import render
 
 
@@ -56,16 +56,16 @@ def test_sliders_give_the_answer_that_asking_again_would(ask, office):
         Knobs(gate=False, alpha=0.3),
         Knobs(protect=False, alpha=0.5),
     ):
-        moved, unfinished = redraw(asked, knobs)
-        if unfinished:
-            assert unfinished == [1]
-            assert moved.columns[1].state == RUNNING
-            *_, moved = answer(moved, unfinished)
+        moved = redraw(asked, knobs)
+        if moved.columns[1].state == OPEN:
+            assert unfinished(moved) == [1]
+            *_, moved = answer(moved, unfinished(moved))
         fresh = ask(office, ["mgap"], knobs)
         assert moved.columns[1].text == fresh.columns[0].text
         assert moved.columns[0] == asked.columns[0]
-        again, left = redraw(moved, knobs)  # what was seen once needs no model any more
-        assert not left
+        assert redraw(moved, knobs) is moved
+        again = redraw(redraw(moved, Knobs(alpha=0.1)), knobs)  # what was seen once needs no model any more
+        assert not unfinished(again)
         assert again.columns[1].ids == fresh.columns[0].ids
 
 
@@ -73,9 +73,15 @@ def test_the_first_token_of_every_strength_needs_no_model(ask, office, loaded):
     asked = ask(office, [VANILLA, "mgap"], length=1)
     with loaded.turn:  # nobody can run it
         for alpha in (0.0, 0.25, 0.5, 1.0):
-            moved, unfinished = redraw(asked, Knobs(alpha=alpha))
-            assert not unfinished
+            moved = redraw(asked, Knobs(alpha=alpha))
+            assert not unfinished(moved)
             assert len(moved.columns[1].tokens) == 1
+
+
+def test_nothing_is_redrawn_while_answers_are_being_made(ask, office):
+    asked = ask(office, [VANILLA, "mgap"], length=3)
+    busy = asked.with_column(0, replace(asked.columns[0], state=RUNNING))
+    assert redraw(busy, Knobs(alpha=0.1)) is busy
 
 
 def test_a_rank_beyond_the_priors_is_its_largest(loaded):
@@ -88,7 +94,7 @@ def test_settings_of_a_case_stand_instead_of_the_sliders_and_what_has_no_slider_
     method = asked.columns[0].method
     assert method == mgap.MGAP(loaded.prior, preset="reference-code", rank=2)
     assert Knobs.of(method) == Knobs(alpha=0.75, lam=0.6, rank=2)
-    moved, _ = redraw(asked, Knobs(alpha=0.4, lam=0.6, rank=2))
+    moved = redraw(asked, Knobs(alpha=0.4, lam=0.6, rank=2))
     assert moved.columns[0].method == mgap.MGAP(loaded.prior, preset="reference-code", rank=2, alpha=0.4)
     assert moved.columns[0].settings["preset"] == "reference-code"
 

@@ -8,7 +8,7 @@ import pytest
 from mgap.errors import SettingError
 from mgap.inspector.asking import Knobs
 from mgap.inspector.cases import Case
-from mgap.inspector.columns import DONE, STOPPED, VANILLA
+from mgap.inspector.columns import DONE, OPEN, STOPPED, VANILLA
 from mgap.inspector.dropped import Limits
 from mgap.inspector.handlers import Handlers, told_in_the_page
 from mgap.inspector.scenes import plain
@@ -105,9 +105,9 @@ def test_a_token_that_is_not_there_is_not_taken(handlers, ask, blue_banana, sent
 
 
 def test_before_anything_is_asked_sliders_and_details_do_nothing(handlers, request_of):
-    assert handlers.redraw(None, "beta", None, *KNOBS)[2] == []
+    assert handlers.redraw(None, "beta", None, *KNOBS) == (gr.skip(), gr.skip(), gr.skip())
     assert handlers.details(None, None)[0] == ""
-    assert next(handlers.finish(None, [], "beta", request_of("a")))[2] == []
+    assert list(handlers.finish(None, "beta", *KNOBS, request_of("a"))) == []
     assert "side by side" in handlers.coloured(None, "beta", None)
 
 
@@ -130,11 +130,11 @@ def test_no_case_opens_nothing(handlers, request_of):
 
 def test_another_prior_cuts_the_same_states(handlers, ask, office):
     asked = ask(office, [VANILLA, "mgap"], length=12)
-    _, moved, unfinished, _ = handlers.other_prior(asked, "beta", None, *KNOBS, "no_image")
+    _, moved, _ = handlers.other_prior(asked, "beta", None, *KNOBS, "no_image")
     assert moved.prior is not asked.prior
     assert moved.columns[1].method.prior is moved.prior
     assert moved.columns[0] == asked.columns[0]
-    assert unfinished in ([], [1])
+    assert moved.columns[1].state in (DONE, OPEN)
 
 
 def test_details_of_a_method_without_a_strength_say_so(handlers, ask, office):
@@ -154,3 +154,12 @@ def test_a_dropped_file_that_is_no_picture_is_taken_out_again(handlers, tmp_path
         assert handlers.check_picture(str(tmp_path / "broken.png")) is None
     assert "broken.png" in heard[0]
     assert str(tmp_path) not in heard[0]
+
+
+def test_a_slider_that_was_moved_while_answers_were_made_counts_when_they_are(handlers, ask, office, request_of):
+    asked = ask(office, [VANILLA, "mgap"], length=12)
+    moved = (0.0, *KNOBS[1:])
+    *_, (_, finished, _) = handlers.finish(asked, "beta", *moved, request_of("b"))
+    assert finished.columns[1].method.alpha == 0
+    assert finished.columns[1].text == finished.columns[0].text
+    assert list(handlers.finish(finished, "beta", *moved, request_of("b"))) == []  # nothing is left to do

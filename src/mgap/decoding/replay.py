@@ -7,7 +7,7 @@ them always is. Where it goes elsewhere the model has to be asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -58,8 +58,8 @@ class Paths:
         """The greedy answer under these settings, up to the first token after which nothing is known."""
         if self._head is None:
             return Replay((), is_whole=False)
-        chosen, rows = self._corrected(self._head, method, top)
-        known = dict(zip(self._states, zip(chosen, rows, strict=True), strict=True))
+        seen = dict(self._states)  # as they are now: another thread may add some
+        known = dict(zip(seen, _corrected(self._head, list(seen.values()), method, top), strict=True))
         spell, found = Spelling(self.backbone), list[Token]()
         so_far: tuple[int, ...] = ()
         while so_far in known and len(found) < max_new_tokens:
@@ -70,19 +70,20 @@ class Paths:
             so_far += (token,)
         return Replay(tuple(found), is_whole=len(found) >= max_new_tokens)
 
-    def _corrected(self, head: Head, method: MGAP, top: int) -> tuple[list[int], list[StepStates]]:
-        """What each state leads to, and what decoding would have traced: one product with the head for all of them.
 
-        The likeliest token is that of the logits in the model's dtype, where two may be equal: the first one, as in decoding.
-        """
-        tap, recorder = Tap(), Recorder(top)
-        tap.listener = recorder
-        h = torch.stack(list(self._states.values())).to(head.device, head.wide).unsqueeze(1)  # [n, 1, d]
-        with torch.no_grad():
-            logits = head.post(Correction(method.subspace.basis, head, method.settings, tap).step(h, head.product(h)))
-        (all_of_them,) = recorder.steps
-        states = [StepStates(method, head, Seen(h[n]), _row(all_of_them, n)) for n in range(len(h))]
-        return logits[:, 0].float().argmax(-1).tolist(), states
+def _corrected(head: Head, states: Sequence[Tensor], method: MGAP, top: int) -> list[tuple[int, StepStates]]:
+    """What each state [d] leads to, and what decoding would have traced: one product with the head for all of them.
+
+    The likeliest token is that of the logits in the model's dtype, where two may be equal: the first one, as in decoding.
+    """
+    tap, recorder = Tap(), Recorder(top)
+    tap.listener = recorder
+    h = torch.stack(list(states)).to(head.device, head.wide).unsqueeze(1)  # [n, 1, d]
+    with torch.no_grad():
+        logits = head.post(Correction(method.subspace.basis, head, method.settings, tap).step(h, head.product(h)))
+    (rows,) = recorder.steps
+    chosen = logits[:, 0].float().argmax(-1).tolist()
+    return [(token, StepStates(method, head, Seen(h[n]), _row(rows, n))) for n, token in enumerate(chosen)]
 
 
 def _row(rows: StepRows, number: int) -> StepRows:

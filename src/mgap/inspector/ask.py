@@ -52,7 +52,7 @@ class AskPage:
         p = self.parts
         shown = [p.model, p.source, p.editor, p.dropped, p.question, p.methods, p.null, *p.knobs, p.colouring]
         begun = gr.on([p.button.click, p.question.submit], self.handlers.begin, trigger_mode="once", **AT_ONCE)
-        self._then_details(begun.then(self.handlers.ask, shown, [p.answers, p.asked, p.selected], **MODEL))
+        self._then_finish(begun.then(self.handlers.ask, shown, [p.answers, p.asked, p.selected], **MODEL))
         p.stop.click(self.handlers.stop, **AT_ONCE)
 
     def _look(self) -> None:
@@ -65,20 +65,19 @@ class AskPage:
     def _turn(self) -> None:
         """Sliders and switches: from states in hand at once, then by the model where they end."""
         p = self.parts
+        turned, outcome = [p.asked, p.colouring, p.selected, *p.knobs], [p.answers, p.asked, p.selected]
         drawn = gr.on(
-            [knob.input for knob in p.knobs], self.handlers.redraw, [p.asked, p.colouring, p.selected, *p.knobs],
-            [p.answers, p.asked, p.unfinished, p.selected], trigger_mode="always_last", **QUICK,
-        )  # fmt: skip
-        other = p.null.input(
-            self.handlers.other_prior, [p.asked, p.colouring, p.selected, *p.knobs, p.null],
-            [p.answers, p.asked, p.unfinished, p.selected], **MODEL,
-        )  # fmt: skip
+            [knob.input for knob in p.knobs], self.handlers.redraw, turned, outcome, trigger_mode="always_last", **QUICK
+        )
+        other = p.null.input(self.handlers.other_prior, [*turned, p.null], outcome, **MODEL)
         for event in (drawn, other):
-            finished = event.then(self.handlers.begin, **AT_ONCE).then(
-                self.handlers.finish, [p.asked, p.unfinished, p.colouring], [p.answers, p.asked, p.unfinished, p.selected],
-                **{**MODEL, "show_progress": "hidden"},
-            )  # fmt: skip
-            self._then_details(finished)
+            self._then_finish(event.then(self.handlers.begin, **AT_ONCE))
+
+    def _then_finish(self, event: Any) -> None:
+        """What the model has to go on with; a slider may also have been moved while answers were being made."""
+        p = self.parts
+        turned, outcome = [p.asked, p.colouring, *p.knobs], [p.answers, p.asked, p.selected]
+        self._then_details(event.then(self.handlers.finish, turned, outcome, **{**MODEL, "show_progress": "hidden"}))
 
     def _then_details(self, event: Any) -> None:
         p = self.parts

@@ -8,7 +8,7 @@ from typing import Any
 
 from mgap.decoding.unfold import unfold
 from mgap.errors import MgapError, SettingError
-from mgap.inspector.columns import DONE, FAILED, RUNNING, STOPPED, VANILLA, WAITING, Asked, Column, measure
+from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, VANILLA, WAITING, Asked, Column, measure
 from mgap.methods.base import Method
 from mgap.methods.mgap import MGAP
 from mgap.registry import METHODS
@@ -123,30 +123,37 @@ def _cut(asked: Asked, column: Column) -> str:
     return f"Cut off after {asked.max_new_tokens} tokens." if is_cut else ""
 
 
-def redraw(asked: Asked, knobs: Knobs) -> tuple[Asked, list[int]]:
-    """MGAP's columns at other settings, as far as states in hand tell; and the places of those that the model must finish."""
-    unfinished = []
+def redraw(asked: Asked, knobs: Knobs) -> Asked:
+    """MGAP's columns at these settings, as far as states in hand tell; what the model must finish is OPEN.
+
+    Nothing is changed while answers are being made, nor a column that has these settings.
+    """
+    if any(column.state in (RUNNING, WAITING) for column in asked.columns):
+        return asked
+    turned = knobs.settings(asked.prior)
     for place, column in enumerate(asked.columns):
         if column.name != OURS or not isinstance(column.method, MGAP):
             continue
-        turned = knobs.settings(asked.prior)  # what has no slider stays
-        method = replace(column.method, prior=asked.prior, **turned)
-        fresh = Column(OURS, method, {**column.settings, **turned})
+        method = replace(column.method, prior=asked.prior, **turned)  # what has no slider stays
+        if Knobs.of(method) == Knobs.of(column.method) and method.prior is column.method.prior:
+            continue
         found = asked.paths.replay(method, max_new_tokens=asked.max_new_tokens)
-        tokens = measure(asked.loaded, asked.prior, found.tokens)
-        fresh = replace(fresh, tokens=tokens, state=DONE if found.is_whole else RUNNING)
+        fresh = Column(OURS, method, {**column.settings, **turned}, measure(asked.loaded, asked.prior, found.tokens), OPEN)
         if found.is_whole:
-            fresh = replace(fresh, note=_cut(asked, fresh))
-        else:
-            unfinished.append(place)
+            fresh = replace(fresh, state=DONE, note=_cut(asked, fresh))
         asked = asked.with_column(place, fresh)
-    return asked, unfinished
+    return asked
+
+
+def unfinished(asked: Asked) -> list[int]:
+    """The places of columns that the model has to go on with."""
+    return [place for place, column in enumerate(asked.columns) if column.state == OPEN]
 
 
 def stop(asked: Asked) -> Asked:
     """What was running is stopped, and what was waiting stays empty."""
     columns = tuple(
-        replace(column, state=STOPPED, note="Stopped.") if column.state in (RUNNING, WAITING) else column
+        replace(column, state=STOPPED, note="Stopped.") if column.state in (RUNNING, WAITING, OPEN) else column
         for column in asked.columns
     )
     return replace(asked, columns=columns)

@@ -21,6 +21,7 @@ from mgap.states.subspace import Subspace
 
 VANILLA = "vanilla"
 WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"
+OPEN = "open"  # told as far as states in hand go; the model has to go on
 
 
 class Measured(NamedTuple):

@@ -13,7 +13,7 @@ import gradio as gr
 from mgap.data.prompts import check_prompt
 from mgap.decoding.replay import Paths
 from mgap.errors import MgapError, SettingError, one_line
-from mgap.inspector.asking import OURS, Knobs, answer, build_column, check_methods, offered, redraw, stop
+from mgap.inspector.asking import OURS, Knobs, answer, build_column, check_methods, offered, redraw, stop, unfinished
 from mgap.inspector.cases import Case
 from mgap.inspector.columns import VANILLA, Asked
 from mgap.inspector.dropped import Limits, open_dropped
@@ -167,21 +167,27 @@ class Handlers:
         self, asked: Asked | None, colouring: str, selected: Selected | None,
         alpha: float, lam: float, rank: float, gate: bool, protect: bool,
     ) -> Any:  # fmt: skip
-        """From states in hand, at once; the model goes on where they end."""
-        if asked is None or not any(column.name == OURS for column in asked.columns):
-            return gr.skip(), gr.skip(), [], gr.skip()
+        """From states in hand, at once."""
+        if asked is None:
+            return gr.skip(), gr.skip(), gr.skip()
         with told_in_the_page():
-            asked, unfinished = redraw(asked, Knobs(alpha, lam, int(rank), gate, protect))
-        kept = selected if _is_there(asked, selected) else first_look(asked)
-        return answers_html(asked, colouring, kept), asked, unfinished, kept
+            turned = redraw(asked, Knobs(alpha, lam, int(rank), gate, protect))
+        if turned is asked:
+            return gr.skip(), gr.skip(), gr.skip()
+        kept = selected if _is_there(turned, selected) else first_look(turned)
+        return answers_html(turned, colouring, kept), turned, kept
 
-    def finish(self, asked: Asked | None, unfinished: list[int], colouring: str, request: gr.Request) -> Iterator[Any]:
-        if asked is None or not unfinished:
-            yield gr.skip(), gr.skip(), [], gr.skip()
+    def finish(
+        self, asked: Asked | None, colouring: str, alpha: float, lam: float, rank: float, gate: bool, protect: bool,
+        request: gr.Request,
+    ) -> Iterator[Any]:  # fmt: skip
+        """When its turn has come: the model goes on where states in hand end, at the settings of the sliders."""
+        if asked is None:
             return
         with told_in_the_page():
-            for shown, asked, look in self._stream(asked, colouring, request.session_hash or "", unfinished):  # noqa: B020
-                yield shown, asked, [], look
+            turned = redraw(asked, Knobs(alpha, lam, int(rank), gate, protect))
+            if turned is not asked or unfinished(turned):
+                yield from self._stream(turned, colouring, request.session_hash or "", unfinished(turned))
 
     def other_prior(
         self, asked: Asked | None, colouring: str, selected: Selected | None,

@@ -32,7 +32,7 @@ class Parts:
         first = f"as in {prior_folder}" if prior_folder else NULL_IMAGE
         self._nulls = [(first, NULL_IMAGE), *((name, name) for name in NULLS if name != NULL_IMAGE)]
         self.asked, self.selected = gr.State(None, time_to_live=3600), gr.State(None)
-        self.unfinished, self.source = gr.State([]), gr.State(DRAWN)
+        self.source = gr.State(DRAWN)
         with gr.Row(elem_id="ask"):
             with gr.Column(scale=4, min_width=300):
                 self._picture(names)
