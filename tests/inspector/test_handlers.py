@@ -10,7 +10,7 @@ from mgap.inspector.asking import Knobs
 from mgap.inspector.cases import Case
 from mgap.inspector.columns import DONE, OPEN, STOPPED, VANILLA
 from mgap.inspector.dropped import Limits
-from mgap.inspector.handlers import Handlers, told_in_the_page
+from mgap.inspector.handlers import NOTHING, Handlers, told_in_the_page
 from mgap.inspector.scenes import plain
 from mgap.methods.mgap import MGAP
 
@@ -105,9 +105,9 @@ def test_a_token_that_is_not_there_is_not_taken(handlers, ask, blue_banana, sent
 
 
 def test_before_anything_is_asked_sliders_and_details_do_nothing(handlers, request_of):
-    assert handlers.redraw(None, "beta", None, *KNOBS) == (gr.skip(), gr.skip(), gr.skip())
+    assert handlers.redraw(None, "beta", None, *KNOBS) == NOTHING
     assert handlers.details(None, None)[0] == ""
-    assert list(handlers.finish(None, "beta", *KNOBS, request_of("a"))) == []
+    assert list(handlers.finish(None, "beta", *KNOBS, request_of("a"))) == [NOTHING]
     assert "side by side" in handlers.coloured(None, "beta", None)
 
 
@@ -125,7 +125,7 @@ def test_a_case_is_shown_as_it_is_asked(handlers, blue_banana, loaded, request_o
 
 def test_no_case_opens_nothing(handlers, request_of):
     assert len(handlers.show(None, "pocket/llava")) == 13
-    assert list(handlers.ask_case(None, "pocket/llava", "black336", *KNOBS, "beta", request_of("a"))) == []
+    assert list(handlers.ask_case(None, "pocket/llava", "black336", *KNOBS, "beta", request_of("a"))) == [NOTHING]
 
 
 def test_another_prior_cuts_the_same_states(handlers, ask, office):
@@ -162,4 +162,4 @@ def test_a_slider_that_was_moved_while_answers_were_made_counts_when_they_are(ha
     *_, (_, finished, _) = handlers.finish(asked, "beta", *moved, request_of("b"))
     assert finished.columns[1].method.alpha == 0
     assert finished.columns[1].text == finished.columns[0].text
-    assert list(handlers.finish(finished, "beta", *moved, request_of("b"))) == []  # nothing is left to do
+    assert list(handlers.finish(finished, "beta", *moved, request_of("b"))) == [NOTHING]  # nothing is left to do

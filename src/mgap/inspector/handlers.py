@@ -36,6 +36,7 @@ from mgap.pocket.scenes import Scene, render
 from mgap.states.subspace import Subspace
 
 Selected = tuple[int, int]  # which column, and which of its tokens
+NOTHING = (gr.skip(), gr.skip(), gr.skip())  # answers, what was asked, and what is looked at stay as they are
 
 
 @contextmanager
@@ -114,6 +115,7 @@ class Handlers:
         alpha: float, lam: float, rank: float, gate: bool, protect: bool, colouring: str, request: gr.Request,
     ) -> Iterator[Any]:  # fmt: skip
         """As a run or the gallery has it, with its own prior and settings."""
+        yield NOTHING
         if case is None:
             return
         with told_in_the_page():
@@ -169,11 +171,11 @@ class Handlers:
     ) -> Any:  # fmt: skip
         """From states in hand, at once."""
         if asked is None:
-            return gr.skip(), gr.skip(), gr.skip()
+            return NOTHING
         with told_in_the_page():
             turned = redraw(asked, Knobs(alpha, lam, int(rank), gate, protect))
         if turned is asked:
-            return gr.skip(), gr.skip(), gr.skip()
+            return NOTHING
         kept = selected if _is_there(turned, selected) else first_look(turned)
         return answers_html(turned, colouring, kept), turned, kept
 
@@ -182,6 +184,7 @@ class Handlers:
         request: gr.Request,
     ) -> Iterator[Any]:  # fmt: skip
         """When its turn has come: the model goes on where states in hand end, at the settings of the sliders."""
+        yield NOTHING  # Gradio empties what a generator says nothing of
         if asked is None:
             return
         with told_in_the_page():
