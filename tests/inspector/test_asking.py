@@ -8,8 +8,9 @@ import pytest
 import mgap
 from mgap.errors import SettingError
 from mgap.inspector.asking import Knobs, answer, check_given, check_methods, offered, redraw, stop, unfinished
-from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, VANILLA, WAITING, measure
+from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, WAITING, measure
 from mgap.pocket.scenes import render
+from mgap.run.arms import VANILLA
 
 
 def test_each_column_holds_what_the_model_says_under_its_method(ask, loaded, office):

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from mgap.inspector.asking import Knobs
-from mgap.inspector.columns import VANILLA
 from mgap.inspector.export import links, to_json, to_python
 from mgap.inspector.scenes import scene_of
 from mgap.inspector.views import curves_plot, spots_plot
+from mgap.run.arms import VANILLA
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,12 @@ import pytest
 from mgap.errors import SettingError
 from mgap.inspector.asking import Knobs
 from mgap.inspector.cases import Case
-from mgap.inspector.columns import DONE, OPEN, STOPPED, VANILLA
+from mgap.inspector.columns import DONE, OPEN, STOPPED
 from mgap.inspector.dropped import Limits
 from mgap.inspector.handlers import NOTHING, Handlers, told_in_the_page
 from mgap.inspector.scenes import plain
 from mgap.methods.mgap import MGAP
+from mgap.run.arms import VANILLA
 
 KNOBS = (0.75, 0.5, 5, True, True)
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from mgap.inspector.asking import Knobs
-from mgap.inspector.columns import VANILLA
 from mgap.inspector.views import (
     COLOURINGS,
     answers_html,
@@ -19,6 +18,7 @@ from mgap.inspector.views import (
     token_html,
     words_of,
 )
+from mgap.run.arms import VANILLA
 
 
 @pytest.fixture(scope="module")

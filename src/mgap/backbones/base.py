@@ -109,6 +109,11 @@ class Backbone:
         return next(embedding.parameters()).device
 
     @property
+    def dtype_name(self) -> str:
+        """Of the weights, such as bfloat16."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
+    @property
     def tokenizer(self) -> Any:
         return self._needs_processor().tokenizer
 

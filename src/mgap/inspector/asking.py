@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from mgap.decoding.unfold import unfold
 from mgap.errors import MgapError, SettingError
-from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, VANILLA, WAITING, Asked, Column, measure
+from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, WAITING, Asked, Column, measure
 from mgap.methods.base import Method
-from mgap.methods.mgap import MGAP
+from mgap.methods.mgap import MGAP, PRESETS
 from mgap.registry import METHODS
+from mgap.run.arms import VANILLA
 from mgap.states.subspace import Subspace
 from mgap.types import Mode
 
@@ -23,8 +24,8 @@ MOST = 6  # methods side by side: as many as have a mark of their own
 class Knobs:
     """What the sliders and switches of MGAP say."""
 
-    alpha: float = 0.75
-    lam: float = 0.5
+    alpha: float = PRESETS["paper"]["alpha"]
+    lam: float = PRESETS["paper"]["lam"]
     rank: int = 5
     gate: bool = True
     protect: bool = True
@@ -49,8 +50,7 @@ def offered(given: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     found = {VANILLA: ""}
     for name in METHODS.names():
         method = METHODS.get(name)
-        needed = [f.name for f in fields(method) if f.default is MISSING and f.default_factory is MISSING]
-        missing = [key for key in needed if key != "prior" and key not in given.get(name, {})]
+        missing = [key for key in method.needed() if key != "prior" and key not in given.get(name, {})]
         if Mode.STREAM not in method.modes:
             found[name] = f"{name} cannot be streamed (mgap ask --method {name} can answer)"
         elif missing:

@@ -19,7 +19,6 @@ from mgap.pocket.scenes import Scene
 from mgap.states.landscape import Place
 from mgap.states.subspace import Subspace
 
-VANILLA = "vanilla"
 WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"
 OPEN = "open"  # told as far as states in hand go; the model has to go on
 
@@ -39,7 +38,7 @@ class Measured(NamedTuple):
 class Column:
     """One method's answer so far."""
 
-    name: str  # of the registry, or VANILLA
+    name: str  # of the registry, or vanilla
     method: Method  # plain decoding is MGAP at strength 0
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that were given
     tokens: tuple[Measured, ...] = ()

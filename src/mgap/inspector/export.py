@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from typing import Any
 
@@ -11,12 +10,14 @@ import torch
 import transformers
 
 import mgap
-from mgap.inspector.columns import VANILLA, Asked, Column, Measured
+from mgap.backbones.prepared import picture_digest
+from mgap.inspector.columns import Asked, Column, Measured
 from mgap.inspector.look import render
 from mgap.inspector.scenes import plain, python_lines
 from mgap.methods.mgap import MGAP
 from mgap.pocket.scenes import Scene
 from mgap.reports.plots import Plot
+from mgap.run.arms import VANILLA
 from mgap.states.landscape import Place
 
 NAME = "mgap-inspect"
@@ -28,9 +29,9 @@ def to_json(asked: Asked) -> dict[str, Any]:
     return {
         "model": asked.loaded.name,
         "identity": asked.loaded.model.backbone.identity.to_json(),
-        "dtype": _dtype(asked),
+        "dtype": asked.loaded.model.backbone.dtype_name,
         "picture": {
-            "sha256": hashlib.sha256(asked.picture.tobytes()).hexdigest(),
+            "sha256": picture_digest(asked.picture),
             "size": list(asked.picture.size),
             **({"scene": plain(asked.source)} if isinstance(asked.source, Scene) else {"file": asked.source}),
         },
@@ -75,10 +76,6 @@ def _place(place: Place | None) -> dict[str, Any] | None:
     return None if place is None else place._asdict()
 
 
-def _dtype(asked: Asked) -> str:
-    return str(next(asked.loaded.model.backbone.model.parameters()).dtype).removeprefix("torch.")
-
-
 def to_python(asked: Asked, column: Column) -> str:
     """A script that prints this answer again."""
     lines = ["import mgap"]
@@ -87,7 +84,10 @@ def to_python(asked: Asked, column: Column) -> str:
     else:
         lines += ["", f"image = {asked.source!r}  # the picture's file"]
     device = str(asked.loaded.model.backbone.device)
-    lines += ["", f"model = mgap.load({asked.loaded.name!r}, device={device!r}, dtype={_dtype(asked)!r})"]
+    lines += [
+        "",
+        f"model = mgap.load({asked.loaded.name!r}, device={device!r}, dtype={asked.loaded.model.backbone.dtype_name!r})",
+    ]
     said = f"model.answer(image, {asked.question!r}, max_new_tokens={asked.max_new_tokens})"
     if column.name == VANILLA:
         return "\n".join([*lines, f"print({said})", ""])

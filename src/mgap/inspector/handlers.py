@@ -15,7 +15,7 @@ from mgap.decoding.replay import Paths
 from mgap.errors import MgapError, SettingError, one_line
 from mgap.inspector.asking import OURS, Knobs, answer, build_column, check_methods, offered, redraw, stop, unfinished
 from mgap.inspector.cases import Case
-from mgap.inspector.columns import VANILLA, Asked
+from mgap.inspector.columns import Asked
 from mgap.inspector.dropped import Limits, open_dropped
 from mgap.inspector.export import links, to_python
 from mgap.inspector.parts import DRAWN, DROPPED, HINT
@@ -33,6 +33,8 @@ from mgap.inspector.views import (
 )
 from mgap.methods.mgap import MGAP
 from mgap.pocket.scenes import Scene, render
+from mgap.reports.plots import Plot
+from mgap.run.arms import VANILLA
 from mgap.states.subspace import Subspace
 
 Selected = tuple[int, int]  # which column, and which of its tokens
@@ -70,10 +72,6 @@ class Handlers:
     def stop(self, request: gr.Request) -> None:
         """Whatever of this user's is being answered, or waits, ends after the token that is being made."""
         self._stopped.add(request.session_hash or "")
-
-    def leave(self, request: gr.Request) -> None:
-        """The page was closed: nobody reads on."""
-        self.stop(request)
 
     def check_picture(self, dropped: str | None) -> Any:
         """What was dropped, or, where it cannot be opened, why not; it is then taken out again."""
@@ -214,7 +212,7 @@ class Handlers:
         return (
             token_html(asked, selected),
             figure_html(spots, asked, asked.alike(place, at), self._about_spots(asked)),
-            self._sweep(asked, selected, words),
+            self._sweep(asked, selected, curves),
             gr.update(choices=known, value=words, visible=curves is not None),
             links(asked, {"state": spots, "sweep": curves}),
             to_python(asked, asked.columns[place]),
@@ -223,15 +221,14 @@ class Handlers:
     def swept(self, asked: Asked | None, selected: Selected | None, words: list[str]) -> Any:
         if asked is None or selected is None:
             return gr.skip()
-        return self._sweep(asked, selected, words)
+        return self._sweep(asked, selected, curves_plot(asked, selected, words))
 
-    def _sweep(self, asked: Asked, selected: Selected, words: Sequence[str]) -> str:
+    def _sweep(self, asked: Asked, selected: Selected, plot: Plot | None) -> str:
         shown = [n for n in asked.alike(*selected) if asked.columns[n].name != VANILLA]
         about = (
             "At this token, from states in hand: no new pass through the model. Marks: the strength of each method. What a "
             "method drops as unlikely afterwards is still in it."
         )
-        plot = curves_plot(asked, selected, words)
         return figure_html(
             plot, asked, shown, about if plot else "No method here has a strength to sweep, or no word is chosen."
         )

@@ -39,7 +39,7 @@ def build_page(
                 shown = build_gallery(runs, shelf.names)
             with gr.Tab("Runs", id="runs"):
                 opened = build_runs(runs, shelf.names)
-        page.unload(asking.handlers.leave)
+        page.unload(asking.handlers.stop)  # nobody reads on
         asking.opens(shown, tabs)
         asking.opens(opened, tabs)
     return page

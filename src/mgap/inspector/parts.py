@@ -7,21 +7,22 @@ from typing import Any
 
 import gradio as gr
 
+from mgap.backbones.nulls import NULL_IMAGES
 from mgap.inspector.asking import OURS, Knobs, offered
-from mgap.inspector.columns import VANILLA
 from mgap.inspector.dropped import DroppedPicture
 from mgap.inspector.editor import SceneEditor
 from mgap.inspector.look import static
 from mgap.inspector.shelf import NULL_IMAGE, RANK
 from mgap.inspector.views import COLOURINGS, answers_html
 from mgap.pocket.showcase import cases
+from mgap.run.arms import VANILLA
 
 DRAWN, DROPPED = "drawn", "dropped"
 HINT = (
     "Draw a scene or drop a picture, ask something about it, and press Ask: the methods\u2019 answers appear side by side here."
 )
 QUESTIONS = ("What color is the banana?", "Is there a refrigerator in the image?", "Describe this image.")
-NULLS = ("black336", "mean_colour", "no_image")
+NULLS = tuple(name for name in NULL_IMAGES if name != "black_same_size")  # which is none without a picture
 
 
 class Parts:

@@ -94,11 +94,15 @@ class Method(ABC):
         for name in settings:
             if name not in known:
                 raise SettingError(f"{cls.name} has no setting {name!r}: choose from {', '.join(known)}")
-        needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
-        for name in needed:
+        for name in cls.needed():
             if name not in settings:
                 raise SettingError(f"{cls.name} needs a setting {name!r}, which has no default: give {name}=...")
         return cls(**settings)
+
+    @classmethod
+    def needed(cls) -> list[str]:
+        """The settings that have no default."""
+        return [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
 
     def fill_from_preset(self) -> None:
         """Settings that were not given (None) take the values of the preset that `preset` names; for __post_init__."""

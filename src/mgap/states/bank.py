@@ -143,7 +143,7 @@ class Bank:
         backbone, questions = Backbone.of(model), Questions(images, prompts)
         facts = {
             "template_sha256": backbone.template_hash(),
-            "dtype": str(next(backbone.model.parameters()).dtype).removeprefix("torch."),
+            "dtype": backbone.dtype_name,
             "max_new_tokens": max_new_tokens,
             "mgap": mgap.__version__,
         }

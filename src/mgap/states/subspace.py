@@ -99,7 +99,7 @@ class Subspace:
             "size": list(size) if size else None,
             "template_sha256": backbone.template_hash(),
             "svd": svd,
-            "dtype": str(next(backbone.model.parameters()).dtype).removeprefix("torch."),
+            "dtype": backbone.dtype_name,
             "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "versions": {
                 "mgap": mgap.__version__,
