@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 from conftest import FLAGS, Server, chromium
-from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from test_ask import LONG, ask, columns, set_knob, tokens, wait
 
@@ -32,16 +31,9 @@ def main(folder: Path) -> None:
             browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
             for name, take in SHOTS.items():
                 take(browser, server.address, folder / f"{name}.png")
-                shrink(folder / f"{name}.png")
                 print(folder / f"{name}.png")
         finally:
             server.end()
-
-
-def shrink(path: Path) -> None:
-    """To 256 colours: a third of the bytes."""
-    with Image.open(path) as shot:
-        shot.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def opened(browser: Browser, address: str, size: dict[str, int], scheme: str = "light") -> Page:
