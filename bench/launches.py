@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mgap
 from mgap.errors import SettingError
 from mgap.methods.base import Method
-from mgap.methods.branch import BranchMethod
+from mgap.methods.branch import PairedMethod
 from mgap.pocket.architecture import Tower, build
 from mgap.registry import METHODS
 from mgap.types import Mode
@@ -154,7 +154,7 @@ def methods(model: mgap.Model, names: Sequence[str]) -> dict[str, Method]:
     found: dict[str, Method] = {}
     for name in names:
         method = WAYS[name](model) if name in WAYS else METHODS.get(name).of()
-        if isinstance(method, BranchMethod):
+        if isinstance(method, PairedMethod):
             for mode in ("batched", "sequential"):
                 found[f"{name}, {mode}"] = replace(method, branch_mode=mode)
         elif Mode.GREEDY in method.modes:

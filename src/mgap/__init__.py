@@ -18,6 +18,7 @@ _HOMES = {
     "wrap": "mgap.decoding.model",
     "Model": "mgap.decoding.model",
     "attach": "mgap.decoding.attach",
+    "Bank": "mgap.states.bank",
     "Steering": "mgap.states.steering",
     "Subspace": "mgap.states.subspace",
     "MGAP": "mgap.methods.mgap",
@@ -30,6 +31,8 @@ _HOMES = {
     "MoD": "mgap.methods.mod",
     "OPERA": "mgap.methods.opera",
     "PAI": "mgap.methods.pai",
+    "PromptPrior": "mgap.methods.prompt_prior",
+    "Tether": "mgap.methods.tether",
     "VCD": "mgap.methods.vcd",
     "Bias": "mgap.methods.bias",
     "DeCo": "mgap.methods.deco",
@@ -64,7 +67,10 @@ if TYPE_CHECKING:
     from mgap.methods.mod import MoD as MoD
     from mgap.methods.opera import OPERA as OPERA
     from mgap.methods.pai import PAI as PAI
+    from mgap.methods.prompt_prior import PromptPrior as PromptPrior
+    from mgap.methods.tether import Tether as Tether
     from mgap.methods.vcd import VCD as VCD
+    from mgap.states.bank import Bank as Bank
     from mgap.states.steering import Steering as Steering
     from mgap.states.subspace import Subspace as Subspace
     from mgap.types import Answer as Answer

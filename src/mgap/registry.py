@@ -56,6 +56,8 @@ METHODS = Registry(
         "mod": "mgap.methods.mod:MoD",
         "opera": "mgap.methods.opera:OPERA",
         "pai": "mgap.methods.pai:PAI",
+        "prompt-prior": "mgap.methods.prompt_prior:PromptPrior",
+        "tether": "mgap.methods.tether:Tether",
         "vcd": "mgap.methods.vcd:VCD",
         "deco": "mgap.methods.deco:DeCo",
         "dola": "mgap.methods.dola:DoLa",

@@ -6,7 +6,7 @@ from transformers import CompileConfig, TextIteratorStreamer
 
 import mgap
 from mgap.errors import SettingError, UnsupportedDecoding
-from mgap.methods.branch import BranchMethod
+from mgap.methods.branch import PairedMethod
 from mgap.registry import METHODS
 from mgap.types import ALL_MODES, Decoding, Mode
 from tests.methods.builders import BUILDERS, build
@@ -145,7 +145,7 @@ OWN = {
 }
 
 
-ONE_BRANCH = [name for name in METHODS.names() if not issubclass(METHODS.get(name), BranchMethod)]
+ONE_BRANCH = [name for name in METHODS.names() if not issubclass(METHODS.get(name), PairedMethod)]
 
 
 @pytest.mark.parametrize("mode", OWN, ids=lambda mode: mode.value)

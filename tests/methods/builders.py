@@ -18,6 +18,11 @@ def asd_(prior):
     return mgap.ASD(steering=mgap.Steering.from_states(*drawn), lam_pos=1.0, lam_neg=1.0)
 
 
+def tether_(prior):
+    drawn = torch.randn(64, prior.hidden_size, generator=torch.Generator().manual_seed(0))
+    return mgap.Tether(bank=mgap.Bank.of(drawn), rho=3.0)
+
+
 # name in the registry, or of a variant -> the method, given a prior of the model
 BUILDERS = {
     "mgap": mgap_,
@@ -32,6 +37,8 @@ BUILDERS = {
     "mod": lambda _prior: mgap.MoD(rho=0.1, theta=0.0, a2=30.0, beta=0.0),
     "opera": lambda _prior: mgap.OPERA(alpha=60.0, beams=3, candidates=3),
     "pai": lambda _prior: mgap.PAI(alpha=2.0, gamma=2.0, start=0),
+    "prompt-prior": lambda prior: mgap.PromptPrior(prior=prior, rho=8.0),
+    "tether": tether_,
     "vcd": lambda _prior: mgap.VCD(alpha=4.0, noise_step=999),
     "deco": lambda _prior: mgap.DeCo(alpha=40.0, layers=[1, 2]),
     "dola": lambda _prior: mgap.DoLa(layers=[1, 2]),

@@ -9,13 +9,13 @@ from PIL import Image
 
 import mgap
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
-from mgap.methods.branch import BranchMethod, contrast, plausible
+from mgap.methods.branch import PairedMethod, contrast, plausible
 from mgap.registry import METHODS
 from tests.methods.builders import build
 from tests.methods.following import NEW, QUESTIONS, check_beams, follow
 from tests.reference import contrast as reference
 
-BRANCHES = [name for name in METHODS.names() if issubclass(METHODS.get(name), BranchMethod)] + ["icd with vcd"]
+BRANCHES = [name for name in METHODS.names() if issubclass(METHODS.get(name), PairedMethod)] + ["icd with vcd"]
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from mgap.decoding.captured import Told, step_for, uncapturable
 from mgap.decoding.generate import Generated, generation_config, seeded
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Method, Seam
-from mgap.methods.branch import BranchMethod
+from mgap.methods.branch import PairedMethod
 from mgap.methods.lanes import lanes_of
 from mgap.methods.pairing import PairedCache
 from mgap.types import Decoding, Mode
@@ -52,7 +52,7 @@ def is_ours(backbone: Backbone, modes: frozenset[Mode]) -> bool:
 def _acts_outside(method: Method) -> bool:
     """Whether a method acts on what comes after the text decoder, and its branch, if it has one, is rows of the same step."""
     if method.seam is Seam.BRANCH:
-        return isinstance(method, BranchMethod) and method.branch_mode == "batched"
+        return isinstance(method, PairedMethod) and method.branch_mode == "batched"
     return method.seam is Seam.HEAD
 
 

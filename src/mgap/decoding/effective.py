@@ -164,6 +164,8 @@ class Door:
         if self.reading is None or self.lanes.main == 0 or self.lanes.is_paused:
             return
         traced = self.recorder.steps[-1] if self.recorder.steps else None
+        if traced is not None and traced.branches is not None:
+            self.reading = replace(self.reading, others=list(traced.branches))
         seen = states_of(self.method, self.head, self.reading, {} if traced is None else traced.values)
         self.steps.append(replace(seen, traced=traced))
         self.reading = None

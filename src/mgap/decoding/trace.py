@@ -20,6 +20,7 @@ class StepRows:
     before: tuple[Tensor, Tensor]  # probabilities and token ids, each [B, top]
     after: tuple[Tensor, Tensor]
     at: tuple[int, ...] | None  # each row's place in its answer, where that is not how many steps there were
+    branches: tuple[Tensor, ...] | None = None  # [B, d] each: the branches' states, where the method says which
 
 
 class Recorder:
@@ -31,7 +32,8 @@ class Recorder:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, seen: Observation) -> None:
         last = {name: value[:, -1].detach().clone() for name, value in seen.values.items()}  # a graph reuses its memory
-        self.steps.append(StepRows(last, self._best(seen.before), self._best(seen.after), seen.at))
+        branches = None if seen.branches is None else tuple(state.detach().clone() for state in seen.branches)
+        self.steps.append(StepRows(last, self._best(seen.before), self._best(seen.after), seen.at, branches))
 
     def _best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         logits = logits[:, -1].detach()

@@ -39,6 +39,7 @@ class Observation:
     at: tuple[int, ...] | None = (
         None  # each row's place in its answer, of a search that goes back; None: one further every time
     )
+    branches: tuple[Tensor, ...] | None = None  # [B, d] each, of a method that may know its branches' states from before
 
 
 class Tap:

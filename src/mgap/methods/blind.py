@@ -24,6 +24,15 @@ NULLS = ("black_same_size", "mean_colour", "no_image")
 FORMS = ("extrapolate", "subtract")
 
 
+def show_nothing(name: str, backbone: Backbone, main: Inputs, null_image: str) -> Inputs:
+    """The same rows with a null image in place of each picture; `name` is of the method that wants them."""
+    if backbone.pixel_keys[0] not in main:
+        raise PromptError(f"{name} compares with a null image: give a picture, or leave {name} off")
+    if null_image == "no_image":
+        return backbone.without_image(main)
+    return {**main, **backbone.null_pixels(main, null_image)}
+
+
 @dataclass(frozen=True)
 class Blind(BranchMethod):
     """The plain contrast with a null image."""
@@ -45,11 +54,7 @@ class Blind(BranchMethod):
         check_choice("form", self.form, FORMS)
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
-        if backbone.pixel_keys[0] not in main:
-            raise PromptError(f"{self.name} contrasts with a null image: give a picture, or leave {self.name} off")
-        if self.null_image == "no_image":
-            return backbone.without_image(main)
-        return {**main, **backbone.null_pixels(main, self.null_image)}
+        return show_nothing(self.name, backbone, main, self.null_image)
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         scores = main - self.rho * branch if self.form == "subtract" else main + self.rho * (main - branch)

@@ -3,7 +3,8 @@
     CD(l, l', alpha, beta):  s = (1 + alpha) l - alpha l',   s[v] = -inf where l[v] < max l + ln(beta)
 
 A method says what its second branch sees and how the two logits combine (`branch`, `combine`); pairing.py runs the branch. One
-with more branches than one says so in `builders` and `weigh`.
+with more branches than one says so in `builders` and `weigh`. Methods that read the branch's state instead of its logits are in
+blindfold.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import PromptError
 from mgap.methods.base import Method, Removable, Seam, Tap, check_choice
-from mgap.methods.pairing import ALONE, Inputs, Kept, Pairing
+from mgap.methods.pairing import ALONE, Inputs, Kept, Pairing, Weigh
 from mgap.methods.seen import Seen, Weight, mix_states
 from mgap.types import ALL_MODES, Mode
 
@@ -30,7 +31,7 @@ Build = Callable[[Inputs], Inputs]  # the main inputs -> a branch's
 
 
 @dataclass(frozen=True)
-class BranchMethod(Method):
+class PairedMethod(Method):
     """Cost: 2 forwards a token, and one for each further branch. Every decoding mode but assisted; static and compiled steps
     in `model.answer` and its like, with a batched branch.
 
@@ -41,11 +42,12 @@ class BranchMethod(Method):
     seam: ClassVar[Seam] = Seam.BRANCH
     forwards: ClassVar[float] = 2.0
     modes: ClassVar[frozenset[Mode]] = ALL_MODES - {Mode.ASSISTED}
+    branch_modes: ClassVar[tuple[str, ...]] = ("batched", "sequential")
 
     branch_mode: str = "batched"
 
     def __post_init__(self) -> None:
-        check_choice("branch_mode", self.branch_mode, ("batched", "sequential"))
+        check_choice("branch_mode", self.branch_mode, self.branch_modes)
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         return Pairing(backbone, self, tap)
@@ -68,8 +70,24 @@ class BranchMethod(Method):
         """
 
     @abstractmethod
+    def weigher(self, backbone: Backbone) -> Weigh:
+        """On attaching: what makes scores of the predictions at every token."""
+
+    def traced(self, main: Tensor, branches: Sequence[Tensor], step: int) -> dict[str, Tensor]:  # noqa: ARG002
+        """Further numbers [B] for a trace, which decoding does without: asked for only while somebody listens."""
+        return {}
+
+
+@dataclass(frozen=True)
+class BranchMethod(PairedMethod):
+    """One that contrasts logits."""
+
+    @abstractmethod
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Float logits [B, vocab] of both at the step-th new token (from 1): the scores, and numbers [B] that it used."""
+
+    def weigher(self, backbone: Backbone) -> Weigh:  # noqa: ARG002
+        return self.weigh
 
     def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         """What decoding calls: `combine`, for methods with one branch that remember nothing of a row. `kept` belongs to one
@@ -79,7 +97,6 @@ class BranchMethod(Method):
         return self.combine(main, branch, step)
 
     def traced(self, main: Tensor, branches: Sequence[Tensor], step: int) -> dict[str, Tensor]:  # noqa: ARG002
-        """Further numbers [B] for a trace, which decoding does without: asked for only while somebody listens."""
         return {"distance": distance(main, branches[0])}
 
     def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:  # noqa: ARG002

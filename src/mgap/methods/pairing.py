@@ -8,7 +8,7 @@ the first forward hands out: two generations never meet. Pictures that a branch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +27,12 @@ from mgap.methods.lanes import lanes_of
 from mgap.methods.stepping import Stepping
 
 if TYPE_CHECKING:
-    from mgap.methods.branch import BranchMethod
+    from mgap.methods.branch import PairedMethod
 
 Inputs = dict[str, Tensor]  # as Backbone.encode gives them: left padded, one row a sample
 Merge = Callable[[Tensor, "PairedCache"], Tensor]  # logits of all rows [rows, vocab] -> of the main ones [B, vocab]
 Kept = dict[str, Tensor]  # what is remembered of each row [B, ...] from one token to the next
+Weigh = Callable[[Tensor, Sequence[Tensor], int, Kept], tuple[Tensor, dict[str, Tensor]]]  # logits [B, vocab] of all -> one
 KINDS = tuple(key for key in ALONG if key not in ("input_ids", "attention_mask"))
 ALONE = "alone"  # in a branch's inputs, bool [B]: rows that have nothing to contrast with, and decode plainly
 
@@ -74,10 +75,10 @@ class PairedCache(DynamicCache):
 class Pairing:
     """The hooks of one attached method. `remove` takes them off again."""
 
-    def __init__(self, backbone: Backbone, method: BranchMethod, tap: Tap) -> None:
+    def __init__(self, backbone: Backbone, method: PairedMethod, tap: Tap) -> None:
         self.backbone, self.method, self.tap = backbone, method, tap
-        self.builders = method.builders(backbone, tap)
-        self.is_aside = method.branch_mode == "sequential"
+        self.builders, self.weigh = method.builders(backbone, tap), method.weigher(backbone)
+        self.is_aside = method.branch_mode != "batched"
         self.is_busy = False  # while we run the model or its tower ourselves
         self.lanes = lanes_of(backbone.model)
         self.showing = Showing(backbone)
@@ -145,7 +146,7 @@ class Pairing:
 
     def _weigh(self, main: Tensor, branches: list[Tensor], cache: PairedCache) -> Tensor:
         branches = [branch.to(main.device) for branch in branches]
-        combined, values = self.method.weigh(main, branches, cache.steps, cache.kept)
+        combined, values = self.weigh(main, branches, cache.steps, cache.kept)
         if cache.has_alone:
             combined = torch.where(cache.kept[ALONE].to(main.device).unsqueeze(-1), main, combined)
         if self.tap.listener is not None:
@@ -153,8 +154,13 @@ class Pairing:
             if ALONE in cache.kept:
                 values[ALONE] = cache.kept[ALONE].to(main)
             traced = {name: value.unsqueeze(1) for name, value in values.items()}
-            self.tap.listener(Observation(traced, main.unsqueeze(1), combined.unsqueeze(1)))
+            states = self._read_states(cache)
+            self.tap.listener(Observation(traced, main.unsqueeze(1), combined.unsqueeze(1), branches=states))
         return combined
+
+    def _read_states(self, cache: PairedCache) -> tuple[Tensor, ...] | None:  # noqa: ARG002
+        """The head's inputs [B, d] of each branch, of a method that may have them from before; None: what the head reads."""
+        return None
 
     def _main(self, kwargs: Call) -> tuple[Inputs, Any]:
         """The prompt as generate was given it, and its pictures as the language model reads them."""

@@ -120,8 +120,12 @@ class Manifold:
     @property
     def states(self) -> Tensor:
         """The bank [n, d] as one matrix: all of it in memory."""
-        exact = self.search.exact if isinstance(self.search, Approximate) else self.search
-        return exact.parts[0] if len(exact.parts) == 1 else torch.cat(exact.parts)
+        parts = self._exact.parts
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    @property
+    def _exact(self) -> Exact:
+        return self.search.exact if isinstance(self.search, Approximate) else self.search
 
     @property
     def error(self) -> SearchError | None:
@@ -131,6 +135,12 @@ class Manifold:
     def distances(self, states: Tensor) -> Tensor:
         """d_k [n] of states [n, d] from elsewhere."""
         return self.search.nearest(states, self.k)[0].mean(-1).to(self.search.wide)
+
+    def centres(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """d_k [n] of states [n, d], and the mean [n, d] of the k members that are nearest to each."""
+        apart, which = self.search.nearest(states, self.k)
+        near = self._exact.rows(which.flatten()).to(self.search.wide)  # [n k, d]
+        return apart.mean(-1).to(self.search.wide), near.view(*which.shape, -1).mean(1)
 
     def to_json(self) -> dict[str, Any]:
         """For a run's plan."""

@@ -1,0 +1,133 @@
+"""Tether: step away from the prior where the model is unsure, then come back to the states of normal decoding.
+
+    u = h_cut + rho (h - h_blind)     the second part where the plain prediction's entropy is over `unsure`, or at a first token
+    h' = u                            if d_k(u) <= tau
+    h' = u + t (n(u) - u)             else, with the smallest t of 1/8 .. 1 for which d_k(h') <= tau, or 1
+
+h_cut is MGAP's state at `alpha` (0: h itself), n(u) the mean of the k states of a bank that are nearest to u; d_k and tau are
+those of the diagnosis (states/departure.py). A contrast alone leaves the region where normal decoding lives, and a step that
+stops at its border does little (docs/beyond.md); coming back keeps as much of a step as states of normal decoding lie in its
+direction. Plain states outside come back too. Cost: blindfold.py's, a second product with the head, up to nine searches through
+the bank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mgap.backbones.base import Backbone
+from mgap.backbones.head import Head
+from mgap.errors import SettingError
+from mgap.methods.base import Removable, Tap, check_count, check_strength
+from mgap.methods.blindfold import BlindMethod, Move
+from mgap.methods.mgap import Settings, cut_state, gate_of
+from mgap.methods.seen import Weight
+from mgap.states.bank import Bank
+from mgap.states.departure import Manifold
+from mgap.states.subspace import Subspace
+
+STEPS = 8  # on the way back
+
+
+def come_back(manifold: Manifold, states: Tensor) -> tuple[Tensor, Tensor]:
+    """h' [B, d] of states u [B, d], and how far each came back, t [B]; those within tau stay where they are."""
+    apart, centres = (found.to(states) for found in manifold.centres(states))
+    is_out = apart > manifold.tau
+    back = torch.zeros_like(apart)
+    if not is_out.any():
+        return states, back
+    u, home = states[is_out], centres[is_out]  # [n, d]
+    t = torch.arange(1, STEPS + 1, device=u.device).to(u) / STEPS
+    way = u + t.view(-1, 1, 1) * (home - u)  # [steps, n, d]
+    is_in = (manifold.distances(way.flatten(0, 1)).view(STEPS, -1).to(u.device) <= manifold.tau).int()
+    is_in[-1] = 1
+    first = is_in.argmax(0)  # the first step that is inside
+    back[is_out] = t[first]
+    returned = states.clone()
+    returned[is_out] = way[first, torch.arange(len(u), device=u.device)]
+    return returned, back
+
+
+class Tethered:
+    """The formula above before one head."""
+
+    def __init__(self, method: Tether, manifold: Manifold, head: Head) -> None:
+        self.manifold, self.head, self.rho = manifold, head, method.rho
+        self.settings = Settings(method.alpha, method.lam)
+        self.basis = None if method.subspace is None else method.subspace.basis.to(head.device, head.wide)  # [d, K]
+
+    def cut(self, h: Tensor, entropy: Tensor) -> Tensor:
+        """h_cut [B, d]."""
+        if self.basis is None:
+            return h
+        coeff, norm = h @ self.basis, torch.linalg.vector_norm(h, dim=-1)
+        return cut_state(h, self.basis, coeff, gate_of(norm, coeff, entropy.to(h), self.settings), norm, self.settings)
+
+    def states(self, h: Tensor, blind: Tensor, entropy: Tensor, strength: Weight) -> Tensor:
+        return come_back(self.manifold, self.cut(h, entropy) + strength * (h - blind))[0]
+
+    def logits(self, h: Tensor, blind: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        returned, back = come_back(self.manifold, self.cut(h, entropy) + self.rho * (h - blind))
+        moved, plain = (self.head.post(self.head.product(x).to(h.dtype)) for x in (returned, h))
+        return moved - plain, {"back": back, "step": torch.linalg.vector_norm(returned - h, dim=-1)}
+
+
+@dataclass(frozen=True)
+class Tether(BlindMethod):
+    """A step that comes back. `bank` is one of plain answers like those that are decoded, or the folder it was saved to.
+
+    `alpha`, `lam` and `rank` are MGAP's, for a step of its kind as well: they need a `prior`.
+    """
+
+    name: ClassVar[str] = "tether"
+    summary: ClassVar[str] = "step away from the prior where the model is unsure, and back to the states of normal decoding"
+    touches_all: ClassVar[bool] = True
+
+    bank: Bank | str | PathLike[str] = field(kw_only=True)
+    k: int = 10
+    delta: float = 0.05
+    prior: Subspace | None = None
+    alpha: float = 0.0
+    lam: float = 0.5
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("k", self.k, least=1)
+        if not 0 < self.delta < 1:
+            raise SettingError(f"delta={self.delta} must be between 0 and 1: the share of plain states that count as departed")
+        for name in ("alpha", "lam"):
+            check_strength(name, getattr(self, name))
+        if isinstance(self.bank, str | PathLike):
+            object.__setattr__(self, "bank", Bank.load(self.bank))
+        self._bank  # noqa: B018  refuses anything else
+        if self.alpha and not isinstance(self.prior, Subspace):
+            raise SettingError(f"alpha={self.alpha} takes a part of a prior away, and there is none: give prior, or alpha=0")
+        self.subspace  # noqa: B018  refuses a rank that the prior does not have
+
+    @property
+    def _bank(self) -> Bank:
+        if not isinstance(self.bank, Bank):
+            raise SettingError(f"bank must be a Bank or its folder, not {type(self.bank).__name__}: use mgap.Bank.collect(...)")
+        return self.bank
+
+    @property
+    def subspace(self) -> Subspace | None:
+        """What `alpha` acts in; None: nothing."""
+        if self.prior is None or self.alpha == 0:
+            return None
+        return self.prior if self.rank is None else self.prior.truncate(self.rank)
+
+    def attach(self, backbone: Backbone, tap: Tap) -> Removable:
+        self._bank.require(backbone)
+        if self.prior is not None:
+            self.prior.require(backbone)
+        return super().attach(backbone, tap)
+
+    def bind(self, head: Head) -> Move:
+        return Tethered(self, Manifold.of(self._bank, k=self.k, delta=self.delta, device=head.device), head)
