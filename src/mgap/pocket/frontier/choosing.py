@@ -85,7 +85,7 @@ class Choices:
 
 def pick_questions(trials: Sequence[QuestionTrial]) -> QuestionTrial:
     """The rule above."""
-    return max(trials, key=lambda trial: trial.mean)  # the first of equals
+    return max(trials, key=lambda trial: round(trial.mean, 9))  # the first of equals, whatever order they were summed in
 
 
 def pick_captions(trials: Sequence[CaptionTrial], plain: CaptionTrial, *, near: bool = False) -> CaptionTrial | None:
@@ -216,8 +216,8 @@ def _is_tried(contender: Contender, choices: Choices) -> bool:
     if (tried := choices.tried.get(contender.family)) is None:
         return False
     labels = [setting.label for setting in contender.settings]
-    found = {QUESTIONS: tried.questions, CAPTIONS: tried.captions}
-    return all([t.label for t in found[task]] == labels for task in found if task in contender.chosen_for)
+    found = {QUESTIONS: [t.label for t in tried.questions], CAPTIONS: [t.label for t in tried.captions]}
+    return all(found[task] == labels for task in found if task in contender.chosen_for)
 
 
 def _caption_trial(label: str, sheet: Sheet, found: Described) -> CaptionTrial:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mgap.decoding.along import answer_states
@@ -41,7 +42,8 @@ from mgap.types import Decoding
 
 HARDEST = SPLITS[-1]
 HELD_OUT, AMBER = "held-out ", "amber "  # what the names of other groups than POPE's splits begin with
-_LETTERS = {"yes": "y", "no": "n", None: "-"}
+NEITHER = "-"  # the letter of a first word that is no yes and no no
+_LETTERS = {"yes": "y", "no": "n", None: NEITHER}
 _VERDICTS = {letter: verdict for verdict, letter in _LETTERS.items()}
 
 
@@ -122,7 +124,7 @@ class Told:
 
     def amber(self, sheet: Sheet) -> Rate:
         """AMBER's accuracy, the mean of its kinds, of a sheet that asks for it."""
-        kinds = [group for group in sheet.groups if group.startswith(AMBER)]
+        kinds = [group for group, asked in sheet.groups.items() if asked and group.startswith(AMBER)]
         rows, seeds = [], []
         for place, kind in enumerate(kinds):
             for question, letter in zip(sheet.groups[kind], self.verdicts[kind], strict=True):
@@ -194,11 +196,13 @@ def describe(
     with counting(model, passes) as passed, _decoding(model, method) as decode:
         for inputs, done in encoded(model, [(scene, DESCRIBE[0]) for scene in shown], batch_size):
             answers = decode(inputs)
-            for said, states in answers:
+            for said, _ in answers:
                 texts.append(model.backbone.tokenizer.decode(said, skip_special_tokens=True).strip())
                 tokens.append(len(said))
-                if departed is not None and states is not None:
-                    departed.append(int((judge.distances(states) > judge.tau).sum()))
+            if departed is not None:
+                used = [states for _, states in answers if states is not None]
+                beyond = judge.distances(torch.cat(used)) > judge.tau  # of all captions of the batch at once
+                departed += [int(part.sum()) for part in beyond.split([len(states) for states in used])]
             steps += len(answers) * (max(len(said) for said, _ in answers) - 1)
             report(progress, "captions", done, len(shown))
     return Described(texts, tokens, departed, passed[0], steps)

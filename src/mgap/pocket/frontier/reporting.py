@@ -16,13 +16,13 @@ from typing import Any
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, RunError
 from mgap.methods.base import Method
-from mgap.pocket.benchmark import REPORT
+from mgap.pocket.benchmark import REPORT, SPLITS
 from mgap.pocket.figures import from_json
 from mgap.pocket.first_words import Progress
 from mgap.pocket.frontier.choosing import Choices, about, check_about
 from mgap.pocket.frontier.contenders import CAPTIONS, PLAIN, QUESTIONS, Contender
 from mgap.pocket.frontier.kit import Judges, Kit
-from mgap.pocket.frontier.measures import HARDEST, HELD_OUT, Sheet, Told, ask, describe, judge_first
+from mgap.pocket.frontier.measures import HARDEST, HELD_OUT, NEITHER, Sheet, Told, ask, describe, judge_first
 from mgap.reports.folder import write_files
 from mgap.scoring.stats import Rate
 from mgap.scoring.tally import Difference, compare
@@ -156,14 +156,13 @@ def measure(
 
 def figures(sheet: Sheet, told: Told) -> dict[str, Rate | float | None]:
     """What the table shows of one method; None: there is nothing to show."""
-    pope = {group: told.tally(sheet, group) for group in sheet.groups}
-    rates = {group: tally.rates() for group, tally in pope.items()}
+    rates = {group: told.tally(sheet, group).rates() for group in (*SPLITS, HELD_OUT + HARDEST)}
     captions = told.tally_captions(sheet).rates()
     return {
-        **{f"{split} F1": rates[split]["f1"] for split in ("random", "popular", "adversarial")},
+        **{f"{split} F1": rates[split]["f1"] for split in SPLITS},
         "random accuracy": rates["random"]["accuracy"],
         "held-out adversarial F1": rates[HELD_OUT + HARDEST]["f1"],
-        "unparsed": float(sum(tally.unparsed for tally in pope.values())),
+        "unparsed": float(sum(letters.count(NEITHER) for letters in told.verdicts.values())),
         "CHAIRi": captions["CHAIRi"],
         "recall": captions["recall"],
         "words": captions["length"].value,

@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any
 
 from mgap.pocket.frontier.choosing import Choices
+from mgap.pocket.frontier.contenders import CAPTIONS, NEAR, QUESTIONS
 from mgap.pocket.frontier.measures import Sheet
 from mgap.pocket.frontier.reporting import PAIRED, Answers, Result, figures, paired
 from mgap.reports.folder import write_files
@@ -74,7 +75,8 @@ def _chosen(choices: Choices, results: Mapping[str, Result]) -> str:
     for family in families:
         tried = choices.tried[family]
         count = max(len(tried.questions), len(tried.captions))
-        rows += [(family, str(count), purpose, label) for purpose, label in tried.chosen.items()]
+        purposes = [*([QUESTIONS] if tried.questions else []), *([CAPTIONS, NEAR] if tried.captions else [])]
+        rows += [(family, str(count), purpose, tried.chosen.get(purpose, "none passes")) for purpose in purposes]
     return _markdown(("family", "settings tried", "chosen for", "setting"), rows)
 
 
