@@ -78,6 +78,15 @@ def test_methods_elsewhere_than_at_the_head_decode_by_themselves(loaded, methods
         assert words[name] == expected, name
 
 
+def test_a_method_at_the_head_that_looks_at_the_prompt_decodes_by_itself(model, monkeypatch):
+    questions, seen = list(pope("random", count=2)), []
+    monkeypatch.setattr(mgap.Bias, "shares_prefill", False)
+    words = first_words(model, questions, {"looking": mgap.Bias(shift=-2.0)}, progress=lambda *step: seen.append(step[0]))
+    assert set(seen) == {"questions, looking"}
+    monkeypatch.undo()
+    assert words == first_words(model, questions, {"looking": mgap.Bias(shift=-2.0)})
+
+
 def test_strengths_that_share_a_branch_say_what_decoding_says(loaded):
     questions = list(pope("random", count=4))
     pairs = [(rho, null) for null in ("no_image", "mean_colour") for rho in (1.0, 8.0)]

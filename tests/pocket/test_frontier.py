@@ -304,7 +304,7 @@ def test_a_report_is_of_every_chosen_setting_and_nothing_is_measured_again(folde
     chosen = {f"{family} ({label})" for family, tried in choices.tried.items() for label in tried.chosen.values()}
     assert set(answers.results) == chosen
     assert heard == [f"{name}: measured before" for name in answers.results]
-    assert answers.results["vanilla (plain)"].chosen_for == (QUESTIONS, CAPTIONS, NEAR)
+    assert answers.results["vanilla (plain)"].chosen.purposes == (QUESTIONS, CAPTIONS, NEAR)
     with pytest.raises(RunError, match="its sizes is"):
         reporting.report(loaded, few(), choices, folder, **{**sizes, "amber": 2})
     with pytest.raises(RunError, match="no setting of vcd has been chosen"):
@@ -330,7 +330,7 @@ def test_the_report_says_what_was_measured(folder, loaded):
     found = report["figures"]["vanilla (plain)"]
     assert found["adversarial F1"]["value"] == plain.f1.value
     assert found["forwards a token"] == 1.0
-    (blind,) = (name for name, of in answers.results.items() if of.family == "blind" and QUESTIONS in of.chosen_for)
+    (blind,) = (name for name, of in answers.results.items() if of.chosen.family == "blind" and QUESTIONS in of.chosen.purposes)
     (bias,) = (name for name in answers.results if name.startswith("bias"))
     assert report["figures"][blind]["forwards a token"] == 2.0
     assert report["figures"][bias]["departed: captions"] is None

@@ -19,6 +19,7 @@ from mgap.methods.base import Method
 from mgap.pocket.benchmark import REPORT, SPLITS
 from mgap.pocket.figures import from_json
 from mgap.pocket.first_words import Progress
+from mgap.pocket.frontier.choosing import FILE as CHOICES
 from mgap.pocket.frontier.choosing import Choices, about, check_about
 from mgap.pocket.frontier.contenders import CAPTIONS, PLAIN, QUESTIONS, Contender
 from mgap.pocket.frontier.kit import Judges, Kit
@@ -48,12 +49,19 @@ PAIRED = {  # what is paired: the group of questions, or None for captions, and 
 
 
 @dataclass(frozen=True)
-class Result:
-    """One chosen setting, what it was chosen for, and what it said."""
+class Chosen:
+    """One setting, and what it was chosen for."""
 
     family: str
     label: str
-    chosen_for: tuple[str, ...]
+    purposes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a chosen setting said."""
+
+    chosen: Chosen
     told: Told
 
 
@@ -77,19 +85,16 @@ class Answers:
         return answers
 
 
-def name_of(family: str, label: str) -> str:
-    return f"{family} ({label})"
-
-
-def chosen_settings(choices: Choices, families: Sequence[str]) -> dict[str, tuple[str, str, tuple[str, ...]]]:
-    """By name: family, label, and what it was chosen for, in the order of the families."""
-    found: dict[str, tuple[str, str, tuple[str, ...]]] = {}
+def chosen_settings(choices: Choices, families: Sequence[str]) -> dict[str, Chosen]:
+    """By name, in the order of the families; a setting that was chosen for several things is there once."""
+    found: dict[str, Chosen] = {}
     for family in families:
         if family not in choices.tried:
             raise RunError(f"no setting of {family} has been chosen yet: run choose with it first")
-        for purpose, label in choices.tried[family].chosen.items():
-            name = name_of(family, label)
-            found[name] = (family, label, (*found.get(name, ("", "", ()))[2], purpose))
+        labels = choices.tried[family].chosen
+        for label in dict.fromkeys(labels.values()):
+            purposes = tuple(purpose for purpose, of in labels.items() if of == label)
+            found[f"{family} ({label})"] = Chosen(family, label, purposes)
     return found
 
 
@@ -110,7 +115,7 @@ def report(
     """Measure what was chosen, with what was fitted and is judged by as in choosing."""
     sizes = {name: choices.about["sizes"][name] for name in ("fit", "judge")}
     facts = about(model, {**sizes, "scenes": scenes, "held_out": held_out, "captions": captions, "amber": amber})
-    check_about(Path(folder), {**choices.about, "sizes": facts["sizes"]}, facts)  # the model and the world of the choice
+    check_about(Path(folder) / CHOICES, {**choices.about, "sizes": facts["sizes"]}, facts)  # the model and world of the choice
     answers = Answers(facts, {})
     if (Path(folder) / ANSWERS).exists():
         answers = Answers.load(folder)
@@ -120,20 +125,21 @@ def report(
     kit = Kit(model, scenes=sizes["fit"], **how)
     by_family = {contender.family: contender for contender in contenders}
     judges: Judges | None = None
-    for name, (family, label, purposes) in chosen_settings(choices, list(by_family)).items():
+    for name, chosen in chosen_settings(choices, list(by_family)).items():
         if name in answers.results:
             told(f"{name}: measured before")
             continue
         judges = judges or Judges.of(model, sizes["judge"], **how)
-        method = by_family[family].setting(label).make(kit)
-        answers.results[name] = Result(family, label, purposes, measure(model, method, sheet, judges, **how))
+        method = by_family[chosen.family].setting(chosen.label).make(kit)
+        answers.results[name] = Result(chosen, measure(model, method, sheet, judges, **how))
         answers.save(folder)
         told(f"{name}: measured")
-    chosen = chosen_settings(
-        choices, list(choices.tried)
-    )  # as of now: what is chosen no more is in the file, not in the tables
-    found = {name: answers.results[name] for name in chosen if name in answers.results}
-    return sheet, replace(answers, results={name: replace(of, chosen_for=chosen[name][2]) for name, of in found.items()})
+    shown = {  # as chosen now: what is chosen no more is in the file, not in the tables
+        name: Result(chosen, answers.results[name].told)
+        for name, chosen in chosen_settings(choices, list(choices.tried)).items()
+        if name in answers.results
+    }
+    return sheet, replace(answers, results=shown)
 
 
 def measure(
@@ -185,7 +191,10 @@ def differences(sheet: Sheet, this: Told, other: Told) -> dict[str, Difference]:
 def rivals_of(results: Mapping[str, Result], rivals: Sequence[tuple[str, str]] = RIVALS) -> list[str]:
     """The names of those that all others are held against: what was chosen of a family for a purpose, where it takes part."""
     found = [
-        name for family, purpose in rivals for name, of in results.items() if of.family == family and purpose in of.chosen_for
+        name
+        for family, purpose in rivals
+        for name, result in results.items()
+        if result.chosen.family == family and purpose in result.chosen.purposes
     ]
     return list(dict.fromkeys(found))
 

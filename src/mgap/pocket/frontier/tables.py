@@ -30,7 +30,7 @@ def write_report(folder: str | PathLike[str], choices: Choices, sheet: Sheet, an
     text = tables(choices, answers, shown, pairs)
     told: dict[str, Any] = {
         "about": answers.about,
-        "chosen_for": {name: list(result.chosen_for) for name, result in answers.results.items()},
+        "chosen_for": {name: list(result.chosen.purposes) for name, result in answers.results.items()},
         "figures": {
             name: {key: asdict(value) if isinstance(value, Rate) else value for key, value in of.items()}
             for name, of in shown.items()
@@ -70,7 +70,7 @@ def tables(choices: Choices, answers: Answers, shown: Mapping[str, Figures], pai
 
 
 def _chosen(choices: Choices, results: Mapping[str, Result]) -> str:
-    families = dict.fromkeys(result.family for result in results.values())
+    families = dict.fromkeys(result.chosen.family for result in results.values())
     rows = []
     for family in families:
         tried = choices.tried[family]
