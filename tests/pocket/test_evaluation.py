@@ -78,6 +78,27 @@ def test_methods_elsewhere_than_at_the_head_decode_by_themselves(loaded, methods
         assert words[name] == expected, name
 
 
+def test_a_method_at_the_head_that_looks_at_the_prompt_decodes_by_itself(model, monkeypatch):
+    questions, seen = list(pope("random", count=2)), []
+    monkeypatch.setattr(mgap.Bias, "shares_prefill", False)
+    words = first_words(model, questions, {"looking": mgap.Bias(shift=-2.0)}, progress=lambda *step: seen.append(step[0]))
+    assert set(seen) == {"questions, looking"}
+    monkeypatch.undo()
+    assert words == first_words(model, questions, {"looking": mgap.Bias(shift=-2.0)})
+
+
+def test_strengths_that_share_a_branch_say_what_decoding_says(loaded):
+    questions = list(pope("random", count=4))
+    pairs = [(rho, null) for null in ("no_image", "mean_colour") for rho in (1.0, 8.0)]
+    mixed = {f"blind {rho} {null}": mgap.Blind(rho=rho, null_image=null) for rho, null in pairs}
+    mixed |= {f"vcd {alpha}": mgap.VCD(alpha=alpha, noise_step=999) for alpha in (0.5, 2.0, 6.0)}
+    words = first_words(loaded, questions, mixed, batch_size=16)
+    for name, method in mixed.items():
+        expected = decoded(loaded, method, [q.scene for q in questions], [q.text for q in questions], 16, max_new_tokens=1)
+        assert words[name] == expected, name
+    assert len(set(map(tuple, words.values()))) > 2
+
+
 def test_pope_is_scored_by_split_and_method(model, prior):
     scores = evaluate_pope(model, {"vanilla": None, "paper": mgap.MGAP(prior)}, TEST, 5)
     assert list(scores) == list(SPLITS)

@@ -140,6 +140,15 @@ class Method(ABC):
             raise SettingError(self._stateless)
 
     @property
+    def has_state(self) -> bool:
+        """Whether `require_state` lets it pass."""
+        try:
+            self.require_state()
+        except SettingError:
+            return False
+        return True
+
+    @property
     def is_set_by_strength(self) -> bool:
         """Whether the strength is a setting; otherwise it is one and the same, or found anew for every token."""
         return self.moved_by in {f.name for f in fields(self)}  # type: ignore[arg-type]  # every method is a dataclass

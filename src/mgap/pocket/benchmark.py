@@ -23,8 +23,11 @@ from mgap.pocket.themes import THEMES
 
 SPLITS = ("random", "popular", "adversarial")
 DEVELOPMENT = 100_000  # first seed of the scenes for choosing settings,
+FIT = 120_000  # for fitting what methods need, without labels,
+JUDGE = 140_000  # for the plain states that departures are measured against, which no method is given,
 TEST = 200_000  # for judging,
-STATISTICS = 300_000  # and for counting what is popular
+STATISTICS = 300_000  # for counting what is popular,
+REPORT = 500_000  # and for reporting once what was chosen elsewhere
 CALIBRATION = len(NAMES) * (len(language.EXISTENCE) + len(language.COLOUR) - 2)  # prompts for a prior, at most
 ASKED = 6  # questions a scene, half of them about what is there
 

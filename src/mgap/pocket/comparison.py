@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from mgap.decoding.model import Model, load
 from mgap.errors import CorruptFile, SettingError
@@ -109,15 +110,21 @@ def measure_method(
     )
 
 
+def all_tokens(states: Tensor, _call: Mapping[str, Any]) -> int:
+    """Of states [B, T, d]."""
+    return states.shape[0] * states.shape[1]
+
+
 @contextmanager
-def counting(model: Model) -> Iterator[list[int]]:
-    """Inside the block, the one number in the list is how many tokens went through the decoder, whoever sent them."""
+def counting(model: Model, weigh: Callable[[Tensor, Mapping[str, Any]], int] = all_tokens) -> Iterator[list[int]]:
+    """Inside the block, the one number in the list is how many tokens went through the decoder, whoever sent them.
+
+    Or what else `weigh` makes of a call of the first block: of the states it reads [B, T, d], and of its named arguments.
+    """
     count = [0]
 
-    def add(_block: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        states = args[0] if args else kwargs["hidden_states"]
-        rows, length = states.shape[:2]  # type: ignore[attr-defined]  # [B, T, d]
-        count[0] += rows * length
+    def add(_block: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+        count[0] += weigh(args[0] if args else kwargs["hidden_states"], kwargs)
 
     handle = model.backbone.layers[0].register_forward_pre_hook(add, with_kwargs=True)
     try:

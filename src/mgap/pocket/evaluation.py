@@ -95,7 +95,7 @@ def ask_pope(
 ) -> dict[str, Asked]:
     """The questions of pocket-POPE by split, with the answers."""
     groups = {split: list(pope(split, first, count, held_out=held_out)) for split in SPLITS}
-    return _ask_groups(model, groups, methods, batch_size, progress)
+    return ask_groups(model, groups, methods, batch_size=batch_size, progress=progress)
 
 
 def evaluate_amber(
@@ -109,13 +109,20 @@ def evaluate_amber(
     progress: Progress | None = None,
 ) -> Scores:
     """Pocket-AMBER's yes/no questions by kind and method: read the accuracy; of existence, the truth is always no."""
+    groups = amber_questions(first, count, held_out=held_out)
+    asked = ask_groups(model, groups, methods, batch_size=batch_size, progress=progress)
+    return {kind: found.scores() for kind, found in asked.items()}
+
+
+def amber_questions(first: int = TEST, count: int = 500, *, held_out: bool = False) -> dict[str, list[Question]]:
+    """Pocket-AMBER's yes/no questions by kind."""
     shown = {f"pocket_{scene.seed}.png": scene for scene in scenes(first, count, held_out=held_out)}
     groups: dict[str, list[Question]] = {kind: [] for kind in AMBER_KINDS.values()}
     for query, annotation in zip(*amber(first, count, held_out=held_out), strict=True):
         if (kind := AMBER_KINDS.get(str(annotation["type"]))) is not None:
             scene = shown[str(query["image"])]
             groups[kind].append(Question(scene, str(query["query"]), str(annotation["truth"]), kind))
-    return {kind: asked.scores() for kind, asked in _ask_groups(model, groups, methods, batch_size, progress).items()}
+    return groups
 
 
 def evaluate_captions(
@@ -171,8 +178,13 @@ def read_colour(text: str, question: ColourQuestion) -> str | None:
     return None if match is None else match[0]
 
 
-def _ask_groups(
-    model: Model, groups: Mapping[str, list[Question]], methods: Methods, batch_size: int, progress: Progress | None
+def ask_groups(
+    model: Model,
+    groups: Mapping[str, list[Question]],
+    methods: Methods,
+    *,
+    batch_size: int = 64,
+    progress: Progress | None = None,
 ) -> dict[str, Asked]:
     """All groups at once, so that a question of several is asked once."""
     everything = [question for group in groups.values() for question in group]

@@ -1,14 +1,16 @@
 """The first word of every answer to many questions, as greedy decoding says it, under many methods.
 
 A method at the head costs no forward of its own: the state that the head reads is kept, and goes through the head once more
-under the method, whose own hook acts on it. Any other method decodes by itself. A picture that several questions of a batch
-are about is encoded once.
+under the method, whose own hook acts on it. Methods whose branch is the same, as they differ in strength only, share one
+forward of it, and each weighs what the head says of both. Any other method decodes by itself. A picture that several questions
+of a batch are about is encoded once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 
 import torch
 from torch import Tensor
@@ -16,10 +18,13 @@ from torch import Tensor
 from mgap.backbones.head import Head
 from mgap.backbones.sharing import shared_pictures
 from mgap.decoding.attach import attached
+from mgap.decoding.effective import StepStates, first_states
 from mgap.decoding.generate import generate
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
 from mgap.methods.base import Method, Seam
+from mgap.methods.branch import BranchMethod
+from mgap.methods.pairing import ALONE
 from mgap.pocket.benchmark import Question
 from mgap.pocket.scenes import Scene, render
 from mgap.states.collect import catch_states
@@ -38,11 +43,13 @@ def first_words(
     """By method, a word a question; a question that is asked twice is answered once."""
     refuse_attached(model)
     rows: list[Row] = sorted({(q.scene, q.text): None for q in questions}, key=lambda row: row[0].seed)  # a scene is drawn once
-    at_head = {name: method for name, method in methods.items() if method is None or method.seam is Seam.HEAD}
+    at_head = {name: method for name, method in methods.items() if _needs_the_state_only(method)}
     told = dict(_at_the_head(model, rows, at_head, batch_size, progress)) if at_head else {}
-    for name, method in methods.items():
-        if name not in at_head:
-            told[name] = _by_itself(model, rows, method, batch_size, progress, name)
+    for group in _alike({name: method for name, method in methods.items() if name not in at_head}):
+        if len(group) > 1:
+            told.update(_from_one_branch(model, rows, group, batch_size, progress))
+        else:
+            told.update((name, _by_itself(model, rows, method, batch_size, progress, name)) for name, method in group.items())
     found = {}
     for name in methods:
         by_row = dict(zip(rows, told[name], strict=True))
@@ -70,7 +77,7 @@ def _at_the_head(
 ) -> Iterator[tuple[str, list[str]]]:
     """One forward a row for all methods."""
     backbone, states = model.backbone, list[Tensor]()
-    for inputs, done in _batches(model, rows, batch_size):
+    for inputs, done in encoded(model, rows, batch_size):
         with catch_states(backbone) as caught, shared_pictures(backbone):
             generate(backbone, inputs, _ONE)  # to the bit as decoding computes them
         states += caught
@@ -81,19 +88,67 @@ def _at_the_head(
             yield name, _spell(model, [token for state in states for token in _next_tokens(head, state)])
 
 
+def _needs_the_state_only(method: Method | None) -> bool:
+    """At the head, and whatever came before: a method that looks at the prompt has to decode."""
+    return method is None or (method.seam is Seam.HEAD and method.shares_prefill)
+
+
+def _alike(methods: Methods) -> list[dict[str, Method | None]]:
+    """Those together whose branch is the same; every other one alone."""
+    groups: dict[Hashable, dict[str, Method | None]] = {}
+    for name, method in methods.items():
+        key: Hashable = name
+        if isinstance(method, BranchMethod) and method.has_state and method.is_set_by_strength:
+            others = ((f.name, getattr(method, f.name)) for f in fields(method) if f.name != method.moved_by)
+            key = (
+                type(method),
+                *((label, value if isinstance(value, str | int | float) else id(value)) for label, value in others),
+            )
+        groups.setdefault(key, {})[name] = method
+    return list(groups.values())
+
+
+def _from_one_branch(
+    model: Model, rows: list[Row], methods: Methods, batch_size: int, progress: Progress | None
+) -> dict[str, list[str]]:
+    """One forward of the rows and of the branch for all methods."""
+    tokens: dict[str, list[int]] = {name: [] for name in methods}
+    first, *_ = methods
+    with first_states(model, methods[first]) as read:
+        for inputs, done in encoded(model, rows, batch_size):
+            seen = read(inputs)
+            for name, method in methods.items():
+                tokens[name] += _weighed(seen, method)
+            report(progress, f"questions, {first} and {len(methods) - 1} more", done, len(rows))
+    return {name: _spell(model, said) for name, said in tokens.items()}
+
+
+def _weighed(seen: StepStates, method: Method | None) -> list[int]:
+    """The likeliest tokens of a method, by what the head says of the rows and of another strength's branch."""
+    states = torch.cat([seen.h, *seen.branches]).unsqueeze(1)  # [rows, 1, d], as decoding hands them to the head
+    with torch.no_grad():
+        logits = seen.head.post(seen.head.product(states))[:, -1].float()  # [rows, vocab]
+    main, *branches = logits.chunk(1 + len(seen.branches))
+    scores, _ = method.weigh(main, branches, 1, {})  # type: ignore[union-attr]  # of branch methods only
+    if ALONE in seen.seen.values:
+        scores = torch.where(seen.seen.values[ALONE].bool().unsqueeze(-1), main, scores)
+    tokens: list[int] = scores.argmax(-1).tolist()
+    return tokens
+
+
 def _by_itself(
     model: Model, rows: list[Row], method: Method | None, batch_size: int, progress: Progress | None, name: str
 ) -> list[str]:
     tokens: list[int] = []
     with using(model, method), shared_pictures(model.backbone):
-        for inputs, done in _batches(model, rows, batch_size):
+        for inputs, done in encoded(model, rows, batch_size):
             tokens += generate(model.backbone, inputs, _ONE).tokens[:, 0].tolist()
             report(progress, f"questions, {name}", done, len(rows))
     return _spell(model, tokens)
 
 
-def _batches(model: Model, rows: list[Row], batch_size: int) -> Iterator[tuple[dict[str, Tensor], int]]:
-    """Encoded rows, and how many there were so far."""
+def encoded(model: Model, rows: Sequence[Row], batch_size: int) -> Iterator[tuple[dict[str, Tensor], int]]:
+    """Rows as the model reads them, batch by batch, and how many there were so far."""
     for start in range(0, len(rows), batch_size):
         batch = rows[start : start + batch_size]
         pictures = {scene: render(scene) for scene in {scene for scene, _ in batch}}

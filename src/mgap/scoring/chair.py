@@ -104,6 +104,16 @@ def tally_mentions(samples: Sequence[Sample], found: Sequence[Mentions]) -> Tall
     return Tally(pictures, counts, FIGURES, {sample.id: not row[1] for sample, row in zip(samples, rows, strict=True)})
 
 
+def tally_captions(captions: Sequence[str], mentions: Sequence[Sequence[str]], truths: Sequence[Collection[str]]) -> Tally:
+    """The same of captions, the class names found in each, repeats kept, and what each picture shows; length is in words."""
+    samples = [Sample(str(number), str(number), "", "", truth) for number, truth in enumerate(truths)]
+    found = [
+        Mentions(tuple(named), tuple(named), (), (), len(caption.split()))
+        for caption, named in zip(captions, mentions, strict=True)
+    ]
+    return tally_mentions(samples, found)
+
+
 def cut_words(text: str, words: int) -> str:
     """The first so many words of a text, for comparisons at equal length."""
     return " ".join(text.split()[:words])
@@ -153,12 +163,7 @@ def score_chair(captions: Sequence[str], mentions: Sequence[Sequence[str]], trut
     if not captions:
         nothing = Rate(0.0, 0.0, 1.0, 0)
         return ChairScore(0, nothing, nothing, nothing, 0.0)
-    samples = [Sample(str(number), str(number), "", "", truth) for number, truth in enumerate(truths)]
-    found = [
-        Mentions(tuple(named), tuple(named), (), (), len(caption.split()))
-        for caption, named in zip(captions, mentions, strict=True)
-    ]
-    tally = tally_mentions(samples, found)
+    tally = tally_captions(captions, mentions, truths)
     rates, total = tally.rates(), tally.counts.sum(0)
     return ChairScore(
         captions=len(captions),

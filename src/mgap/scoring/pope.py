@@ -90,6 +90,15 @@ def tally_verdicts(samples: Sequence[Sample], verdicts: Sequence[str | None], te
     )
 
 
+def tally_labels(labels: Sequence[str], verdicts: Sequence[str | None], pictures: Sequence[Hashable]) -> Tally:
+    """The same of bare labels, verdicts, and which picture each question is about; the words of the answers are not counted."""
+    samples = [
+        Sample(str(place), repr(picture), "", "", label)
+        for place, (label, picture) in enumerate(zip(labels, pictures, strict=True))
+    ]
+    return tally_verdicts(samples, verdicts, [""] * len(samples))
+
+
 def outcomes(labels: Sequence[Any], verdicts: Sequence[str | None]) -> Counts:
     """[questions, 6]: a one in the column of what came of each."""
     if wrong := [label for label in labels if label not in ("yes", "no")]:
@@ -139,10 +148,6 @@ def score_pope(labels: Sequence[str], verdicts: Sequence[str | None], pictures: 
         raise SettingError(f"{len(labels)} labels, {len(verdicts)} verdicts and {len(pictures)} pictures: give one of each")
     if not labels:
         return PopeScore(0, 0, **dict.fromkeys(FIGURES, Rate(0.0, 0.0, 1.0, 0)))
-    samples = [
-        Sample(str(place), repr(picture), "", "", label)
-        for place, (label, picture) in enumerate(zip(labels, pictures, strict=True))
-    ]
-    tally = tally_verdicts(samples, verdicts, [""] * len(labels))
+    tally = tally_labels(labels, verdicts, pictures)
     rates = tally.rates()
     return PopeScore(len(labels), tally.unparsed, **{name: rates[name] for name in FIGURES})

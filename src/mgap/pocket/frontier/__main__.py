@@ -1,0 +1,85 @@
+"""`python -m mgap.pocket.frontier choose MODEL --out FOLDER`, then `report MODEL --out FOLDER`.
+
+The first tries the settings of every family on development scenes; the second measures what was chosen, once, on others. Both
+write as they go, and go on where they stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from mgap.decoding.model import load
+from mgap.errors import MgapError
+from mgap.pocket.frontier import choosing, reporting, tables
+from mgap.pocket.frontier.contenders import FAMILIES, PLAIN, take
+from mgap.reports.folder import check_folder
+from mgap.run.progress import bars
+
+CHOOSE = {"scenes": 300, "captions": 200, "fit": 400, "judge": 400}
+REPORT = {"scenes": 1000, "held-out": 500, "captions": 500, "amber": 500}
+HELP = {
+    "scenes": "for pocket-POPE",
+    "captions": "to describe",
+    "fit": "for what methods are fitted on",
+    "judge": "for the plain states that departures are from",
+    "held-out": "for pocket-POPE in the held-out style",
+    "amber": "for pocket-AMBER's questions",
+}
+
+
+def parse() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m mgap.pocket.frontier", description="Compare methods on a pocket model.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, sizes, what in (
+        ("choose", CHOOSE, "try settings on development scenes"),
+        ("report", REPORT, "measure those that were chosen, once, on other scenes"),
+    ):
+        of = verbs.add_parser(verb, help=what, description=what)
+        of.add_argument("model", help="pocket/llava, pocket/qwen3-vl, or a folder")
+        of.add_argument("--out", type=Path, required=True, help="folder for what is found")
+        families = ", ".join(contender.family for contender in FAMILIES)
+        of.add_argument("--family", action="append", help=f"only this one and {PLAIN} (repeatable): {families}")
+        for name, size in sizes.items():
+            of.add_argument(f"--{name}", type=int, default=size, metavar="N", help=f"scenes {HELP[name]} (default {size})")
+        of.add_argument("--batch-size", type=int, default=64)
+        of.add_argument("--device")
+        of.add_argument("--dtype", default="float32", help="bfloat16 gives yes and no equal logits now and then")
+    return parser
+
+
+def run(given: argparse.Namespace) -> None:
+    contenders = take(given.family)
+    is_choice = given.verb == "choose"
+    files = [choosing.FILE] if is_choice else [reporting.ANSWERS, tables.REPORT_FILE, tables.TABLES]
+    check_folder(given.out, files)
+    choices = None if is_choice else choosing.Choices.load(given.out)
+    if choices is not None and given.family is None:
+        contenders = [contender for contender in contenders if contender.family in choices.tried]
+    model = load(given.model, device=given.device, dtype=given.dtype)
+    sizes = {name.replace("-", "_"): getattr(given, name.replace("-", "_")) for name in (CHOOSE if is_choice else REPORT)}
+    with bars() as progress:
+        if choices is None:
+            made = choosing.choose(
+                model, contenders, given.out, **sizes, batch_size=given.batch_size, progress=progress, told=print
+            )
+            chosen = {contender.family: made.tried[contender.family].chosen for contender in contenders}
+            print("\n".join(f"{family}: {labels}" for family, labels in chosen.items()))
+        else:
+            sheet, answers = reporting.report(
+                model, contenders, choices, given.out, **sizes, batch_size=given.batch_size, progress=progress, told=print
+            )
+            print(tables.write_report(given.out, choices, sheet, answers))
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = parse()
+    try:
+        run(parser.parse_args(words))
+    except MgapError as error:
+        parser.exit(2, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()
