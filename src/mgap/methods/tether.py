@@ -14,6 +14,7 @@ the bank.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from os import PathLike
 from typing import ClassVar
 
@@ -130,4 +131,9 @@ class Tether(BlindMethod):
         return super().attach(backbone, tap)
 
     def bind(self, head: Head) -> Move:
-        return Tethered(self, Manifold.of(self._bank, k=self.k, delta=self.delta, device=head.device), head)
+        return Tethered(self, _manifold(self._bank, self.k, self.delta, head.device), head)
+
+
+@lru_cache(maxsize=4)  # tau takes longer than many tokens, and every strength of a method has the same
+def _manifold(bank: Bank, k: int, delta: float, device: torch.device) -> Manifold:
+    return Manifold.of(bank, k=k, delta=delta, device=device)

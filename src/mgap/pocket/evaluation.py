@@ -14,7 +14,7 @@ from mgap.decoding.model import Model
 from mgap.methods.base import Method
 from mgap.pocket.benchmark import SPLITS, TEST, ColourQuestion, Question, amber, odd_colours, pope, scenes
 from mgap.pocket.drawing import COLOURS
-from mgap.pocket.first_words import Methods, Progress, first_words, refuse_attached, report, using
+from mgap.pocket.first_words import Encode, Methods, Progress, encoded, first_words, refuse_attached, report, using
 from mgap.pocket.language import DESCRIBE, mentions
 from mgap.pocket.scenes import Scene, render
 from mgap.scoring.chair import ChairScore, score_chair
@@ -184,11 +184,12 @@ def ask_groups(
     methods: Methods,
     *,
     batch_size: int = 64,
+    encode: Encode = encoded,
     progress: Progress | None = None,
 ) -> dict[str, Asked]:
     """All groups at once, so that a question of several is asked once."""
     everything = [question for group in groups.values() for question in group]
-    words = first_words(model, everything, methods, batch_size=batch_size, progress=progress)
+    words = first_words(model, everything, methods, batch_size=batch_size, encode=encode, progress=progress)
     asked, start = {}, 0
     for key, group in groups.items():
         span = slice(start, start := start + len(group))

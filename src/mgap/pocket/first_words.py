@@ -2,13 +2,13 @@
 
 A method at the head costs no forward of its own: the state that the head reads is kept, and goes through the head once more
 under the method, whose own hook acts on it. Methods whose branch is the same, as they differ in strength only, share one
-forward of it, and each weighs what the head says of both. Any other method decodes by itself. A picture that several questions
-of a batch are about is encoded once.
+forward of it, and each weighs what the head says of both, or moves the state by both. Any other method decodes by itself. A
+picture that several questions of a batch are about is encoded once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 
@@ -23,6 +23,7 @@ from mgap.decoding.generate import generate
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
 from mgap.methods.base import Method, Seam
+from mgap.methods.blindfold import BlindMethod
 from mgap.methods.branch import BranchMethod
 from mgap.methods.pairing import ALONE
 from mgap.pocket.benchmark import Question
@@ -33,23 +34,58 @@ from mgap.types import Decoding
 Methods = Mapping[str, Method | None]
 Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
 Row = tuple[Scene, str]
+Batch = tuple[dict[str, Tensor], int]  # rows as the model reads them, and how many there were so far
+Encode = Callable[[Model, Sequence[Row], int], Iterable[Batch]]  # so many at a time
 
 _ONE = Decoding(max_new_tokens=1)
 
 
+def encoded(model: Model, rows: Sequence[Row], batch_size: int) -> Iterator[Batch]:
+    """Drawn and encoded as they are needed."""
+    for start in range(0, len(rows), batch_size):
+        batch = rows[start : start + batch_size]
+        pictures = {scene: render(scene) for scene in {scene for scene, _ in batch}}
+        inputs = model.backbone.encode([pictures[scene] for scene, _ in batch], [text for _, text in batch])
+        yield inputs, start + len(batch)
+
+
+class Kept:
+    """The same for one model, kept for whoever asks for the same rows again; about a tenth of a megabyte each."""
+
+    def __init__(self) -> None:
+        self.batches: dict[Hashable, list[Batch]] = {}
+
+    def __call__(self, model: Model, rows: Sequence[Row], batch_size: int) -> list[Batch]:
+        key = tuple(rows), batch_size
+        if key not in self.batches:
+            self.batches[key] = list(encoded(model, rows, batch_size))
+        return self.batches[key]
+
+
 def first_words(
-    model: Model, questions: Sequence[Question], methods: Methods, *, batch_size: int = 64, progress: Progress | None = None
+    model: Model,
+    questions: Sequence[Question],
+    methods: Methods,
+    *,
+    batch_size: int = 64,
+    encode: Encode = encoded,
+    progress: Progress | None = None,
 ) -> dict[str, list[str]]:
     """By method, a word a question; a question that is asked twice is answered once."""
     refuse_attached(model)
     rows: list[Row] = sorted({(q.scene, q.text): None for q in questions}, key=lambda row: row[0].seed)  # a scene is drawn once
     at_head = {name: method for name, method in methods.items() if _needs_the_state_only(method)}
-    told = dict(_at_the_head(model, rows, at_head, batch_size, progress)) if at_head else {}
+
+    def batches() -> Iterable[Batch]:
+        return encode(model, rows, batch_size)
+
+    told = dict(_at_the_head(model, batches(), at_head, len(rows), progress)) if at_head else {}
     for group in _alike({name: method for name, method in methods.items() if name not in at_head}):
         if len(group) > 1:
-            told.update(_from_one_branch(model, rows, group, batch_size, progress))
+            told.update(_from_one_branch(model, batches(), group, len(rows), progress))
         else:
-            told.update((name, _by_itself(model, rows, method, batch_size, progress, name)) for name, method in group.items())
+            ((name, method),) = group.items()
+            told[name] = _by_itself(model, batches(), method, len(rows), progress, name)
     found = {}
     for name in methods:
         by_row = dict(zip(rows, told[name], strict=True))
@@ -73,15 +109,15 @@ def report(progress: Progress | None, label: str, done: int, total: int) -> None
 
 
 def _at_the_head(
-    model: Model, rows: list[Row], methods: Methods, batch_size: int, progress: Progress | None
+    model: Model, batches: Iterable[Batch], methods: Methods, total: int, progress: Progress | None
 ) -> Iterator[tuple[str, list[str]]]:
     """One forward a row for all methods."""
     backbone, states = model.backbone, list[Tensor]()
-    for inputs, done in encoded(model, rows, batch_size):
+    for inputs, done in batches:
         with catch_states(backbone) as caught, shared_pictures(backbone):
             generate(backbone, inputs, _ONE)  # to the bit as decoding computes them
         states += caught
-        report(progress, "questions", done, len(rows))
+        report(progress, "questions", done, total)
     head = backbone.probe_head()
     for name, method in methods.items():
         with using(model, method):
@@ -98,7 +134,9 @@ def _alike(methods: Methods) -> list[dict[str, Method | None]]:
     groups: dict[Hashable, dict[str, Method | None]] = {}
     for name, method in methods.items():
         key: Hashable = name
-        if isinstance(method, BranchMethod) and method.has_state and method.is_set_by_strength:
+        if isinstance(method, BlindMethod):  # its first blind state depends on the null image alone
+            key = BlindMethod, method.null_image
+        elif isinstance(method, BranchMethod) and method.has_state and method.is_set_by_strength:
             others = ((f.name, getattr(method, f.name)) for f in fields(method) if f.name != method.moved_by)
             key = (
                 type(method),
@@ -109,22 +147,27 @@ def _alike(methods: Methods) -> list[dict[str, Method | None]]:
 
 
 def _from_one_branch(
-    model: Model, rows: list[Row], methods: Methods, batch_size: int, progress: Progress | None
+    model: Model, batches: Iterable[Batch], methods: Methods, total: int, progress: Progress | None
 ) -> dict[str, list[str]]:
     """One forward of the rows and of the branch for all methods."""
     tokens: dict[str, list[int]] = {name: [] for name in methods}
     first, *_ = methods
     with first_states(model, methods[first]) as read:
-        for inputs, done in encoded(model, rows, batch_size):
+        for inputs, done in batches:
             seen = read(inputs)
             for name, method in methods.items():
                 tokens[name] += _weighed(seen, method)
-            report(progress, f"questions, {first} and {len(methods) - 1} more", done, len(rows))
+            report(progress, f"questions, {first} and {len(methods) - 1} more", done, total)
     return {name: _spell(model, said) for name, said in tokens.items()}
 
 
 def _weighed(seen: StepStates, method: Method | None) -> list[int]:
     """The likeliest tokens of a method, by what the head says of the rows and of another strength's branch."""
+    if isinstance(method, BlindMethod):
+        moved = method.effective_states(seen.head, seen.seen, method.rho)
+        with torch.no_grad():
+            said: list[int] = seen.head.post(seen.head.product(moved)).float().argmax(-1).tolist()
+        return said
     states = torch.cat([seen.h, *seen.branches]).unsqueeze(1)  # [rows, 1, d], as decoding hands them to the head
     with torch.no_grad():
         logits = seen.head.post(seen.head.product(states))[:, -1].float()  # [rows, vocab]
@@ -137,23 +180,14 @@ def _weighed(seen: StepStates, method: Method | None) -> list[int]:
 
 
 def _by_itself(
-    model: Model, rows: list[Row], method: Method | None, batch_size: int, progress: Progress | None, name: str
+    model: Model, batches: Iterable[Batch], method: Method | None, total: int, progress: Progress | None, name: str
 ) -> list[str]:
     tokens: list[int] = []
     with using(model, method), shared_pictures(model.backbone):
-        for inputs, done in encoded(model, rows, batch_size):
+        for inputs, done in batches:
             tokens += generate(model.backbone, inputs, _ONE).tokens[:, 0].tolist()
-            report(progress, f"questions, {name}", done, len(rows))
+            report(progress, f"questions, {name}", done, total)
     return _spell(model, tokens)
-
-
-def encoded(model: Model, rows: Sequence[Row], batch_size: int) -> Iterator[tuple[dict[str, Tensor], int]]:
-    """Rows as the model reads them, batch by batch, and how many there were so far."""
-    for start in range(0, len(rows), batch_size):
-        batch = rows[start : start + batch_size]
-        pictures = {scene: render(scene) for scene in {scene for scene, _ in batch}}
-        inputs = model.backbone.encode([pictures[scene] for scene, _ in batch], [text for _, text in batch])
-        yield inputs, start + len(batch)
 
 
 def _next_tokens(head: Head, states: Tensor) -> Iterator[int]:

@@ -20,7 +20,7 @@ from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, RunError, SettingError
 from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT
 from mgap.pocket.figures import Scored, from_json
-from mgap.pocket.first_words import Progress
+from mgap.pocket.first_words import Encode, Kept, Progress
 from mgap.pocket.frontier.contenders import CAPTIONS, NEAR, PLAIN, QUESTIONS, Contender
 from mgap.pocket.frontier.kit import Judges, Kit
 from mgap.pocket.frontier.measures import Described, Sheet, Told, ask, describe
@@ -163,9 +163,10 @@ def choose(
     kit = Kit(model, scenes=fit, batch_size=batch_size, progress=progress)
     judges = Judges.of(model, judge, batch_size=batch_size, progress=progress)
     sheet = Sheet.of(DEVELOPMENT, scenes=scenes, captions=captions)
-    answered = _try_questions(model, missing, kit, sheet, batch_size, progress)
+    kept = Kept()
+    answered = _try_questions(model, missing, kit, sheet, batch_size, kept, progress)
     for contender in missing:
-        trials = _try_captions(model, contender, kit, judges, sheet, batch_size, progress)
+        trials = _try_captions(model, contender, kit, judges, sheet, batch_size, kept, progress)
         tried = Tried(answered[contender.family], trials, {})
         plain = choices.tried.get(PLAIN, tried)
         choices.tried[contender.family] = replace(tried, chosen=pick(tried, plain, contender.chosen_for))
@@ -175,7 +176,13 @@ def choose(
 
 
 def _try_questions(
-    model: Model, contenders: Sequence[Contender], kit: Kit, sheet: Sheet, batch_size: int, progress: Progress | None
+    model: Model,
+    contenders: Sequence[Contender],
+    kit: Kit,
+    sheet: Sheet,
+    batch_size: int,
+    encode: Encode,
+    progress: Progress | None,
 ) -> dict[str, list[QuestionTrial]]:
     """All families at once: methods share forwards."""
     methods = {
@@ -185,7 +192,8 @@ def _try_questions(
         for setting in contender.settings
     }
     names = {f"{family} ({label})": (family, label) for family, label in methods}
-    verdicts = ask(model, sheet, {name: methods[key] for name, key in names.items()}, batch_size=batch_size, progress=progress)
+    how: dict[str, Any] = {"batch_size": batch_size, "encode": encode, "progress": progress}
+    verdicts = ask(model, sheet, {name: methods[key] for name, key in names.items()}, **how)
     trials: dict[str, list[QuestionTrial]] = {contender.family: [] for contender in contenders}
     for name, (family, label) in names.items():
         told = Told(verdicts[name], Described([], [], None, 0, 0), None)
@@ -195,7 +203,14 @@ def _try_questions(
 
 
 def _try_captions(
-    model: Model, contender: Contender, kit: Kit, judges: Judges, sheet: Sheet, batch_size: int, progress: Progress | None
+    model: Model,
+    contender: Contender,
+    kit: Kit,
+    judges: Judges,
+    sheet: Sheet,
+    batch_size: int,
+    encode: Encode,
+    progress: Progress | None,
 ) -> list[CaptionTrial]:
     settings = contender.settings if CAPTIONS in contender.chosen_for else ()
     trials: list[CaptionTrial] = []
@@ -206,7 +221,8 @@ def _try_captions(
                 progress(f"{label}, {contender.family}", len(trials) * total + done, len(settings) * total)
 
         method = setting.make(kit)
-        found = describe(model, method, sheet.described, judges.along, batch_size=batch_size, progress=stage)
+        how: dict[str, Any] = {"batch_size": batch_size, "encode": encode, "progress": stage}
+        found = describe(model, method, sheet.described, judges.along, **how)
         trials.append(_caption_trial(setting.label, sheet, found))
     return trials
 

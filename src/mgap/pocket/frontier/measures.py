@@ -30,7 +30,7 @@ from mgap.methods.base import Method
 from mgap.pocket.benchmark import SPLITS, Question, pope, scenes
 from mgap.pocket.comparison import LONGEST, counting
 from mgap.pocket.evaluation import amber_questions, ask_groups
-from mgap.pocket.first_words import Methods, Progress, encoded, report, using
+from mgap.pocket.first_words import Encode, Methods, Progress, encoded, report, using
 from mgap.pocket.language import DESCRIBE, mentions
 from mgap.pocket.scenes import Scene
 from mgap.scoring.chair import tally_captions
@@ -149,10 +149,16 @@ def _rate(rows: Counts, seeds: Sequence[int]) -> Rate:
 
 
 def ask(
-    model: Model, sheet: Sheet, methods: Methods, *, batch_size: int = 64, progress: Progress | None = None
+    model: Model,
+    sheet: Sheet,
+    methods: Methods,
+    *,
+    batch_size: int = 64,
+    encode: Encode = encoded,
+    progress: Progress | None = None,
 ) -> dict[str, dict[str, str]]:
     """By method and group, a letter a question."""
-    asked = ask_groups(model, sheet.groups, methods, batch_size=batch_size, progress=progress)
+    asked = ask_groups(model, sheet.groups, methods, batch_size=batch_size, encode=encode, progress=progress)
     return {
         name: {group: "".join(_LETTERS[verdict] for verdict in found.verdicts(name)) for group, found in asked.items()}
         for name in methods
@@ -166,6 +172,7 @@ def judge_first(
     judge: Manifold,
     *,
     batch_size: int = 64,
+    encode: Encode = encoded,
     progress: Progress | None = None,
 ) -> list[int] | None:
     """For each question, whether the state of the answer's first word has departed; None: the method has no one state."""
@@ -173,7 +180,7 @@ def judge_first(
         return None
     departed: list[int] = []
     with first_states(model, method) as read:
-        for inputs, done in encoded(model, [(q.scene, q.text) for q in questions], batch_size):
+        for inputs, done in encode(model, [(q.scene, q.text) for q in questions], batch_size):
             departed += (judge.distances(read(inputs).at()) > judge.tau).int().tolist()
             report(progress, "first states", done, len(questions))
     return departed
@@ -186,6 +193,7 @@ def describe(
     judge: Manifold,
     *,
     batch_size: int = 64,
+    encode: Encode = encoded,
     progress: Progress | None = None,
 ) -> Described:
     """Captions and their departures, in one decoding."""
@@ -194,7 +202,7 @@ def describe(
     departed: list[int] | None = [] if method is None or method.has_state else None
     steps = 0
     with counting(model, passes) as passed, _decoding(model, method) as decode:
-        for inputs, done in encoded(model, [(scene, DESCRIBE[0]) for scene in shown], batch_size):
+        for inputs, done in encode(model, [(scene, DESCRIBE[0]) for scene in shown], batch_size):
             answers = decode(inputs)
             for said, _ in answers:
                 texts.append(model.backbone.tokenizer.decode(said, skip_special_tokens=True).strip())

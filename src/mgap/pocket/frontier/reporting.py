@@ -18,7 +18,7 @@ from mgap.errors import CorruptFile, RunError
 from mgap.methods.base import Method
 from mgap.pocket.benchmark import REPORT, SPLITS
 from mgap.pocket.figures import from_json
-from mgap.pocket.first_words import Progress
+from mgap.pocket.first_words import Encode, Kept, Progress, encoded
 from mgap.pocket.frontier.choosing import FILE as CHOICES
 from mgap.pocket.frontier.choosing import Choices, about, check_about
 from mgap.pocket.frontier.contenders import CAPTIONS, PLAIN, QUESTIONS, Contender
@@ -124,14 +124,14 @@ def report(
     how: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
     kit = Kit(model, scenes=sizes["fit"], **how)
     by_family = {contender.family: contender for contender in contenders}
-    judges: Judges | None = None
+    judges, kept = None, Kept()
     for name, chosen in chosen_settings(choices, list(by_family)).items():
         if name in answers.results:
             told(f"{name}: measured before")
             continue
         judges = judges or Judges.of(model, sizes["judge"], **how)
         method = by_family[chosen.family].setting(chosen.label).make(kit)
-        answers.results[name] = Result(chosen, measure(model, method, sheet, judges, **how))
+        answers.results[name] = Result(chosen, measure(model, method, sheet, judges, encode=kept, **how))
         answers.save(folder)
         told(f"{name}: measured")
     shown = {  # as chosen now: what is chosen no more is in the file, not in the tables
@@ -149,10 +149,11 @@ def measure(
     judges: Judges,
     *,
     batch_size: int = 64,
+    encode: Encode = encoded,
     progress: Progress | None = None,
 ) -> Told:
     """Everything of one method."""
-    how: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
+    how: dict[str, Any] = {"batch_size": batch_size, "encode": encode, "progress": progress}
     return Told(
         verdicts=ask(model, sheet, {"reported": method}, **how)["reported"],
         described=describe(model, method, sheet.described, judges.along, **how),
