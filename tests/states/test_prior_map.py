@@ -1,4 +1,4 @@
-"""The map from a state to its blind twin's coordinates: it finds what is linear, judges itself on whole pictures, and is kept."""
+"""From a state to its blind twin's coordinates: the map finds what is linear, judges itself on whole pictures, and is kept."""
 
 import json
 from dataclasses import replace
@@ -228,9 +228,9 @@ def test_another_prior_in_the_file_is_refused(made, tmp_path):
 
 def test_a_map_belongs_to_its_model(made, model):
     identity = replace(made.identity, sample=tuple(-x for x in made.identity.sample))
-    with pytest.raises(BackboneMismatch, match="the prior map.*weights differ"):
+    with pytest.raises(BackboneMismatch, match=r"the prior map.*weights differ"):
         replace(made, identity=identity, prior=replace(made.prior, identity=None)).require(model.backbone)
-    with pytest.raises(BackboneMismatch, match="the subspace.*weights differ"):
+    with pytest.raises(BackboneMismatch, match=r"the subspace.*weights differ"):
         replace(made, identity=None, prior=replace(made.prior, identity=identity)).require(model.backbone)
 
 

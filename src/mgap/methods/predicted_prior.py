@@ -4,11 +4,11 @@
 
 c_hat stands for V'(h_blind - mean), the prior's coordinates of the state that the same prompt and answer so far leave with a
 null image; a linear map, fitted once and without labels (states/prior_map.py), reads it off h, so that no blind branch is run.
-gamma = tanh(lam * H) with `gate`, and delta = 1 - cos(h, V V'h) with `protect`, are MGAP's; without them they are 1. MGAP is the
-special case A = V', a = 0 with both on: it takes the state's own part for the prompt's prior.
+gamma = tanh(lam * H) with `gate`, and delta = 1 - cos(h, V V'h) with `protect`, are MGAP's; without them they are 1. MGAP is
+the special case A = V', a = 0 with both on: it takes the state's own part for the prompt's prior.
 
-The head is linear, so W h' = W h - s (W V) c_hat: one [K, vocab] table, built once. Cost per token: 1 forward, 4 K d + 2 K vocab
-flops. Every decoding mode; attention of any kind.
+The head is linear, so W h' = W h - s (W V) c_hat: one [K, vocab] table, built once. Cost per token: 1 forward and
+2 K (2 d + vocab) flops. Every decoding mode; attention of any kind.
 """
 
 from __future__ import annotations

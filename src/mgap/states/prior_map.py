@@ -53,9 +53,7 @@ class PriorMap:
             raise SettingError("the map's numbers must be finite: fit it again")
 
     @classmethod
-    def from_states(
-        cls, h: Tensor, blind: Tensor, prior: Subspace, rows: Tensor | Sequence[int] | None = None
-    ) -> PriorMap:
+    def from_states(cls, h: Tensor, blind: Tensor, prior: Subspace, rows: Tensor | Sequence[int] | None = None) -> PriorMap:
         """Fit on pairs of states, two [n, d]; `rows` [n] says which picture each is of, None: each is of its own."""
         h, blind = _checked(h, blind, prior)
         target = (blind - prior.mean) @ prior.basis  # [n, K]
@@ -128,10 +126,11 @@ def _folds(rows: Tensor | Sequence[int] | None, count: int) -> Tensor:
     pictures = torch.arange(count) if rows is None else torch.as_tensor(rows).cpu()
     if tuple(pictures.shape) != (count,):
         raise SettingError(f"rows is {list(pictures.shape)}: give one picture's number for each of the {count} states")
-    distinct, places = pictures.unique(return_inverse=True)
+    distinct, places = torch.unique(pictures, return_inverse=True)
     if len(distinct) < FOLDS:
         raise PromptError(f"pairs of {len(distinct)} pictures are too few to fit a map and to judge it: give at least {FOLDS}")
-    return places % FOLDS
+    fold: Tensor = places % FOLDS
+    return fold
 
 
 def _maps(h: Tensor, target: Tensor, ridges: Sequence[float]) -> Iterator[Pair]:
