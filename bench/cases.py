@@ -146,7 +146,7 @@ def ask(model: mgap.Model, rows: int) -> dict[str, Tensor]:
 
 
 def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method | None:
-    """A method with its usual settings; descriptions are short, and what needs fitted vectors gets random ones."""
+    """A method with its usual settings; descriptions are short, and what needs fitted vectors, or a map, gets random ones."""
     if name in (VANILLA, AGAIN):
         return None
     backbone, generator = model.backbone, torch.Generator().manual_seed(0)
@@ -154,6 +154,9 @@ def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method |
     settings: dict[str, Any] = {"branch_mode": "sequential"} if apart else {}
     if name == "mgap":
         settings = {"prior": prior, "preset": "paper"}
+    elif name == "predicted-prior":
+        drawn = torch.randn(prior.rank, prior.hidden_size, generator=generator, dtype=torch.float64)
+        settings = {"prior_map": mgap.PriorMap(drawn, drawn[:, 0].contiguous(), prior, count=0, r2=0.0, ridge=0.0)}
     elif name == "asd":
         drawn = torch.randn(len(backbone.layers), prior.hidden_size, generator=generator, dtype=torch.float64)
         settings["steering"] = Steering(drawn, (1, 1), backbone.identity)

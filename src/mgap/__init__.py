@@ -19,9 +19,12 @@ _HOMES = {
     "Model": "mgap.decoding.model",
     "attach": "mgap.decoding.attach",
     "Bank": "mgap.states.bank",
+    "fit_prior_map": "mgap.decoding.pairs",
+    "PriorMap": "mgap.states.prior_map",
     "Steering": "mgap.states.steering",
     "Subspace": "mgap.states.subspace",
     "MGAP": "mgap.methods.mgap",
+    "PredictedPrior": "mgap.methods.predicted_prior",
     "ASD": "mgap.methods.asd",
     "Blind": "mgap.methods.blind",
     "CODE": "mgap.methods.code",
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from mgap.decoding.model import Model as Model
     from mgap.decoding.model import load as load
     from mgap.decoding.model import wrap as wrap
+    from mgap.decoding.pairs import fit_prior_map as fit_prior_map
     from mgap.errors import MgapError as MgapError
     from mgap.methods.asd import ASD as ASD
     from mgap.methods.bias import Bias as Bias
@@ -67,10 +71,12 @@ if TYPE_CHECKING:
     from mgap.methods.mod import MoD as MoD
     from mgap.methods.opera import OPERA as OPERA
     from mgap.methods.pai import PAI as PAI
+    from mgap.methods.predicted_prior import PredictedPrior as PredictedPrior
     from mgap.methods.prompt_prior import PromptPrior as PromptPrior
     from mgap.methods.tether import Tether as Tether
     from mgap.methods.vcd import VCD as VCD
     from mgap.states.bank import Bank as Bank
+    from mgap.states.prior_map import PriorMap as PriorMap
     from mgap.states.steering import Steering as Steering
     from mgap.states.subspace import Subspace as Subspace
     from mgap.types import Answer as Answer

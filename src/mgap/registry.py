@@ -46,6 +46,7 @@ METHODS = Registry(
     "mgap.methods",
     {
         "mgap": "mgap.methods.mgap:MGAP",
+        "predicted-prior": "mgap.methods.predicted_prior:PredictedPrior",
         "asd": "mgap.methods.asd:ASD",
         "bias": "mgap.methods.bias:Bias",
         "blind": "mgap.methods.blind:Blind",

@@ -32,6 +32,7 @@ MADE = {
     "mod": lambda _prior: mgap.MoD(rho=0.1, theta=0.0, a2=3.0, beta=0.0),
     "pai": lambda _prior: mgap.PAI(gamma=2.0, start=0),
     "mgap": lambda prior: mgap.MGAP(prior),
+    "predicted-prior": lambda prior: build("predicted-prior", prior),
     "mgap of the authors": lambda prior: mgap.MGAP(prior, preset="reference-code"),
 }
 BRANCHED = ["vcd", "m3id gated", "code", "haltrapper"]

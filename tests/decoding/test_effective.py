@@ -42,6 +42,8 @@ AT = {
     "asd": asd,
     "pai": lambda s, _: mgap.PAI(alpha=2.0, gamma=1 + s, start=0, beta=0.0),
     "pai without its attention": lambda s, _: mgap.PAI(alpha=0.0, gamma=1 + s, beta=0.0),
+    "predicted-prior": lambda s, prior: replace(build("predicted-prior", prior), rho=s),
+    "predicted-prior gated": lambda s, prior: replace(build("predicted-prior", prior), rho=s, gate=True, protect=True),
     "deco": lambda s, _: mgap.DeCo(alpha=s, layers=[1, 2]),  # all but its candidates are dropped
     "deco of one layer": lambda s, _: mgap.DeCo(alpha=s, layers=0, top_p=1.0, top_k=300),
 }
@@ -56,12 +58,13 @@ ONLY_ITS_OWN = {  # no setting moves these
     "mgap reference-code": lambda prior: mgap.MGAP(prior, preset="reference-code"),
     "m3id gated": lambda _: mgap.M3ID(lam=0.4, constraint="confidence_gate", tau=0.02),
 }
+ONE_BRANCH = ("deco", "dola", "mgap", "predicted-prior")
 STATELESS = {"bias": "constant", "opera": "search"}
 
 
 def cases(names):
     """Each method in every mode that it has."""
-    modes = {"batched": names, "sequential": [name for name in names if not name.startswith(("deco", "dola", "mgap"))]}
+    modes = {"batched": names, "sequential": [name for name in names if not name.startswith(ONE_BRANCH)]}
     return [pytest.param(name, mode, id=f"{name}-{mode}") for mode, some in modes.items() for name in some]
 
 

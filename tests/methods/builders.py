@@ -23,9 +23,16 @@ def tether_(prior):
     return mgap.Tether(bank=mgap.Bank.of(drawn), rho=3.0)
 
 
+def predicted_prior_(prior):
+    drawn = torch.randn(prior.rank, prior.hidden_size + 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = mgap.PriorMap(drawn[:, 1:].contiguous(), drawn[:, 0].contiguous(), prior, count=0, r2=0.0, ridge=0.0)
+    return mgap.PredictedPrior(found, rho=2.0)
+
+
 # name in the registry, or of a variant -> the method, given a prior of the model
 BUILDERS = {
     "mgap": mgap_,
+    "predicted-prior": predicted_prior_,
     "asd": asd_,
     "bias": lambda _prior: mgap.Bias(shift=24.0, up=("is", "picture"), down=("the",)),
     "blind": lambda _prior: mgap.Blind(rho=3.0),

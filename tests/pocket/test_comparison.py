@@ -13,6 +13,7 @@ from mgap.pocket.benchmark import SPLITS, TEST
 from mgap.pocket.comparison import FILE, contenders, counting, load_results, measure_method, save_results, table
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
 from mgap.pocket.figures import Figures
+from mgap.pocket.prior_map import fit_pocket_map
 from mgap.pocket.scenes import make_scene, render
 from mgap.pocket.steering import fit_steering, label_caption
 from mgap.registry import EMBEDDED, METHODS
@@ -111,6 +112,16 @@ def test_steering_is_fitted_on_the_models_own_captions():
     picture = render(make_scene(TEST))
     with model.using(mgap.ASD(steering=steering)):
         assert model.answer(picture, "Describe this image.", max_new_tokens=4).token_ids
+
+
+def test_the_map_of_the_predicted_prior_is_fitted_on_answers_about_development_scenes():
+    model, seen = mgap.load("pocket/llava", device="cpu"), []
+    found = fit_pocket_map(model, count=6, progress=lambda *step: seen.append(step))
+    assert (found.origin["pictures"], found.origin["prompts"]) == (6, 42)
+    assert found.count > 42
+    assert {(label, total) for label, _, total in seen} == {("prompts, black336", 50), ("pairs for the map", 42)}
+    with model.using(mgap.PredictedPrior(found)):
+        assert model.answer(render(make_scene(TEST)), "Describe this image.", max_new_tokens=4).token_ids
 
 
 @pytest.mark.parametrize("name", EMBEDDED)

@@ -11,17 +11,18 @@ import torch
 import mgap
 from mgap.errors import CorruptFile, RunError, SettingError
 from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT, SPLITS, TEST, pope, scenes
-from mgap.pocket.comparison import LONGEST, counting
+from mgap.pocket.comparison import counting
 from mgap.pocket.evaluation import evaluate_amber, evaluate_captions, evaluate_pope
 from mgap.pocket.figures import mgap_at
 from mgap.pocket.first_words import first_words
 from mgap.pocket.frontier import choosing, reporting
 from mgap.pocket.frontier.__main__ import main
 from mgap.pocket.frontier.choosing import CaptionTrial, Choices, QuestionTrial, Tried, pick, pick_captions, pick_questions
-from mgap.pocket.frontier.contenders import CAPTIONS, FAMILIES, NEAR, QUESTIONS, Contender, Setting, take
-from mgap.pocket.frontier.kit import Judges, Kit, collect, rows_of
-from mgap.pocket.frontier.measures import HARDEST, Described, Sheet, Told, ask, describe, judge_first, passes
+from mgap.pocket.frontier.contenders import BOTH, CAPTIONS, FAMILIES, NEAR, QUESTIONS, Contender, Setting, take
+from mgap.pocket.frontier.kit import Judges, Kit
+from mgap.pocket.frontier.measures import HARDEST, Described, Price, Sheet, Told, ask, describe, judge_first, passes, price
 from mgap.pocket.frontier.tables import REPORT_FILE, TABLES, write_report
+from mgap.pocket.plain_states import LONGEST, collect, rows_of
 from mgap.pocket.scenes import render
 from mgap.states.bank import Bank
 
@@ -35,7 +36,7 @@ def loaded():
 
 @pytest.fixture(scope="module")
 def kit(loaded):
-    return Kit(loaded, scenes=2)
+    return Kit(loaded, scenes=8)  # questions are about two of them
 
 
 @pytest.fixture(scope="module")
@@ -159,13 +160,13 @@ def test_what_is_told_scores_as_evaluation_does(loaded, sheet, kit):
     held_out = evaluate_pope(loaded, methods, TEST, 1, held_out=True)
     amber = evaluate_amber(loaded, methods, TEST, 2)
     for name in methods:
-        answers = Told(said[name], Described([], [], None, 0, 0), None)
+        answers = Told(said[name], Described([], [], None), None)
         for split in SPLITS:
             assert answers.tally(sheet, split).rates()["f1"] == pope_scores[split][name].f1
             assert answers.tally(sheet, f"held-out {split}").rates()["accuracy"] == held_out[split][name].accuracy
         assert answers.amber(sheet).value == pytest.approx(np.mean([of[name].accuracy.value for of in amber.values()]))
     with pytest.raises(CorruptFile, match="measure again"):
-        Told({"random": "y"}, Described([], [], None, 0, 0), None).tally(sheet, "random")
+        Told({"random": "y"}, Described([], [], None), None).tally(sheet, "random")
 
 
 def test_captions_are_those_of_evaluation_and_their_states_are_judged(loaded, sheet, judges):
@@ -195,22 +196,23 @@ def test_first_states_are_judged(loaded, sheet, judges):
     assert judge_first(loaded, None, questions, judges.first, batch_size=7) == expected
     far = judge_first(loaded, mgap.Blind(rho=8.0), questions, judges.first)
     assert sum(far) > sum(expected)
-    assert Told({}, Described([], [], None, 0, 0), far).first_departures(sheet).value == sum(far) / len(questions)
+    assert Told({}, Described([], [], None), far).first_departures(sheet).value == sum(far) / len(questions)
     assert judge_first(loaded, mgap.Bias(shift=1.0), questions, judges.first) is None
 
 
-@pytest.mark.parametrize(("name", "forwards"), [("plain", 1.0), ("mgap", 1.0), ("blind", 2.0), ("aside", 2.0)])
-def test_forwards_a_token_are_counted(loaded, kit, judges, name, forwards):
+@pytest.mark.parametrize(("name", "forwards"), [("plain", 1.0), ("mgap", 1.0), ("blind", 2.0), ("aside", 2.0), ("asked", 1.0)])
+def test_forwards_a_token_are_counted(loaded, kit, name, forwards):
     methods = {
         "plain": None,
         "mgap": mgap.MGAP(kit.prior("black336")),
         "blind": mgap.Blind(),
         "aside": mgap.Blind(branch_mode="sequential"),
+        "asked": mgap.PromptPrior(prior=kit.prior("black336"), unsure=100.0, branch_mode="cached"),  # the first token only
     }
-    shown = list(scenes(TEST, 3))
-    found = describe(loaded, methods[name], shown, judges.along, batch_size=2)  # rows of unlike lengths in a batch
+    found = price(loaded, methods[name], list(scenes(TEST, 3)))
     assert found.forwards == forwards
-    assert found.steps >= sum(found.tokens) - 3
+    assert found.steps == found.tokens - 3
+    assert found.milliseconds_a_token > 0
 
 
 def test_a_row_that_reads_several_tokens_passes_once_and_a_prompt_is_no_pass():
@@ -220,7 +222,7 @@ def test_a_row_that_reads_several_tokens_passes_once_and_a_prompt_is_no_pass():
     states = torch.zeros(5, 3, 4)
     assert passes(states, call(7)) == 5
     assert passes(states, call(0)) == passes(states, {}) == 0
-    assert Described([], [], None, 0, 0).forwards is None
+    assert Price(3, 0, 0, 1.0).forwards is None
 
 
 def test_strengths_of_one_branch_share_its_forward_and_say_what_decoding_says(loaded):
@@ -304,7 +306,7 @@ def test_a_report_is_of_every_chosen_setting_and_nothing_is_measured_again(folde
     chosen = {f"{family} ({label})" for family, tried in choices.tried.items() for label in tried.chosen.values()}
     assert set(answers.results) == chosen
     assert heard == [f"{name}: measured before" for name in answers.results]
-    assert answers.results["vanilla (plain)"].chosen.purposes == (QUESTIONS, CAPTIONS, NEAR)
+    assert answers.results["vanilla (plain)"].chosen.purposes == (QUESTIONS, CAPTIONS, NEAR, BOTH)
     with pytest.raises(RunError, match="its sizes is"):
         reporting.report(loaded, few(), choices, folder, **{**sizes, "amber": 2})
     with pytest.raises(RunError, match="no setting of vcd has been chosen"):
@@ -345,10 +347,10 @@ def test_a_method_does_not_differ_from_itself_and_a_difference_shows():
     sheet = Sheet.of(TEST, scenes=40, captions=40, held_out=40)
     right = {group: "".join(q.label[0] for q in asked) for group, asked in sheet.groups.items()}
     texts = [f"There is a {scene.names[0]}." for scene in sheet.described]
-    good = Told(right, Described(texts, [5] * 40, None, 1, 1), None)
+    good = Told(right, Described(texts, [5] * 40, None), None)
     wrong = {group: "".join("y" if place % 4 else letter for place, letter in enumerate(said)) for group, said in right.items()}
     inventing = [text + " There is a zebra and a toilet." for text in texts]
-    bad = Told(wrong, Described(inventing, [9] * 40, None, 1, 1), None)
+    bad = Told(wrong, Described(inventing, [9] * 40, None), None)
     for found in reporting.differences(sheet, bad, bad).values():
         assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
     found = reporting.differences(sheet, good, bad)

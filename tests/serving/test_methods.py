@@ -6,6 +6,7 @@ from mgap.registry import METHODS
 from mgap.serving.methods import refuse_method, why_not
 
 REASONS = {  # a word of each seam's reason
+    Seam.HEAD: "hooks",
     Seam.BRANCH: "second context",
     Seam.LAYERS: "earlier layers",
     Seam.ATTENTION: "attention weights",

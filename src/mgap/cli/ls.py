@@ -45,10 +45,10 @@ def _methods() -> list[str]:
         modes = ", ".join(sorted(mode.value for mode in method.modes))
         cost = f"{method.forwards:g} forward{'' if method.forwards == 1 else 's'} a token"
         cost += f" ({method.besides})" if method.besides else ""
-        lines.append(f"{name:<12} seam {method.seam.value}, {cost}: {method.summary}")
-        lines.append(f"{'':<12} decoding: {modes}")
+        lines.append(f"{name:<15} seam {method.seam.value}, {cost}: {method.summary}")
+        lines.append(f"{'':<15} decoding: {modes}")
         reason = why_not(method)
-        lines.append(f"{'':<12} engine vllm: {f'no, {reason}' if reason else 'yes'}")
+        lines.append(f"{'':<15} engine vllm: {f'no, {reason}' if reason else 'yes'}")
     return lines
 
 

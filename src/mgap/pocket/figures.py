@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from os import PathLike
 from pathlib import Path
+from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from mgap.decoding.model import Model
@@ -257,4 +258,6 @@ def from_json(kind: Any, data: Any) -> Any:
         return [from_json(get_args(kind)[0], value) for value in data]
     if get_origin(kind) is tuple:
         return tuple(data)
+    if get_origin(kind) is UnionType and data is not None:
+        return from_json(next(one for one in get_args(kind) if one is not NoneType), data)
     return data

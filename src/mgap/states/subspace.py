@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from os import PathLike
@@ -152,7 +152,10 @@ class Subspace:
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write `subspace.json` and its tensors; a reader sees the old one or the new one, never half."""
-        tensors = {name: getattr(self, name) for name in _TENSORS}
+        storage.save("subspace", folder, *self.described())
+
+    def described(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Its tensors, and all else as plain JSON: what is saved, here or inside of another object."""
         about = {
             "rank": self.rank,
             "count": self.count,
@@ -163,7 +166,7 @@ class Subspace:
             "origin": self.origin,
             **({} if self.tuning is None else {"tuning": self.tuning}),
         }
-        storage.save("subspace", folder, tensors, about)
+        return {name: getattr(self, name) for name in _TENSORS}, about
 
     @classmethod
     def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> Subspace:
@@ -171,7 +174,11 @@ class Subspace:
         folder = Path(folder_or_repo)
         if not folder.exists():
             folder = storage.download("subspace", str(folder_or_repo), revision)
-        tensors, about = storage.load("subspace", folder)
+        return cls.from_described(*storage.load("subspace", folder), folder)
+
+    @classmethod
+    def from_described(cls, tensors: Mapping[str, Tensor], about: Mapping[str, Any], folder: Path) -> Subspace:
+        """What `described` gave; `folder` is where it was read, for messages."""
         try:
             loaded = cls(
                 **{name: tensors[name].double() for name in _TENSORS},

@@ -1,24 +1,29 @@
-"""`python -m mgap.pocket.frontier choose MODEL --out FOLDER`, then `report MODEL --out FOLDER`.
+"""`python -m mgap.pocket.frontier choose MODEL --out FOLDER`, then `report MODEL --out FOLDER`; `ceiling MODEL --out FOLDER`.
 
 The first tries the settings of every family on development scenes; the second measures what was chosen, once, on others. Both
-write as they go, and go on where they stopped.
+write as they go, and go on where they stopped. The third shows what any linear reading of a state could answer; it needs
+scikit-learn.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from mgap.decoding.model import load
 from mgap.errors import MgapError
 from mgap.pocket.frontier import choosing, reporting, tables
 from mgap.pocket.frontier.contenders import FAMILIES, PLAIN, take
-from mgap.reports.folder import check_folder
+from mgap.reports.folder import check_folder, write_files
 from mgap.run.progress import bars
 
 CHOOSE = {"scenes": 300, "captions": 200, "fit": 400, "judge": 400}
 REPORT = {"scenes": 1000, "held-out": 500, "captions": 500, "amber": 500}
+CEILING = {"scenes": 300, "reported": 500}
+CEILING_FILE = "ceiling.json"
 HELP = {
     "scenes": "for pocket-POPE",
     "captions": "to describe",
@@ -26,6 +31,7 @@ HELP = {
     "judge": "for the plain states that departures are from",
     "held-out": "for pocket-POPE in the held-out style",
     "amber": "for pocket-AMBER's questions",
+    "reported": "for pocket-POPE that probes are scored on",
 }
 
 
@@ -35,12 +41,14 @@ def parse() -> argparse.ArgumentParser:
     for verb, sizes, what in (
         ("choose", CHOOSE, "try settings on development scenes"),
         ("report", REPORT, "measure those that were chosen, once, on other scenes"),
+        ("ceiling", CEILING, "how well probes that are taught the truth answer, layer by layer"),
     ):
         of = verbs.add_parser(verb, help=what, description=what)
         of.add_argument("model", help="pocket/llava, pocket/qwen3-vl, or a folder")
         of.add_argument("--out", type=Path, required=True, help="folder for what is found")
         families = ", ".join(contender.family for contender in FAMILIES)
-        of.add_argument("--family", action="append", help=f"only this one and {PLAIN} (repeatable): {families}")
+        if verb != "ceiling":
+            of.add_argument("--family", action="append", help=f"only this one and {PLAIN} (repeatable): {families}")
         for name, size in sizes.items():
             of.add_argument(f"--{name}", type=int, default=size, metavar="N", help=f"scenes {HELP[name]} (default {size})")
         of.add_argument("--batch-size", type=int, default=64)
@@ -73,10 +81,26 @@ def run(given: argparse.Namespace) -> None:
             print(tables.write_report(given.out, choices, sheet, answers))
 
 
+def run_ceiling(given: argparse.Namespace) -> None:
+    if find_spec("sklearn") is None:
+        raise MgapError("probes need scikit-learn, which is not installed: pip install scikit-learn")
+    from mgap.pocket.frontier.ceiling import measure_ceiling
+
+    check_folder(given.out, [CEILING_FILE])
+    model = load(given.model, device=given.device, dtype=given.dtype)
+    with bars() as progress:
+        found = measure_ceiling(model, given.scenes, given.reported, batch_size=given.batch_size, progress=progress)
+    write_files(given.out, {CEILING_FILE: json.dumps(found.to_json(), indent=1) + "\n"})
+    shown = {**{f"probe of layer {layer}": of for layer, of in found.probes.items()}, "plain": found.plain}
+    for name, of in {**shown, "plain, best threshold": found.best_threshold}.items():
+        print(f"{name}: " + ", ".join(f"{split} F1 {rate}" for split, rate in of.items()))
+
+
 def main(words: Sequence[str] | None = None) -> None:
     parser = parse()
     try:
-        run(parser.parse_args(words))
+        given = parser.parse_args(words)
+        (run_ceiling if given.verb == "ceiling" else run)(given)
     except MgapError as error:
         parser.exit(2, f"{error}\n")
 

@@ -2,8 +2,9 @@
 
 Questions: the highest F1, averaged over the three splits of pocket-POPE. Captions: the lowest CHAIRi among the settings that
 recall at least what plain decoding does, less 3 points; and a second time, near the plain states: among those of them of which
-less than 5% of the states have departed, or no more than of plain decoding. Ties go to the first. A family whose settings all
-fail has no choice there; nor, near the plain states, has one that decodes from no state.
+less than 5% of the states have departed, or no more than of plain decoding. Both: of the latter, among those whose F1 is within
+half a point of the family's best. Ties go to the first. A family whose settings all fail has no choice there; nor, near the
+plain states, has one that decodes from no state.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mgap.errors import CorruptFile, RunError, SettingError
 from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT
 from mgap.pocket.figures import Scored, from_json
 from mgap.pocket.first_words import Encode, Kept, Progress
-from mgap.pocket.frontier.contenders import CAPTIONS, NEAR, PLAIN, QUESTIONS, Contender
+from mgap.pocket.frontier.contenders import BOTH, CAPTIONS, NEAR, PLAIN, QUESTIONS, Contender
 from mgap.pocket.frontier.kit import Judges, Kit
 from mgap.pocket.frontier.measures import Described, Sheet, Told, ask, describe
 from mgap.pocket.scenes import WORLD
@@ -29,6 +30,7 @@ from mgap.reports.folder import write_files
 
 FILE = "choices.json"
 RECALL = 0.03  # how much less than plain decoding captions may recall
+F1 = 0.005  # how much less than a family's best a setting for both may have
 DEPARTED = 0.05  # the share of departed states below which a setting is near the plain ones
 MOST = 10_000  # scenes of one kind: half of what lies between two first seeds
 _ROUNDING = 1e-9
@@ -111,6 +113,11 @@ def pick(tried: Tried, plain: Tried, chosen_for: Sequence[str]) -> dict[str, str
     for purpose in (CAPTIONS, NEAR):
         if purpose in chosen_for and (best := pick_captions(tried.captions, plain.captions[0], near=purpose == NEAR)):
             found[purpose] = best.label
+    if BOTH in chosen_for:
+        least = pick_questions(tried.questions).mean - F1 - _ROUNDING
+        good = {trial.label for trial in tried.questions if trial.mean >= least}
+        if best := pick_captions([trial for trial in tried.captions if trial.label in good], plain.captions[0], near=True):
+            found[BOTH] = best.label
     return found
 
 
@@ -196,7 +203,7 @@ def _try_questions(
     verdicts = ask(model, sheet, {name: methods[key] for name, key in names.items()}, **how)
     trials: dict[str, list[QuestionTrial]] = {contender.family: [] for contender in contenders}
     for name, (family, label) in names.items():
-        told = Told(verdicts[name], Described([], [], None, 0, 0), None)
+        told = Told(verdicts[name], Described([], [], None), None)
         f1 = {split: told.tally(sheet, split).rates()["f1"].value for split in sheet.groups}
         trials[family].append(QuestionTrial(f1, label))
     return trials

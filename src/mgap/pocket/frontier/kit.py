@@ -6,29 +6,29 @@ measured against other plain states, of scenes from JUDGE on, which no method is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
-from PIL import Image
+from torch import Tensor
 
+from mgap.decoding.effective import watch
+from mgap.decoding.generate import end_ids, generate, until_end
 from mgap.decoding.model import Model
-from mgap.errors import SettingError
-from mgap.pocket.benchmark import FIT, JUDGE, SPLITS, pope, scenes
-from mgap.pocket.comparison import LONGEST
+from mgap.methods.blind import Blind
+from mgap.pocket.benchmark import FIT, JUDGE, SPLITS
 from mgap.pocket.figures import fit_prior
-from mgap.pocket.first_words import Progress, Row
-from mgap.pocket.language import DESCRIBE
-from mgap.pocket.scenes import render
+from mgap.pocket.first_words import Progress, encoded, report
+from mgap.pocket.plain_states import KINDS, LONGEST, collect, fit_bank, rows_of
+from mgap.pocket.prior_map import fit_pocket_map
 from mgap.states.bank import Bank
 from mgap.states.departure import Manifold
+from mgap.states.prior_map import PriorMap
 from mgap.states.subspace import Subspace
+from mgap.types import Decoding
 
 Made = TypeVar("Made")
-
-KINDS = ("questions", "captions")  # of prompts that plain answers are collected to
 
 
 class Kit:
@@ -36,6 +36,7 @@ class Kit:
 
     def __init__(self, model: Model, *, scenes: int = 400, batch_size: int = 64, progress: Progress | None = None) -> None:
         self.model, self.scenes, self.batch_size, self.progress = model, scenes, batch_size, progress
+        self._some = max(8, scenes // 4)  # scenes for what is fitted along answers: each gives many states
         self._made: dict[Hashable, Any] = {}
 
     def keep(self, key: Hashable, make: Callable[[], Made]) -> Made:
@@ -50,44 +51,32 @@ class Kit:
         prior = self.keep(("prior", null_image), lambda: fit_prior(self.model, null_image, **how))
         return self.keep(("prior", null_image, rank), lambda: prior.truncate(rank))
 
+    def prior_map(self, null_image: str, rank: int = 5) -> PriorMap:
+        """From a state to where the prompt alone would put it in such a prior."""
+        prior = self.prior(null_image, rank)
+        how: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
+        return self.keep(("map", null_image, rank), lambda: fit_pocket_map(self.model, prior, FIT, self._some, **how))
+
+    def caption_prior(self, null_image: str, rank: int) -> Subspace:
+        """Of blind states along plain captions, whose words they say."""
+        return self.keep(("caption prior", null_image, rank), lambda: self._caption_prior(null_image, rank))
+
+    def _caption_prior(self, null_image: str, rank: int) -> Subspace:
+        states: list[Tensor] = []
+        rows = rows_of("captions", FIT, self._some)
+        with watch(self.model, Blind(rho=0.0, null_image=null_image)) as taken:
+            for inputs, done in encoded(self.model, rows, self.batch_size):
+                made = generate(self.model.backbone, inputs, Decoding(max_new_tokens=LONGEST))
+                ends = end_ids(self.model.backbone)
+                lengths = torch.tensor([len(until_end(said, ends)) for said in made.tokens.tolist()])
+                states += [step.branches[0].cpu()[lengths > place] for place, step in enumerate(taken())]
+                report(self.progress, "blind captions", done, len(rows))
+        return replace(Subspace.from_states(torch.cat(states), rank), identity=self.model.backbone.identity)
+
     def bank(self, *kinds: str) -> Bank:
         """Plain states of every token of answers to questions, to requests to describe, or to both; no kind: of both."""
-        rows = [row for kind in kinds or KINDS for row in rows_of(kind, FIT, self.scenes)]
-        return self.keep(
-            ("bank", kinds or KINDS),
-            lambda: collect(self.model, rows, LONGEST, batch_size=self.batch_size, progress=self.progress),
-        )
-
-
-def rows_of(kind: str, first: int, count: int, splits: Sequence[str] = SPLITS) -> list[Row]:
-    """The yes/no questions about so many scenes, each once, or a request to describe each; scenes one after the other."""
-    if kind == "captions":
-        return [(scene, DESCRIBE[0]) for scene in scenes(first, count)]
-    if kind != "questions":
-        raise SettingError(f"{kind!r} is no kind of prompts: choose from {', '.join(KINDS)}")
-    asked = {(q.scene, q.text): None for split in splits for q in pope(split, first, count)}
-    return sorted(asked, key=lambda row: row[0].seed)
-
-
-def collect(
-    model: Model,
-    rows: Sequence[Row],
-    max_new_tokens: int,
-    *,
-    batch_size: int = 64,
-    label: str = "plain states",
-    progress: Progress | None = None,
-) -> Bank:
-    """The plain states along the answers to these rows. A row of the bank is a scene: other answers about it are too near."""
-    drawn = lru_cache(maxsize=1)(render)
-    images: Iterator[Image.Image] = (drawn(scene) for scene, _ in rows)
-    told = None if progress is None else lambda done: progress(label, done, len(rows))
-    prompts = [text for _, text in rows]
-    how: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, "progress": told}
-    bank = Bank.collect(model, images, prompts, **how)
-    places = {seed: place for place, seed in enumerate(dict.fromkeys(scene.seed for scene, _ in rows))}
-    shown = torch.tensor([places[scene.seed] for scene, _ in rows], dtype=torch.int32)
-    return replace(bank, rows=shown[bank.rows.long()])
+        how: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
+        return self.keep(("bank", kinds or KINDS), lambda: fit_bank(self.model, kinds or KINDS, FIT, self.scenes, **how))
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,18 @@ Yes/no questions count by the first word. Captions are greedy, but for methods t
 word was decoded from has departed if its d_k is beyond tau of the plain states of `Judges`; where a method decodes from no one
 state there is nothing to judge.
 
-Forwards a token: passes of rows through the decoder's first block, over tokens. A pass is a row in a call of the block that
-does not read a prompt: one that finds something in the cache. Whatever a method sends counts, a description before the first
-token and the beams of a search too, and a row that reads three tokens in one call passes once. Tokens are those of the answers
-but the first, which the prompt gives; a row that has ended goes on until the last of its batch ends, above the line as below.
+Forwards a token: passes of rows through the decoder's first block, over tokens, of captions that are decoded one by one: in a
+batch, a row that asks for its blind state makes all others read. A pass is a row in a call of the block that does not read a
+prompt: one that finds something in the cache. Whatever a method sends counts, a description before the first token and the
+beams of a search too, and a row that reads three tokens in one call passes once. Tokens are those of the answers but the first,
+which the prompt gives. Milliseconds are of the same captions, prompts included, over all of their tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,13 @@ from mgap.decoding.generate import end_ids, generate, until_end
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile
 from mgap.methods.base import Method
+from mgap.methods.blindfold import BlindMethod
 from mgap.pocket.benchmark import SPLITS, Question, pope, scenes
-from mgap.pocket.comparison import LONGEST, counting
+from mgap.pocket.comparison import counting
 from mgap.pocket.evaluation import amber_questions, ask_groups
 from mgap.pocket.first_words import Encode, Methods, Progress, encoded, report, using
 from mgap.pocket.language import DESCRIBE, mentions
+from mgap.pocket.plain_states import LONGEST
 from mgap.pocket.scenes import Scene
 from mgap.scoring.chair import tally_captions
 from mgap.scoring.pope import tally_labels
@@ -76,13 +79,25 @@ class Described:
     texts: list[str]
     tokens: list[int]  # of each, the one that ends it too
     departed: list[int] | None  # of each, how many were decoded from a state that has departed; None: from no one state
-    passes: int  # of rows, after the prompts
-    steps: int  # of rows, after the first token
+
+
+@dataclass(frozen=True)
+class Price:
+    """What captions cost that are decoded one by one."""
+
+    tokens: int
+    passes: int  # after the prompts
+    steps: int  # tokens after the first of each
+    milliseconds: float
 
     @property
     def forwards(self) -> float | None:
         """A token, as defined above; None where every caption is of one token."""
         return self.passes / self.steps if self.steps else None
+
+    @property
+    def milliseconds_a_token(self) -> float:
+        return self.milliseconds / self.tokens
 
 
 @dataclass(frozen=True)
@@ -92,6 +107,7 @@ class Told:
     verdicts: dict[str, str]  # by group, a letter a question: y, n, or - where the first word was neither
     described: Described
     departed_first: list[int] | None  # 1 for each question of the hardest split whose first state has departed
+    price: Price | None = None  # None: not asked for
 
     def tally(self, sheet: Sheet, group: str) -> Tally:
         """POPE's figures of one group of questions."""
@@ -200,8 +216,9 @@ def describe(
     texts: list[str] = []
     tokens: list[int] = []
     departed: list[int] | None = [] if method is None or method.has_state else None
-    steps = 0
-    with counting(model, passes) as passed, _decoding(model, method) as decode:
+    if isinstance(method, BlindMethod):  # the same tokens, for half as many calls where most steps have a row that asks
+        method = replace(method, branch_mode="batched")
+    with _decoding(model, method) as decode:
         for inputs, done in encode(model, [(scene, DESCRIBE[0]) for scene in shown], batch_size):
             answers = decode(inputs)
             for said, _ in answers:
@@ -211,9 +228,29 @@ def describe(
                 used = [states for _, states in answers if states is not None]
                 beyond = judge.distances(torch.cat(used)) > judge.tau  # of all captions of the batch at once
                 departed += [int(part.sum()) for part in beyond.split([len(states) for states in used])]
-            steps += len(answers) * (max(len(said) for said, _ in answers) - 1)
             report(progress, "captions", done, len(shown))
-    return Described(texts, tokens, departed, passed[0], steps)
+    return Described(texts, tokens, departed)
+
+
+def price(
+    model: Model, method: Method | None, shown: Sequence[Scene], *, encode: Encode = encoded, progress: Progress | None = None
+) -> Price:
+    """Of captions, one after the other; the first is described twice, and counts once: what happens only once is no price."""
+    tokens = steps = 0
+    rows = [(scene, DESCRIBE[0]) for scene in shown]
+    batches, decoding = list(encode(model, rows, 1)), Decoding(max_new_tokens=LONGEST)
+    end = end_ids(model.backbone)
+    with using(model, method):
+        generate(model.backbone, batches[0][0], decoding)
+        with counting(model, passes) as passed:
+            milliseconds = 0.0
+            for inputs, done in batches:
+                made = generate(model.backbone, inputs, decoding)
+                milliseconds += made.milliseconds
+                said = until_end(made.tokens[0].tolist(), end)
+                tokens, steps = tokens + len(said), steps + len(said) - 1
+                report(progress, "prices", done, len(rows))
+    return Price(tokens, passed[0], steps, milliseconds)
 
 
 Decode = Callable[[dict[str, Tensor]], list[tuple[list[int], Tensor | None]]]  # tokens [T] and states [T, d] of each row

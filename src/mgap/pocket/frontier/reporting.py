@@ -21,17 +21,19 @@ from mgap.pocket.figures import from_json
 from mgap.pocket.first_words import Encode, Kept, Progress, encoded
 from mgap.pocket.frontier.choosing import FILE as CHOICES
 from mgap.pocket.frontier.choosing import Choices, about, check_about
-from mgap.pocket.frontier.contenders import CAPTIONS, PLAIN, QUESTIONS, Contender
+from mgap.pocket.frontier.contenders import BOTH, CAPTIONS, PLAIN, QUESTIONS, Contender
 from mgap.pocket.frontier.kit import Judges, Kit
-from mgap.pocket.frontier.measures import HARDEST, HELD_OUT, NEITHER, Sheet, Told, ask, describe, judge_first
+from mgap.pocket.frontier.measures import HARDEST, HELD_OUT, NEITHER, Sheet, Told, ask, describe, judge_first, price
 from mgap.reports.folder import write_files
 from mgap.scoring.stats import Rate
 from mgap.scoring.tally import Difference, compare
 
 ANSWERS = "answers.json"
+PRICED = 20  # captions that are decoded one by one
 RIVALS = (
     ("mgap", QUESTIONS),
     ("mgap", CAPTIONS),
+    ("mgap", BOTH),
     (PLAIN, QUESTIONS),
     ("bias", QUESTIONS),
     ("blind", QUESTIONS),
@@ -44,6 +46,7 @@ PAIRED = {  # what is paired: the group of questions, or None for captions, and 
     "random accuracy": ("random", "accuracy"),
     "held-out adversarial F1": (HELD_OUT + HARDEST, "f1"),
     "CHAIRi": (None, "CHAIRi"),
+    "CHAIRs": (None, "CHAIRs"),
     "recall": (None, "recall"),
 }
 
@@ -158,6 +161,7 @@ def measure(
         verdicts=ask(model, sheet, {"reported": method}, **how)["reported"],
         described=describe(model, method, sheet.described, judges.along, **how),
         departed_first=judge_first(model, method, sheet.groups[HARDEST], judges.first, **how),
+        price=price(model, method, sheet.described[:PRICED], encode=encode, progress=progress),
     )
 
 
@@ -171,12 +175,14 @@ def figures(sheet: Sheet, told: Told) -> dict[str, Rate | float | None]:
         "held-out adversarial F1": rates[HELD_OUT + HARDEST]["f1"],
         "unparsed": float(sum(letters.count(NEITHER) for letters in told.verdicts.values())),
         "CHAIRi": captions["CHAIRi"],
+        "CHAIRs": captions["CHAIRs"],
         "recall": captions["recall"],
         "words": captions["length"].value,
         "AMBER accuracy": told.amber(sheet),
         "departed: first words": told.first_departures(sheet),
         "departed: captions": told.caption_departures(sheet),
-        "forwards a token": told.described.forwards,
+        "forwards a token": None if told.price is None else told.price.forwards,
+        "ms a token": None if told.price is None else told.price.milliseconds_a_token,
     }
 
 

@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Any
 
 from mgap.pocket.frontier.choosing import Choices
-from mgap.pocket.frontier.contenders import CAPTIONS, NEAR, QUESTIONS
+from mgap.pocket.frontier.contenders import BOTH, CAPTIONS, NEAR, QUESTIONS
 from mgap.pocket.frontier.measures import Sheet
 from mgap.pocket.frontier.reporting import PAIRED, Answers, Result, figures, paired
 from mgap.reports.folder import write_files
@@ -17,7 +17,7 @@ from mgap.scoring.stats import Rate
 from mgap.scoring.tally import Difference
 
 REPORT_FILE, TABLES = "report.json", "tables.md"
-_DIGITS = {"unparsed": 0, "words": 1, "forwards a token": 2}  # of what is no share
+_DIGITS = {"unparsed": 0, "words": 1, "forwards a token": 2, "ms a token": 1}  # of what is no share
 
 Figures = Mapping[str, Rate | float | None]
 Pairs = Mapping[str, Mapping[str, Mapping[str, Difference]]]
@@ -75,7 +75,7 @@ def _chosen(choices: Choices, results: Mapping[str, Result]) -> str:
     for family in families:
         tried = choices.tried[family]
         count = max(len(tried.questions), len(tried.captions))
-        purposes = [*([QUESTIONS] if tried.questions else []), *([CAPTIONS, NEAR] if tried.captions else [])]
+        purposes = [*([QUESTIONS] if tried.questions else []), *([CAPTIONS, NEAR, BOTH] if tried.captions else [])]
         rows += [(family, str(count), purpose, tried.chosen.get(purpose, "none passes")) for purpose in purposes]
     return _markdown(("family", "settings tried", "chosen for", "setting"), rows)
 

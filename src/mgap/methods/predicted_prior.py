@@ -1,0 +1,134 @@
+"""The prompt's own prior, predicted: take out of the head's input what the model would expect here without the picture.
+
+    h' = h - s V c_hat,   c_hat = A h + a,   s = rho * gamma * delta
+
+c_hat stands for V'(h_blind - mean), the prior's coordinates of the state that the same prompt and answer so far leave with a
+null image; a linear map, fitted once and without labels (states/prior_map.py), reads it off h, so that no blind branch is run.
+gamma = tanh(lam * H) with `gate`, and delta = 1 - cos(h, V V'h) with `protect`, are MGAP's; without them they are 1. MGAP is
+the special case A = V', a = 0 with both on: it takes the state's own part for the prompt's prior.
+
+The head is linear, so W h' = W h - s (W V) c_hat: one [K, vocab] table, built once. Cost per token: 1 forward and
+2 K (2 d + vocab) flops. Every decoding mode; attention of any kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from mgap.backbones.base import Backbone
+from mgap.backbones.head import Head
+from mgap.errors import SettingError
+from mgap.methods.base import Method, Observation, Seam, Tap, check_strength
+from mgap.methods.lanes import lanes_of, on_main_rows
+from mgap.methods.mgap import Gate, Settings, entropy_of, gate_of
+from mgap.methods.seen import Seen, Weight
+from mgap.states.prior_map import PriorMap
+from mgap.types import ALL_MODES, Mode
+
+
+class Removal:
+    """A predicted prior bound to one head. Called as that head's forward hook."""
+
+    def __init__(self, prior_map: PriorMap, head: Head, settings: Settings, tap: Tap) -> None:
+        self.basis = prior_map.prior.basis.to(head.device, head.wide)  # V [d, K]
+        self.weight = prior_map.weight.to(self.basis)  # A [K, d]
+        self.offset = prior_map.offset.to(self.basis)  # a [K]
+        self.table = head.table(self.basis) if head.linear else None  # [K, vocab]; None: the exact path
+        self.head, self.settings, self.tap = head, settings, tap
+
+    def __call__(self, _module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        listener = self.tap.listener
+        if self.settings.alpha == 0 and listener is None:
+            return output
+        h, logits = args[0].to(self.basis), output.to(self.basis.dtype)  # [B, T, d], [B, T, vocab]
+        coeff, gate = self.predict(h), self.gate(h, logits)
+        corrected = self.correct(h, output, logits, coeff, gate)
+        if listener is not None:
+            values = gate._asdict()
+            values["strength"] = values.pop("beta")
+            values["size"] = torch.linalg.vector_norm(coeff, dim=-1)
+            post, wide = self.head.post, self.basis.dtype
+            listener(Observation(values, post(logits), post(corrected.to(wide))))
+        return corrected
+
+    def predict(self, h: Tensor) -> Tensor:
+        """c_hat [..., K] of states [..., d]."""
+        return h @ self.weight.T + self.offset
+
+    def gate(self, h: Tensor, logits: Tensor) -> Gate:
+        """What decides the strength; its beta is s [...]. The entropy is worked out where somebody reads it, else 0."""
+        norm = torch.linalg.vector_norm(h, dim=-1)
+        is_read = self.settings.gate or self.tap.listener is not None
+        entropy = entropy_of(self.head.post(logits)) if is_read else torch.zeros_like(norm)
+        return gate_of(norm, h @ self.basis, entropy, self.settings)
+
+    def correct(self, h: Tensor, output: Tensor, logits: Tensor, coeff: Tensor, gate: Gate) -> Tensor:
+        """What takes the place of the head's output [..., vocab], in its dtype; `logits` is the same in float32."""
+        if self.settings.alpha == 0:
+            return output  # to the bit
+        if self.table is None:
+            return self.head.product(self.move(h, coeff, gate))
+        return (logits - (gate.beta.unsqueeze(-1) * coeff) @ self.table).to(output.dtype)
+
+    def move(self, h: Tensor, coeff: Tensor, gate: Gate) -> Tensor:
+        """h' [..., d] itself; decoding needs its logits only."""
+        return h - (gate.beta.unsqueeze(-1) * coeff) @ self.basis.T
+
+
+@dataclass(frozen=True)
+class PredictedPrior(Method):
+    """The prompt's own prior without a second branch. `prior_map` may be the folder it was saved to."""
+
+    name: ClassVar[str] = "predicted-prior"
+    summary: ClassVar[str] = "take the prompt's own prior, predicted from the head's input, out of that input"
+    seam: ClassVar[Seam] = Seam.HEAD
+    forwards: ClassVar[float] = 1.0
+    modes: ClassVar[frozenset[Mode]] = ALL_MODES
+    shares_prefill: ClassVar[bool] = True
+    moved_by: ClassVar[str] = "rho"
+
+    prior_map: PriorMap | str | PathLike[str]
+    rho: float = 1.0
+    lam: float = 0.5  # read with `gate` only
+    gate: bool = False
+    protect: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("rho", "lam"):
+            check_strength(name, getattr(self, name))
+        for name in ("gate", "protect"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingError(f"{name}={getattr(self, name)!r} must be true or false")
+        if isinstance(self.prior_map, str | PathLike):
+            object.__setattr__(self, "prior_map", PriorMap.load(self.prior_map))
+        self._map  # noqa: B018  refuses anything else
+
+    @property
+    def _map(self) -> PriorMap:
+        if not isinstance(self.prior_map, PriorMap):
+            raise SettingError(f"prior_map must be a PriorMap or its folder, not {type(self.prior_map).__name__}")
+        return self.prior_map
+
+    @property
+    def settings(self) -> Settings:
+        """As MGAP's step calls them: rho is its alpha."""
+        return Settings(alpha=self.rho, lam=self.lam, gate=self.gate, protect=self.protect)
+
+    def attach(self, backbone: Backbone, tap: Tap) -> RemovableHandle:
+        self._map.require(backbone)
+        head = backbone.probe_head()
+        removal = Removal(self._map, head, self.settings, tap)
+        return head.module.register_forward_hook(on_main_rows(removal, lanes_of(backbone.model)))
+
+    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
+        removal = Removal(self._map, head, replace(self.settings, alpha=float(strength)), Tap())
+        h = seen.h.to(removal.basis)
+        with torch.no_grad():
+            gate = removal.gate(h, head.product(h).to(h.dtype))
+        return removal.move(h, removal.predict(h), gate)
