@@ -78,7 +78,7 @@ def test_where_the_model_is_sure_the_cached_branch_is_not_run(model, prior, pict
     method = replace(build(name, prior), unsure=1e3, branch_mode="cached")
     with model.using(method), counting(model) as calls:
         said = model.answer(picture, QUESTIONS[0], max_new_tokens=NEW)
-    assert len(calls) == len(said.token_ids) + 1, "the first token asks, no other does"
+    assert len(calls) == len(said.token_ids), "no token asks"
 
 
 def test_a_prompt_that_was_asked_before_costs_no_forward(model, prior, picture):
@@ -96,12 +96,14 @@ def test_a_prompt_that_was_asked_before_costs_no_forward(model, prior, picture):
 def test_what_was_missed_is_read_in_one_forward(model, prior, picture):
     """The branch sleeps until the entropy rises; then one forward brings it up to the newest token."""
     tokens, entropies = plain_entropies(model, picture)
-    threshold = float(entropies[1:].sort().values[-2:].mean())  # one token of those after the first is above it
+    threshold = float(entropies.sort().values[-2:].mean())  # one token is above it
+    place = int(entropies.argmax())
+    assert place > 0, "or nothing is missed"
     method = mgap.PromptPrior(prior=prior, rho=0.0, unsure=threshold, branch_mode="cached")
     with model.using(method), counting(model) as calls:
         said = model.answer(picture, QUESTIONS[0], max_new_tokens=NEW)
     assert said.token_ids == tokens, "a strength of 0 is plain decoding"
-    assert len(calls) == len(said.token_ids) + 2, "asked at the first token, and once more"
+    assert len(calls) == len(said.token_ids) + 2, "the prompt, and all that was missed of the answer"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -53,9 +53,11 @@ def test_states_and_logits_are_the_formula(seed, rho, gate, protect, centre, lam
         entropy = entropy_of(plain)
         move = Projected(prior, head, method)
         expected = slow(prior, h, blind, entropy, rho, gate=gate, protect=protect, centre=centre, lam=lam)
-        assert torch.allclose(move.states(h, blind, entropy, rho).double(), expected, atol=1e-4)
+        assert torch.allclose(move.states(h, blind, entropy, rho, is_first=True).double(), expected, atol=1e-4)
         assert torch.allclose(
-            (plain + move.logits(h, blind, entropy)[0]).double(), head.module(expected.float()).double(), atol=1e-3
+            (plain + move.logits(h, blind, entropy, is_first=True)[0]).double(),
+            head.module(expected.float()).double(),
+            atol=1e-3,
         )
 
 
@@ -64,7 +66,7 @@ def test_states_and_logits_are_the_formula(seed, rho, gate, protect, centre, lam
 def test_the_part_outside_the_subspace_is_untouched(seed, rho):
     prior, head = a_prior(), a_head()
     h, blind = drawn(seed, 4, WIDTH), drawn(seed + 1, 4, WIDTH)
-    moved = Projected(prior, head, mgap.PromptPrior(prior=prior)).states(h, blind, torch.ones(4), rho)
+    moved = Projected(prior, head, mgap.PromptPrior(prior=prior)).states(h, blind, torch.ones(4), rho, is_first=True)
     outside = torch.eye(WIDTH) - (prior.basis @ prior.basis.T).float()
     assert torch.allclose(moved @ outside, h @ outside, atol=1e-4)
 
@@ -74,7 +76,7 @@ def test_a_blind_state_like_the_mean_moves_nothing():
     h = drawn(5, 4, WIDTH)
     blind = prior.mean.float().expand(4, -1)
     assert torch.allclose(
-        Projected(prior, head, mgap.PromptPrior(prior=prior)).states(h, blind, torch.ones(4), 8.0), h, atol=1e-5
+        Projected(prior, head, mgap.PromptPrior(prior=prior)).states(h, blind, torch.ones(4), 8.0, is_first=True), h, atol=1e-5
     )
 
 
@@ -86,7 +88,7 @@ def test_with_the_state_itself_as_the_blind_one_it_is_mgap():
         method = mgap.PromptPrior(prior=prior, rho=0.75, gate=True, protect=True, centre=False)
         same = mgap.MGAP(prior, alpha=0.75)
         cut = same.effective_states(head, mgap.methods.seen.Seen(h), 0.75)
-        assert torch.allclose(Projected(prior, head, method).states(h, h, entropy, 0.75), cut, atol=1e-5)
+        assert torch.allclose(Projected(prior, head, method).states(h, h, entropy, 0.75, is_first=True), cut, atol=1e-5)
 
 
 def test_the_trace_shows_what_was_used(model, prior, picture):

@@ -10,7 +10,7 @@ from mgap.backbones.head import Head
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.methods.mgap import entropy_of
 from mgap.methods.seen import Seen
-from mgap.methods.tether import STEPS, come_back
+from mgap.methods.tether import STEPS, come_back, places
 from mgap.states.bank import Bank
 from mgap.states.departure import Manifold
 
@@ -77,7 +77,7 @@ def test_without_a_contrast_it_is_mgap_that_comes_back():
     prior = mgap.Subspace.from_states(drawn(2, 20, WIDTH), 2)
     bank, h = a_bank(), 2 * drawn(5, 6, WIDTH)
     tether = mgap.Tether(bank=bank, prior=prior, alpha=0.9, rho=0.0)
-    seen = Seen(h, (h,), {}, {"open": torch.ones(6)})
+    seen = Seen(h, (h,), {}, {"open": torch.ones(6), "place": torch.ones(6)})
     cut = mgap.MGAP(prior, alpha=0.9).effective_states(head, Seen(h), 0.9)
     assert torch.allclose(tether.effective_states(head, seen, 0.0), come_back(Manifold.of(bank), cut)[0], atol=1e-5)
 
@@ -86,18 +86,37 @@ def test_only_rows_that_ask_are_contrasted():
     module = torch.nn.Linear(WIDTH, 20, bias=False)
     head = Head.measure(module, drawn(1, 2, WIDTH))
     bank, h, blind = a_bank(), 0.1 * drawn(5, 2, WIDTH), 0.1 * drawn(6, 2, WIDTH)
-    seen = Seen(h, (blind,), {}, {"open": torch.tensor([1.0, 0.0])})
+    seen = Seen(h, (blind,), {}, {"open": torch.tensor([1.0, 0.0]), "place": torch.ones(2)})
     moved = mgap.Tether(bank=bank, rho=1.0).effective_states(head, seen, 1.0)
     assert torch.allclose(moved[0], (2 * h - blind)[0], atol=1e-6)
     assert torch.equal(moved[1], h[1])
 
 
-def test_first_tokens_always_ask_and_later_ones_by_their_entropy():
+def test_it_contrasts_where_the_entropy_is_high():
     method = mgap.Tether(bank=a_bank(), unsure=1.0)
     logits = torch.stack([torch.zeros(10), torch.tensor([9.0] + [0.0] * 9)])
     assert entropy_of(logits).tolist() == pytest.approx([2.3026, 0.0111], abs=1e-3)
-    assert method.is_open(logits, 1).tolist() == [True, True]
-    assert method.is_open(logits, 2).tolist() == [True, False]
+    assert method.is_open(logits).tolist() == [True, False]
+    assert mgap.Tether(bank=a_bank()).is_open(logits).tolist() == [True, True]
+
+
+def test_first_tokens_are_held_to_first_tokens_and_later_ones_to_later_ones():
+    near, far = drawn(0, 40, WIDTH), drawn(1, 40, WIDTH) + 50
+    steps = torch.tensor([0] * 40 + [1] * 40)
+    bank = Bank.of(torch.cat([near, far]), steps=steps)
+    found = places(bank, 5, 0.05, torch.device("cpu"))
+    assert torch.equal(found[True].states, near)
+    assert torch.equal(found[False].states, far)
+    head = Head.measure(torch.nn.Linear(WIDTH, 20, bias=False), drawn(1, 2, WIDTH))
+    h, tether = 0.1 * drawn(5, 2, WIDTH), mgap.Tether(bank=bank, k=5, rho=0.0)
+    first, later = (Seen(h, (h,), {}, {"open": torch.ones(2), "place": torch.full((2,), place)}) for place in (1.0, 2.0))
+    assert torch.equal(tether.effective_states(head, first, 0.0), h)
+    assert float((tether.effective_states(head, later, 0.0) - 50).abs().max()) < 5
+
+
+def test_a_bank_of_first_tokens_alone_stands_for_all():
+    found = places(a_bank(), 5, 0.05, torch.device("cpu"))
+    assert found[True] is found[False]
 
 
 def test_the_trace_shows_how_far_a_state_came_back(model, picture):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mgap.methods.blindfold import BlindMethod
 
 STATE, BLIND, OPEN = "h", "h_blind", "open"  # of each row, in what a generation keeps: [B, d], [B, d], bool [B]
+PLACE = "place"  # of the token in its answer, from 1; in a trace
 Key = tuple[bytes, tuple[int, ...]]  # of the prompt as the branch reads it, and the answer so far
 
 
@@ -55,7 +56,7 @@ class StatePairing(Pairing):
             self.blind = rows[count : 2 * count]  # a compiled step may have spare rows behind them
 
     def _weigh(self, main: Tensor, branches: list[Tensor], cache: PairedCache) -> Tensor:
-        cache.kept |= {STATE: self.main, BLIND: self.blind, OPEN: self.method.is_open(main, cache.steps)}
+        cache.kept |= {STATE: self.main, BLIND: self.blind, OPEN: self.method.is_open(main)}
         return super()._weigh(main, branches, cache)
 
     def _read_states(self, cache: PairedCache) -> tuple[Tensor, ...]:
@@ -139,7 +140,7 @@ class AskedPairing(StatePairing):
 
     def _each(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, list[Tensor]]:
         if isinstance(cache, AskedCache):
-            is_open = self.method.is_open(logits, cache.steps)
+            is_open = self.method.is_open(logits)
             keys = cache.keys()
             wanted = [row for row, asks in enumerate(is_open.tolist()) if asks and not self._has_ended(keys[row])]
             found = {row: state for row in wanted if (state := self.memory.get(keys[row])) is not None}

@@ -1,7 +1,7 @@
 """The blind state beside the main one: what the head reads of the same prompt and answer so far when the picture is gone.
 
     h        head input with the picture            h_blind   head input without it
-    acts     where the plain prediction's entropy is above `unsure`, and at the first token
+    acts     where the plain prediction's entropy is above `unsure`; at every token where that is 0
 
 Three ways to have h_blind, by `branch_mode`: rows of the same forward ("batched"), a forward of its own at every token
 ("sequential"), or only when it is asked for ("cached", asking.py): a token at which the method does not act costs nothing, nor
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
-from mgap.methods.asking import BLIND, OPEN, STATE, AskedPairing, StatePairing
+from mgap.methods.asking import BLIND, OPEN, PLACE, STATE, AskedPairing, StatePairing
 from mgap.methods.base import Removable, Tap, check_choice, check_count, check_strength
 from mgap.methods.blind import NULLS, show_nothing
 from mgap.methods.branch import PairedMethod
@@ -34,10 +34,12 @@ class Move(Protocol):
 
     head: Head
 
-    def states(self, h: Tensor, blind: Tensor, entropy: Tensor, strength: Weight) -> Tensor:
-        """[B, d] of states [B, d] in the head's `wide` and entropies [B] of the plain predictions, at a strength."""
+    def states(self, h: Tensor, blind: Tensor, entropy: Tensor, strength: Weight, *, is_first: bool) -> Tensor:
+        """[B, d] of states [B, d] in the head's `wide` and entropies [B] of the plain predictions, at a strength; whether these
+        are the first tokens of answers.
+        """
 
-    def logits(self, h: Tensor, blind: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def logits(self, h: Tensor, blind: Tensor, entropy: Tensor, *, is_first: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """What its own strength adds to the plain logits [B, vocab], and numbers [B] that it used."""
 
 
@@ -51,7 +53,7 @@ class BlindMethod(PairedMethod):
     touches_all: ClassVar[bool] = False  # also moves states for which no blind one was asked; it is then given their own
 
     rho: float = 1.0
-    unsure: float = 0.0  # nats; plain predictions of less entropy are left alone, but for the first token's
+    unsure: float = 0.0  # nats; plain predictions of less entropy are left alone
     null_image: str = "black_same_size"
     memory: int = 4096  # blind states that "cached" keeps while the method is attached
 
@@ -75,18 +77,19 @@ class BlindMethod(PairedMethod):
     def weigher(self, backbone: Backbone) -> Weigh:
         move = self.bind(backbone.probe_head())
 
-        def weigh(main: Tensor, _branches: Sequence[Tensor], _step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:
+        def weigh(main: Tensor, _branches: Sequence[Tensor], step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:
             h, blind = (kept[key].to(move.head.device, move.head.wide) for key in (STATE, BLIND))  # [B, d]
             is_open = kept[OPEN].to(main.device)
-            added, values = move.logits(h, self._asked(h, blind, is_open), entropy_of(main))
+            added, values = move.logits(h, self._asked(h, blind, is_open), entropy_of(main), is_first=step == 1)
             scores = torch.where(self._touched(is_open), main + added.to(main.device), main)
-            return scores, {OPEN: is_open.to(main.dtype), **values}
+            place = torch.full_like(main[:, 0], step)
+            return scores, {OPEN: is_open.to(main.dtype), PLACE: place, **values}
 
         return weigh
 
-    def is_open(self, main: Tensor, step: int) -> Tensor:
-        """Where it acts, bool [B], by the plain logits [B, vocab] of the step-th new token (from 1)."""
-        if step == 1 or self.unsure == 0:
+    def is_open(self, main: Tensor) -> Tensor:
+        """Where it acts, bool [B], by the plain logits [B, vocab]."""
+        if self.unsure == 0:
             return torch.ones(len(main), dtype=torch.bool, device=main.device)
         return entropy_of(main) > self.unsure
 
@@ -94,7 +97,8 @@ class BlindMethod(PairedMethod):
         is_open = seen.values[OPEN].bool()
         with torch.no_grad():
             entropy = entropy_of(head.post(head.product(seen.h).to(head.wide)))
-            moved = self.bind(head).states(seen.h, self._asked(seen.h, seen.branches[0], is_open), entropy, strength)
+            blind, is_first = self._asked(seen.h, seen.branches[0], is_open), bool((seen.values[PLACE] == 1).all())
+            moved = self.bind(head).states(seen.h, blind, entropy, strength, is_first=is_first)
         return torch.where(self._touched(is_open), moved, seen.h)
 
     def _asked(self, h: Tensor, blind: Tensor, is_open: Tensor) -> Tensor:

@@ -45,10 +45,10 @@ class Projected:
         """V'(h_blind - m) [B, K]."""
         return (blind - self.mean) @ self.basis
 
-    def states(self, h: Tensor, blind: Tensor, entropy: Tensor, strength: Weight) -> Tensor:
+    def states(self, h: Tensor, blind: Tensor, entropy: Tensor, strength: Weight, *, is_first: bool) -> Tensor:  # noqa: ARG002
         return h - self.strength(h, entropy, strength) * (self.prior(blind) @ self.basis.T)
 
-    def logits(self, h: Tensor, blind: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def logits(self, h: Tensor, blind: Tensor, entropy: Tensor, *, is_first: bool) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         s, c = self.strength(h, entropy, self.rho), self.prior(blind)
         values = {"strength": s.squeeze(-1), "size": torch.linalg.vector_norm(c, dim=-1)}
         if self.table is not None:

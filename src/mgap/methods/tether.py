@@ -1,14 +1,15 @@
 """Tether: step away from the prior where the model is unsure, then come back to the states of normal decoding.
 
-    u = h_cut + rho (h - h_blind)     the second part where the plain prediction's entropy is over `unsure`, or at a first token
+    u = h_cut + rho (h - h_blind)     the second part where the plain prediction's entropy is above `unsure`
     h' = u                            if d_k(u) <= tau
     h' = u + t (n(u) - u)             else, with the smallest t of 1/8 .. 1 for which d_k(h') <= tau, or 1
 
 h_cut is MGAP's state at `alpha` (0: h itself), n(u) the mean of the k states of a bank that are nearest to u; d_k and tau are
-those of the diagnosis (states/departure.py). A contrast alone leaves the region where normal decoding lives, and a step that
-stops at its border does little (docs/beyond.md); coming back keeps as much of a step as states of normal decoding lie in its
-direction. Plain states outside come back too. Cost: blindfold.py's, a second product with the head, up to nine searches through
-the bank.
+those of the diagnosis (states/departure.py). The first token of an answer is held to first tokens of the bank, later ones to
+later ones: the two lie far apart, and one tau for both would let first tokens go anywhere. A contrast alone leaves the region
+where normal decoding lives, and a step that stops at its border does little (docs/beyond.md); coming back keeps as much of a
+step as states of normal decoding lie in its direction. Plain states outside come back too. Cost: blindfold.py's, a second
+product with the head, and two searches through the bank.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def come_back(manifold: Manifold, states: Tensor) -> tuple[Tensor, Tensor]:
 class Tethered:
     """The formula above before one head."""
 
-    def __init__(self, method: Tether, manifold: Manifold, head: Head) -> None:
-        self.manifold, self.head, self.rho = manifold, head, method.rho
+    def __init__(self, method: Tether, places: dict[bool, Manifold], head: Head) -> None:
+        self.places, self.head, self.rho = places, head, method.rho
         self.settings = Settings(method.alpha, method.lam)
         self.basis = None if method.subspace is None else method.subspace.basis.to(head.device, head.wide)  # [d, K]
 
@@ -69,11 +70,11 @@ class Tethered:
         coeff, norm = h @ self.basis, torch.linalg.vector_norm(h, dim=-1)
         return cut_state(h, self.basis, coeff, gate_of(norm, coeff, entropy.to(h), self.settings), norm, self.settings)
 
-    def states(self, h: Tensor, blind: Tensor, entropy: Tensor, strength: Weight) -> Tensor:
-        return come_back(self.manifold, self.cut(h, entropy) + strength * (h - blind))[0]
+    def states(self, h: Tensor, blind: Tensor, entropy: Tensor, strength: Weight, *, is_first: bool) -> Tensor:
+        return come_back(self.places[is_first], self.cut(h, entropy) + strength * (h - blind))[0]
 
-    def logits(self, h: Tensor, blind: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        returned, back = come_back(self.manifold, self.cut(h, entropy) + self.rho * (h - blind))
+    def logits(self, h: Tensor, blind: Tensor, entropy: Tensor, *, is_first: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        returned, back = come_back(self.places[is_first], self.cut(h, entropy) + self.rho * (h - blind))
         moved, plain = (self.head.post(self.head.product(x).to(h.dtype)) for x in (returned, h))
         return moved - plain, {"back": back, "step": torch.linalg.vector_norm(returned - h, dim=-1)}
 
@@ -131,9 +132,14 @@ class Tether(BlindMethod):
         return super().attach(backbone, tap)
 
     def bind(self, head: Head) -> Move:
-        return Tethered(self, _manifold(self._bank, self.k, self.delta, head.device), head)
+        return Tethered(self, places(self._bank, self.k, self.delta, head.device), head)
 
 
 @lru_cache(maxsize=4)  # tau takes longer than many tokens, and every strength of a method has the same
-def _manifold(bank: Bank, k: int, delta: float, device: torch.device) -> Manifold:
-    return Manifold.of(bank, k=k, delta=delta, device=device)
+def places(bank: Bank, k: int, delta: float, device: torch.device) -> dict[bool, Manifold]:
+    """By whether a token is the first of its answer; a bank that has only one of the two kinds stands for both."""
+    is_first = bank.steps == 0
+    if bool(is_first.all()) or not bool(is_first.any()):
+        every = Manifold.of(bank, k=k, delta=delta, device=device)
+        return {True: every, False: every}
+    return {first: Manifold.of(bank.only(is_first == first), k=k, delta=delta, device=device) for first in (True, False)}

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
 
 from mgap.backbones.head import Head
+from mgap.backbones.prepared import Preparer
 from mgap.backbones.sharing import shared_pictures
 from mgap.decoding.attach import attached
 from mgap.decoding.effective import StepStates, first_states
 from mgap.decoding.generate import generate
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
+from mgap.methods.asking import OPEN
 from mgap.methods.base import Method, Seam
 from mgap.methods.blindfold import BlindMethod
 from mgap.methods.branch import BranchMethod
@@ -41,10 +43,11 @@ _ONE = Decoding(max_new_tokens=1)
 
 
 def encoded(model: Model, rows: Sequence[Row], batch_size: int) -> Iterator[Batch]:
-    """Drawn and encoded as they are needed."""
+    """Drawn and encoded as they are needed; a picture is prepared once for its rows in a batch."""
+    prepare = Preparer(model.backbone)
     for start in range(0, len(rows), batch_size):
         batch = rows[start : start + batch_size]
-        pictures = {scene: render(scene) for scene in {scene for scene, _ in batch}}
+        pictures = {scene: prepare(render(scene)) for scene in {scene for scene, _ in batch}}
         inputs = model.backbone.encode([pictures[scene] for scene, _ in batch], [text for _, text in batch])
         yield inputs, start + len(batch)
 
@@ -152,7 +155,10 @@ def _from_one_branch(
     """One forward of the rows and of the branch for all methods."""
     tokens: dict[str, list[int]] = {name: [] for name in methods}
     first, *_ = methods
-    with first_states(model, methods[first]) as read:
+    shown = methods[first]
+    if isinstance(shown, BlindMethod):  # what others ask for, it may not
+        shown = replace(shown, unsure=0.0, branch_mode="batched")
+    with first_states(model, shown) as read:
         for inputs, done in batches:
             seen = read(inputs)
             for name, method in methods.items():
@@ -164,8 +170,10 @@ def _from_one_branch(
 def _weighed(seen: StepStates, method: Method | None) -> list[int]:
     """The likeliest tokens of a method, by what the head says of the rows and of another strength's branch."""
     if isinstance(method, BlindMethod):
-        moved = method.effective_states(seen.head, seen.seen, method.rho)
         with torch.no_grad():
+            is_open = method.is_open(seen.head.post(seen.head.product(seen.h)).float()).to(seen.h)
+            asked = replace(seen.seen, values={**seen.seen.values, OPEN: is_open})
+            moved = method.effective_states(seen.head, asked, method.rho)
             said: list[int] = seen.head.post(seen.head.product(moved)).float().argmax(-1).tolist()
         return said
     states = torch.cat([seen.h, *seen.branches]).unsqueeze(1)  # [rows, 1, d], as decoding hands them to the head

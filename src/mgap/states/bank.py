@@ -7,8 +7,7 @@ sampling. States keep the dtype that the model gave them in. A bank in a folder 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -158,16 +157,19 @@ class Bank:
 
         return cls._fill(shelf, answered())
 
+    def only(self, chosen: Tensor) -> Bank:
+        """The states that a mask [n] names, in their order: a bank in memory."""
+        inside = chosen.split([len(part) for part in self.parts])
+        states = torch.cat([part[places] for part, places in zip(self.parts, inside, strict=True)])
+        return replace(self, parts=(states,), rows=self.rows[chosen], steps=self.steps[chosen], tokens=self.tokens[chosen])
+
     def sample(self, count: int, seed: int = 0) -> Bank:
         """So many of the states, drawn without replacement and in their order: a bank in memory, for what needs no more."""
         if not 1 <= count <= len(self):
             raise SettingError(f"count={count} must be from 1 to {len(self)}, the states in the bank")
-        chosen = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))[:count].sort().values
-        starts = torch.tensor([0, *(len(part) for part in self.parts)]).cumsum(0).tolist()
-        inside = [chosen[(chosen >= start) & (chosen < stop)] - start for start, stop in pairwise(starts)]
-        states = torch.cat([part[places] for part, places in zip(self.parts, inside, strict=True)])
-        origin = {**self.origin, "sample": {"count": count, "of": len(self), "seed": seed}}
-        return Bank((states,), self.rows[chosen], self.steps[chosen], self.tokens[chosen], self.identity, origin)
+        drawn = torch.zeros(len(self), dtype=torch.bool)
+        drawn[torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))[:count]] = True
+        return replace(self.only(drawn), origin={**self.origin, "sample": {"count": count, "of": len(self), "seed": seed}})
 
     def require(self, backbone: Backbone) -> None:
         """Refuse a model that these states are not of."""

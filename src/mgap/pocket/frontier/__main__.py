@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mgap.decoding.model import load
 from mgap.errors import MgapError
+from mgap.pocket.benchmark import REPORT as FIRST
 from mgap.pocket.frontier import choosing, reporting, tables
 from mgap.pocket.frontier.contenders import FAMILIES, PLAIN, take
 from mgap.reports.folder import check_folder, write_files
@@ -51,6 +52,8 @@ def parse() -> argparse.ArgumentParser:
             of.add_argument("--family", action="append", help=f"only this one and {PLAIN} (repeatable): {families}")
         for name, size in sizes.items():
             of.add_argument(f"--{name}", type=int, default=size, metavar="N", help=f"scenes {HELP[name]} (default {size})")
+        if verb == "report":
+            of.add_argument("--first", type=int, default=FIRST, help="seed of the first scene; another one is another report")
         of.add_argument("--batch-size", type=int, default=64)
         of.add_argument("--device")
         of.add_argument("--dtype", default="float32", help="bfloat16 gives yes and no equal logits now and then")
@@ -75,9 +78,8 @@ def run(given: argparse.Namespace) -> None:
             chosen = {contender.family: made.tried[contender.family].chosen for contender in contenders}
             print("\n".join(f"{family}: {labels}" for family, labels in chosen.items()))
         else:
-            sheet, answers = reporting.report(
-                model, contenders, choices, given.out, **sizes, batch_size=given.batch_size, progress=progress, told=print
-            )
+            how = {**sizes, "first": given.first, "batch_size": given.batch_size}
+            sheet, answers = reporting.report(model, contenders, choices, given.out, **how, progress=progress, told=print)
             print(tables.write_report(given.out, choices, sheet, answers))
 
 

@@ -121,7 +121,7 @@ def pick(tried: Tried, plain: Tried, chosen_for: Sequence[str]) -> dict[str, str
     return found
 
 
-def about(model: Model, sizes: Mapping[str, int]) -> dict[str, Any]:
+def about(model: Model, sizes: Mapping[str, int], report: int = REPORT) -> dict[str, Any]:
     """What figures must name to be repeated, and what must be the same for them to stand in one table."""
     for name, size in sizes.items():
         if not 1 <= size <= MOST:
@@ -130,7 +130,7 @@ def about(model: Model, sizes: Mapping[str, int]) -> dict[str, Any]:
         "model": model.backbone.name,
         "dtype": model.backbone.dtype_name,
         "world": WORLD,
-        "first_seeds": {"fit": FIT, "judge": JUDGE, "development": DEVELOPMENT, "report": REPORT},
+        "first_seeds": {"fit": FIT, "judge": JUDGE, "development": DEVELOPMENT, "report": report},
         "sizes": dict(sizes),
         "mgap": mgap.__version__,
     }

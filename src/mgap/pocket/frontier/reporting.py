@@ -107,6 +107,7 @@ def report(
     choices: Choices,
     folder: str | PathLike[str],
     *,
+    first: int = REPORT,
     scenes: int = 1000,
     held_out: int = 500,
     captions: int = 500,
@@ -117,26 +118,29 @@ def report(
 ) -> tuple[Sheet, Answers]:
     """Measure what was chosen, with what was fitted and is judged by as in choosing."""
     sizes = {name: choices.about["sizes"][name] for name in ("fit", "judge")}
-    facts = about(model, {**sizes, "scenes": scenes, "held_out": held_out, "captions": captions, "amber": amber})
-    check_about(Path(folder) / CHOICES, {**choices.about, "sizes": facts["sizes"]}, facts)  # the model and world of the choice
+    facts = about(model, {**sizes, "scenes": scenes, "held_out": held_out, "captions": captions, "amber": amber}, first)
+    same = {name: facts[name] for name in ("sizes", "first_seeds")}
+    check_about(Path(folder) / CHOICES, {**choices.about, **same}, facts)  # the model and world of the choice
     answers = Answers(facts, {})
     if (Path(folder) / ANSWERS).exists():
         answers = Answers.load(folder)
         check_about(Path(folder) / ANSWERS, answers.about, facts)
-    sheet = Sheet.of(REPORT, scenes=scenes, captions=captions, held_out=held_out, amber=amber)
+    sheet = Sheet.of(first, scenes=scenes, captions=captions, held_out=held_out, amber=amber)
     how: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
     kit = Kit(model, scenes=sizes["fit"], **how)
     by_family = {contender.family: contender for contender in contenders}
-    judges, kept = None, Kept()
-    for name, chosen in chosen_settings(choices, list(by_family)).items():
+    wanted = chosen_settings(choices, list(by_family))
+    for name in wanted:
         if name in answers.results:
             told(f"{name}: measured before")
-            continue
-        judges = judges or Judges.of(model, sizes["judge"], **how)
-        method = by_family[chosen.family].setting(chosen.label).make(kit)
-        answers.results[name] = Result(chosen, measure(model, method, sheet, judges, encode=kept, **how))
-        answers.save(folder)
-        told(f"{name}: measured")
+    if missing := {name: chosen for name, chosen in wanted.items() if name not in answers.results}:
+        made = {name: by_family[chosen.family].setting(chosen.label).make(kit) for name, chosen in missing.items()}
+        judges, how = Judges.of(model, sizes["judge"], **how), {**how, "encode": Kept()}
+        verdicts = ask(model, sheet, made, **how)  # all at once: methods share forwards
+        for name, chosen in missing.items():
+            answers.results[name] = Result(chosen, measure(model, made[name], sheet, judges, verdicts[name], **how))
+            answers.save(folder)
+            told(f"{name}: measured")
     shown = {  # as chosen now: what is chosen no more is in the file, not in the tables
         name: Result(chosen, answers.results[name].told)
         for name, chosen in chosen_settings(choices, list(choices.tried)).items()
@@ -150,15 +154,16 @@ def measure(
     method: Method | None,
     sheet: Sheet,
     judges: Judges,
+    verdicts: dict[str, str],
     *,
     batch_size: int = 64,
     encode: Encode = encoded,
     progress: Progress | None = None,
 ) -> Told:
-    """Everything of one method."""
+    """Everything of one method, with what it answered to the questions."""
     how: dict[str, Any] = {"batch_size": batch_size, "encode": encode, "progress": progress}
     return Told(
-        verdicts=ask(model, sheet, {"reported": method}, **how)["reported"],
+        verdicts=verdicts,
         described=describe(model, method, sheet.described, judges.along, **how),
         departed_first=judge_first(model, method, sheet.groups[HARDEST], judges.first, **how),
         price=price(model, method, sheet.described[:PRICED], encode=encode, progress=progress),
