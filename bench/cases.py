@@ -145,6 +145,9 @@ def ask(model: mgap.Model, rows: int) -> dict[str, Tensor]:
     return backbone.encode([shapes.picture(row) for row in range(rows)], [" ".join(words[:count])] * rows)
 
 
+BANKED = 4096  # states of a tether's bank
+
+
 def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method | None:
     """A method with its usual settings; descriptions are short, and what needs fitted vectors, or a map, gets random ones."""
     if name in (VANILLA, AGAIN):
@@ -157,6 +160,10 @@ def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method |
     elif name == "predicted-prior":
         drawn = torch.randn(prior.rank, prior.hidden_size, generator=generator, dtype=torch.float64)
         settings = {"prior_map": mgap.PriorMap(drawn, drawn[:, 0].contiguous(), prior, count=0, r2=0.0, ridge=0.0)}
+    elif name == "prompt-prior":
+        settings["prior"] = prior
+    elif name == "tether":
+        settings["bank"] = mgap.Bank.of(torch.randn(BANKED, prior.hidden_size, generator=generator))
     elif name == "asd":
         drawn = torch.randn(len(backbone.layers), prior.hidden_size, generator=generator, dtype=torch.float64)
         settings["steering"] = Steering(drawn, (1, 1), backbone.identity)

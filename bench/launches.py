@@ -142,10 +142,16 @@ def own_part(prior: mgap.Subspace) -> mgap.PriorMap:
     return mgap.PriorMap(prior.basis.T.contiguous(), torch.zeros(prior.rank, dtype=torch.float64), prior, 0, 0.0, 0.0)
 
 
+def bank(model: mgap.Model) -> mgap.Bank:
+    return mgap.Bank.of(torch.randn(64, model.backbone.identity.hidden_size, generator=torch.Generator().manual_seed(0)))
+
+
 # what cannot be built from its name alone, and variants that cost something else
 WAYS: dict[str, Callable[[mgap.Model], Method]] = {
     "mgap": lambda model: mgap.MGAP(mgap.Subspace.fit(model, mgap.default_prompts()), alpha=0.5),
     "predicted-prior": lambda model: mgap.PredictedPrior(own_part(mgap.Subspace.fit(model, mgap.default_prompts()))),
+    "prompt-prior": lambda model: mgap.PromptPrior(prior=mgap.Subspace.fit(model, mgap.default_prompts())),
+    "tether": lambda model: mgap.Tether(bank=bank(model)),
     "asd": lambda model: mgap.ASD(steering=steering(model)),
     "bias": lambda _model: mgap.Bias(shift=1.0, up=("is",), down=("the",)),
     "code": lambda _model: mgap.CODE(length=4),

@@ -33,6 +33,8 @@ MADE = {
     "pai": lambda _prior: mgap.PAI(gamma=2.0, start=0),
     "mgap": lambda prior: mgap.MGAP(prior),
     "predicted-prior": lambda prior: build("predicted-prior", prior),
+    "prompt-prior": lambda prior: build("prompt-prior", prior),
+    "tether": lambda prior: build("tether", prior),
     "mgap of the authors": lambda prior: mgap.MGAP(prior, preset="reference-code"),
 }
 BRANCHED = ["vcd", "m3id gated", "code", "haltrapper"]

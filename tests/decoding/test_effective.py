@@ -44,6 +44,9 @@ AT = {
     "pai without its attention": lambda s, _: mgap.PAI(alpha=0.0, gamma=1 + s, beta=0.0),
     "predicted-prior": lambda s, prior: replace(build("predicted-prior", prior), rho=s),
     "predicted-prior gated": lambda s, prior: replace(build("predicted-prior", prior), rho=s, gate=True, protect=True),
+    "prompt-prior": lambda s, prior: mgap.PromptPrior(prior=prior, rho=s),
+    "prompt-prior gated": lambda s, prior: mgap.PromptPrior(prior=prior, rho=s, gate=True, protect=True, centre=False),
+    "tether": lambda s, prior: replace(build("tether", prior), rho=s),
     "deco": lambda s, _: mgap.DeCo(alpha=s, layers=[1, 2]),  # all but its candidates are dropped
     "deco of one layer": lambda s, _: mgap.DeCo(alpha=s, layers=0, top_p=1.0, top_k=300),
 }

@@ -71,6 +71,18 @@ def test_what_came_back_is_inside_or_at_its_neighbours_mean():
     assert float((manifold.distances(returned) > manifold.tau).float().mean()) < 0.1
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 1000), st.floats(1, 8))
+def test_towards_the_plain_state_it_is_the_largest_step_that_does_not_depart(seed, rho):
+    manifold = Manifold.of(a_bank(), k=5)
+    h, step = 0.1 * drawn(seed, 6, WIDTH), drawn(seed + 1, 6, WIDTH)
+    returned, back = come_back(manifold, h + rho * step, h)
+    assert torch.allclose(returned, h + (1 - back).unsqueeze(-1) * rho * step, atol=1e-4)
+    assert (manifold.distances(returned) <= manifold.tau).all()
+    farther = back > 0
+    assert (manifold.distances((h + (1 - back + 1 / STEPS).unsqueeze(-1) * rho * step)[farther]) > manifold.tau).all()
+
+
 def test_without_a_contrast_it_is_mgap_that_comes_back():
     module = torch.nn.Linear(WIDTH, 20, bias=False)
     head = Head.measure(module, drawn(1, 2, WIDTH))
@@ -140,7 +152,13 @@ def test_a_bank_may_be_a_folder(tmp_path, model, picture):
 def test_it_refuses_what_does_not_fit(model, prior):
     with pytest.raises(BackboneMismatch):
         model.using(mgap.Tether(bank=a_bank())).__enter__()
-    for wrong, name in (({"k": 0}, "k"), ({"delta": 0}, "delta"), ({"alpha": 1.0}, "prior"), ({"lam": -1}, "lam")):
+    for wrong, name in (
+        ({"k": 0}, "k"),
+        ({"towards": "home"}, "towards"),
+        ({"delta": 0}, "delta"),
+        ({"alpha": 1.0}, "prior"),
+        ({"lam": -1}, "lam"),
+    ):
         with pytest.raises(SettingError, match=name):
             mgap.Tether(bank=a_bank(), **wrong)
     with pytest.raises(SettingError, match="rank"):

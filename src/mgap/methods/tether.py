@@ -8,8 +8,8 @@ h_cut is MGAP's state at `alpha` (0: h itself), n(u) the mean of the k states of
 those of the diagnosis (states/departure.py). The first token of an answer is held to first tokens of the bank, later ones to
 later ones: the two lie far apart, and one tau for both would let first tokens go anywhere. A contrast alone leaves the region
 where normal decoding lives, and a step that stops at its border does little (docs/beyond.md); coming back keeps as much of a
-step as states of normal decoding lie in its direction. Plain states outside come back too. Cost: blindfold.py's, a second
-product with the head, and two searches through the bank.
+step as states of normal decoding lie in its direction. With `towards="plain"` it does stop there: h takes the place of n(u). Plain
+states outside come back too. Cost: blindfold.py's, a second product with the head, and two searches through the bank.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Removable, Tap, check_count, check_strength
+from mgap.methods.base import Removable, Tap, check_choice, check_count, check_strength
 from mgap.methods.blindfold import BlindMethod, Move
 from mgap.methods.mgap import Settings, cut_state, gate_of
 from mgap.methods.seen import Weight
@@ -34,16 +34,20 @@ from mgap.states.departure import Manifold
 from mgap.states.subspace import Subspace
 
 STEPS = 8  # on the way back
+TOWARDS = ("bank", "plain")
 
 
-def come_back(manifold: Manifold, states: Tensor) -> tuple[Tensor, Tensor]:
-    """h' [B, d] of states u [B, d], and how far each came back, t [B]; those within tau stay where they are."""
+def come_back(manifold: Manifold, states: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """h' [B, d] of states u [B, d], and how far each came back, t [B]; those within tau stay where they are.
+
+    Towards their neighbours, or towards plain states [B, d], which is then the largest step that does not depart.
+    """
     apart, centres = (found.to(states) for found in manifold.centres(states))
     is_out = apart > manifold.tau
     back = torch.zeros_like(apart)
     if not is_out.any():
         return states, back
-    u, home = states[is_out], centres[is_out]  # [n, d]
+    u, home = states[is_out], (centres if plain is None else plain)[is_out]  # [n, d]
     t = torch.arange(1, STEPS + 1, device=u.device).to(u) / STEPS
     way = u + t.view(-1, 1, 1) * (home - u)  # [steps, n, d]
     is_in = (manifold.distances(way.flatten(0, 1)).view(STEPS, -1).to(u.device) <= manifold.tau).int()
@@ -59,7 +63,7 @@ class Tethered:
     """The formula above before one head."""
 
     def __init__(self, method: Tether, places: dict[bool, Manifold], head: Head) -> None:
-        self.places, self.head, self.rho = places, head, method.rho
+        self.places, self.head, self.rho, self.towards = places, head, method.rho, method.towards
         self.settings = Settings(method.alpha, method.lam)
         self.basis = None if method.subspace is None else method.subspace.basis.to(head.device, head.wide)  # [d, K]
 
@@ -70,11 +74,16 @@ class Tethered:
         coeff, norm = h @ self.basis, torch.linalg.vector_norm(h, dim=-1)
         return cut_state(h, self.basis, coeff, gate_of(norm, coeff, entropy.to(h), self.settings), norm, self.settings)
 
+    def move(self, h: Tensor, blind: Tensor, entropy: Tensor, rho: Weight, is_first: bool) -> tuple[Tensor, Tensor]:
+        """h' [B, d] and t [B]."""
+        stepped = self.cut(h, entropy) + rho * (h - blind)
+        return come_back(self.places[is_first], stepped, h if self.towards == "plain" else None)
+
     def states(self, h: Tensor, blind: Tensor, entropy: Tensor, strength: Weight, *, is_first: bool) -> Tensor:
-        return come_back(self.places[is_first], self.cut(h, entropy) + strength * (h - blind))[0]
+        return self.move(h, blind, entropy, strength, is_first)[0]
 
     def logits(self, h: Tensor, blind: Tensor, entropy: Tensor, *, is_first: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        returned, back = come_back(self.places[is_first], self.cut(h, entropy) + self.rho * (h - blind))
+        returned, back = self.move(h, blind, entropy, self.rho, is_first)
         moved, plain = (self.head.post(self.head.product(x).to(h.dtype)) for x in (returned, h))
         return moved - plain, {"back": back, "step": torch.linalg.vector_norm(returned - h, dim=-1)}
 
@@ -93,6 +102,7 @@ class Tether(BlindMethod):
     bank: Bank | str | PathLike[str] = field(kw_only=True)
     k: int = 10
     delta: float = 0.05
+    towards: str = "bank"
     prior: Subspace | None = None
     alpha: float = 0.0
     lam: float = 0.5
@@ -103,6 +113,7 @@ class Tether(BlindMethod):
         check_count("k", self.k, least=1)
         if not 0 < self.delta < 1:
             raise SettingError(f"delta={self.delta} must be between 0 and 1: the share of plain states that count as departed")
+        check_choice("towards", self.towards, TOWARDS)
         for name in ("alpha", "lam"):
             check_strength(name, getattr(self, name))
         if isinstance(self.bank, str | PathLike):

@@ -2,7 +2,7 @@
 
 The first tries the settings of every family on development scenes; the second measures what was chosen, once, on others. Both
 write as they go, and go on where they stopped. The third shows what any linear reading of a state could answer; it needs
-scikit-learn.
+scikit-learn. `draw CHOSEN ... --out FOLDER` draws all that was tried.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ def parse() -> argparse.ArgumentParser:
         of.add_argument("--batch-size", type=int, default=64)
         of.add_argument("--device")
         of.add_argument("--dtype", default="float32", help="bfloat16 gives yes and no equal logits now and then")
+    of = verbs.add_parser("draw", help="draw all that was tried", description="draw all that was tried")
+    of.add_argument("chosen", nargs="+", type=Path, help="folders of choose, one a model")
+    of.add_argument("--out", type=Path, required=True, help="folder for the figure")
     return parser
 
 
@@ -98,11 +101,19 @@ def run_ceiling(given: argparse.Namespace) -> None:
         print(f"{name}: " + ", ".join(f"{split} F1 {rate}" for split, rate in of.items()))
 
 
+def run_draw(given: argparse.Namespace) -> None:
+    from mgap.pocket.frontier.drawing import draw_frontier
+
+    found = [choosing.Choices.load(folder) for folder in given.chosen]
+    for path in draw_frontier({choices.about["model"]: choices for choices in found}).save(given.out):
+        print(path)
+
+
 def main(words: Sequence[str] | None = None) -> None:
     parser = parse()
     try:
         given = parser.parse_args(words)
-        (run_ceiling if given.verb == "ceiling" else run)(given)
+        {"ceiling": run_ceiling, "draw": run_draw}.get(given.verb, run)(given)
     except MgapError as error:
         parser.exit(2, f"{error}\n")
 

@@ -117,6 +117,14 @@ def _tether(rho: float, unsure: float, alpha: float, delta: float) -> Setting:
     )
 
 
+def _limited(rho: float) -> Setting:
+    """The largest step of the contrast that does not depart."""
+    return Setting(
+        f"rho {rho:g}, unsure 1.5",
+        lambda kit: Tether(bank=kit.bank(), rho=rho, unsure=1.5, towards="plain", branch_mode="cached"),
+    )
+
+
 FAMILIES: tuple[Contender, ...] = (
     Contender(PLAIN, (Setting("plain", lambda _: None),)),
     Contender("bias", tuple(_bias(shift) for shift in sorted(SHIFTS, key=abs)), (QUESTIONS,)),
@@ -142,6 +150,7 @@ FAMILIES: tuple[Contender, ...] = (
         "tether",
         tuple(_tether(*one) for one in product((1.0, 2.0, 3.0, 4.0), (1.0, 1.5), (0.0, 4.0), (0.05, 0.02, 0.01))),
     ),
+    Contender("limited", tuple(_limited(rho) for rho in (1.0, 2.0))),
     Contender("dola", (Setting("as published", lambda _: DoLa()),)),
     Contender("opera", (Setting("as published", lambda _: OPERA()),)),
 )
