@@ -1,8 +1,8 @@
-"""`python -m mgap.pocket.comparison MODEL --out FOLDER`: every registered method on pocket-POPE and pocket-CHAIR.
+"""`python -m mgap.pocket.comparison MODEL --out FOLDER`: every published method on pocket-POPE and pocket-CHAIR.
 
-Methods have their default settings, which are the published ones. The bias, and a second row of MGAP, have what the rule of
-figures.py picked on development scenes; ASD's vectors and the predicted prior's map are fitted on such scenes. Results are
-written after every method, and a method that is in the file is not measured again.
+Methods have their default settings, which are the published ones where there are such. The bias, and a second row of MGAP, have
+what the rule of figures.py picked on development scenes; ASD's vectors and the predicted prior's map are fitted on such scenes.
+Results are written after every method, and a method that is in the file is not measured again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ from mgap.methods.bias import Bias
 from mgap.methods.haltrapper import HalTrapper
 from mgap.methods.mgap import MGAP
 from mgap.methods.predicted_prior import PredictedPrior
-from mgap.methods.prompt_prior import PromptPrior
-from mgap.methods.tether import Tether
 from mgap.pocket.benchmark import TEST
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
 from mgap.pocket.figures import Choice, Figures, fit_prior, from_json, mgap_at
 from mgap.pocket.first_words import Progress
-from mgap.pocket.plain_states import LONGEST, fit_bank
+from mgap.pocket.plain_states import LONGEST
 from mgap.pocket.prior_map import fit_pocket_map
 from mgap.pocket.steering import fit_steering
 from mgap.registry import METHODS, locate
@@ -43,6 +41,7 @@ from mgap.scoring.pope import PopeScore
 
 FILE = "comparison.json"
 PLAIN = "vanilla"
+ELSEWHERE = ("prompt-prior", "tether")  # have no published settings: chosen and compared in pocket/frontier
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,10 @@ class Result:
 
 
 def contenders(choice: Choice, *, few: bool) -> dict[str, Contender]:
-    """Every registered method by name; `few`: of a family for which HalTrapper's authors take half as many candidates."""
+    """Every registered method by name, but for ELSEWHERE.
+
+    `few`: of a family for which HalTrapper's authors take half as many candidates.
+    """
     preset = "reference-code-5" if few else "reference-code"
     picked = f"alpha {choice.alpha:g}, {choice.null_image}"
     special = {
@@ -80,12 +82,11 @@ def contenders(choice: Choice, *, few: bool) -> dict[str, Contender]:
         "predicted-prior": Contender(
             "predicted-prior", lambda model, told: PredictedPrior(fit_pocket_map(model, progress=told))
         ),
-        "prompt-prior": Contender("prompt-prior", lambda model, told: PromptPrior(prior=fit_prior(model, progress=told))),
-        "tether": Contender("tether", lambda model, told: Tether(bank=fit_bank(model, progress=told))),
         # the pocket models garble the replies that HalTrapper asks for: more tokens of them find no more
         "haltrapper": Contender("haltrapper", lambda *_: HalTrapper(preset=preset, length=LONGEST)),
     }
-    return special | {name: Contender(name, _by_name(name)) for name in METHODS.names() if name not in special}
+    others = [name for name in METHODS.names() if name not in (*special, *ELSEWHERE)]
+    return special | {name: Contender(name, _by_name(name)) for name in others}
 
 
 def _by_name(name: str) -> Callable[[Model, Progress | None], Method | None]:
