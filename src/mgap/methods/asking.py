@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.rows import ALONG
 from mgap.backbones.sharing import digest
 from mgap.backbones.showing import Call
 from mgap.methods.base import Tap
-from mgap.methods.pairing import KINDS, Inputs, PairedCache, Pairing, newest
-from mgap.methods.stepping import Stepping
+from mgap.methods.pairing import KINDS, HearingCache, Inputs, PairedCache, Pairing, newest
 
 if TYPE_CHECKING:
     from mgap.methods.blindfold import BlindMethod
@@ -80,38 +78,22 @@ class Memory:
             self.states.popitem(last=False)
 
 
-class AskedCache(PairedCache):
-    """Main rows alone, a branch aside, and what the branch has not read yet."""
+class AskedCache(HearingCache):
+    """Main rows alone, a branch aside that is behind them, and what it is asked."""
 
     def __init__(self, config: Any, prompt: Call, show: Callable[[], Any], asked: list[bytes]) -> None:
-        super().__init__(config, [Stepping(prompt["attention_mask"], prompt["position_ids"])], [DynamicCache(config=config)])
-        self.waiting = [prompt]
+        super().__init__(config, prompt)
         self.show = show  # the null picture as the language model reads it, encoded when it is needed
         self.asked = asked  # one a row; beams of a row have the same
-        self.said: Inputs = {}  # [B, new] each: the answer so far
-
-    def hear(self, token: Inputs) -> None:
-        """One token more."""
-        self.step()
-        self.said = {key: torch.cat([self.said[key], new], 1) if self.said else new for key, new in token.items()}
 
     def missed(self) -> Call | None:
         """What of the answer the branch has not read, behind the prompt; None: nothing."""
         (rows,), (aside,) = self.rows, self.aside
-        read = aside.get_seq_length() - rows.mask.shape[1]
-        missing = {key: value[:, read:] for key, value in self.said.items()}
-        if not missing or not missing["input_ids"].shape[1]:
-            return None
-        back = torch.arange(1 - missing["input_ids"].shape[1], 1, device=rows.positions.device)
-        return {**missing, "attention_mask": rows.whole_mask(), "position_ids": rows.positions + back}
+        return self.answer(aside.get_seq_length() - rows.mask.shape[1])
 
     def keys(self) -> list[Key]:
         said = self.said["input_ids"].tolist() if self.said else [[]] * len(self.asked)
         return [(prompt, tuple(answer)) for prompt, answer in zip(self.asked, said, strict=True)]
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        super().reorder_cache(beam_idx)
-        self.said = {key: value[beam_idx] for key, value in self.said.items()}
 
 
 class AskedPairing(StatePairing):

@@ -23,8 +23,7 @@ from mgap.backbones.showing import Call, flatten
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.base import Tap
 from mgap.methods.glance import Glance
-from mgap.methods.pairing import KINDS, Inputs, PairedCache, Pairing, newest
-from mgap.methods.stepping import Stepping
+from mgap.methods.pairing import KINDS, HearingCache, PairedCache, Pairing, newest
 
 if TYPE_CHECKING:
     from mgap.methods.branch import BranchMethod
@@ -32,27 +31,13 @@ if TYPE_CHECKING:
 Hide = Callable[[Tensor, Tensor], Tensor]  # attention and image positions, [B, T] each -> positions to blank, bool [B, T]
 
 
-class LateCache(PairedCache):
+class LateCache(HearingCache):
     """The branch's rows are aside until they join, or for good. Also what they read, for as long as that is needed."""
 
     def __init__(self, config: Any, prompt: Call, images: Tensor, features: Any) -> None:
-        rows = Stepping(prompt["attention_mask"], prompt["position_ids"])
-        super().__init__(config, [rows], [DynamicCache(config=config)])
-        self.waiting = [prompt]
+        super().__init__(config, prompt)
         self.images = images  # bool [B, prompt]
         self.features = features  # the main rows' pictures, as the language model reads them
-        self.said: Inputs = {}  # [B, new] each: the answer so far, where the branch reads it anew
-
-    def hear(self, token: Inputs) -> None:
-        """One token more."""
-        self.step()
-        self.said = {key: torch.cat([self.said[key], new], 1) if self.said else new for key, new in token.items()}
-
-    def answer(self) -> Call:
-        """The answer so far, as a forward behind the prompt reads it."""
-        (rows,) = self.rows
-        back = torch.arange(1 - self.said["input_ids"].shape[1], 1, device=rows.positions.device)
-        return {**self.said, "attention_mask": rows.whole_mask(), "position_ids": rows.positions + back}
 
     def join(self) -> None:
         """The branch's rows go behind the main ones."""
@@ -62,10 +47,6 @@ class LateCache(PairedCache):
                 raise ModelError(f"{type(own).__name__} does not take the branch's rows in: use branch_mode=sequential")
             own.keys, own.values = torch.cat([own.keys, more.keys]), torch.cat([own.values, more.values])
         self.rows, self.aside = [rows.twice() for rows in self.rows], []
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        super().reorder_cache(beam_idx)
-        self.said = {key: value[beam_idx] for key, value in self.said.items()}
 
 
 class LatePairing(Pairing):
@@ -120,10 +101,10 @@ class LatePairing(Pairing):
         shown = blank(cache.features, self.hide(attention, images)[images])
         (prompt,), (aside,) = cache.waiting, cache.aside
         read = {**prompt, **self.showing.arguments(prompt["input_ids"], shown)}
-        if cache.said:
+        if (answer := cache.answer()) is not None:
             with self.lanes.paused():  # nothing is decoded from the end of the prompt any more
                 self._run_aside(model, read, aside)
-            read = cache.answer()
+            read = answer
         branch = self._run_aside(model, read, aside)
         if self.is_anew:
             cache.aside = [DynamicCache(config=self.backbone.config)]

@@ -72,6 +72,32 @@ class PairedCache(DynamicCache):
         raise UnsupportedDecoding("a second branch cannot take tokens back: no assisted decoding")
 
 
+class HearingCache(PairedCache):
+    """One branch aside, and what was said so far, for a branch that does not read it as it comes."""
+
+    def __init__(self, config: Any, prompt: Call) -> None:
+        super().__init__(config, [Stepping(prompt["attention_mask"], prompt["position_ids"])], [DynamicCache(config=config)])
+        self.waiting = [prompt]
+        self.said: Inputs = {}  # [B, new] each: the answer so far
+
+    def hear(self, token: Inputs) -> None:
+        """One token more."""
+        self.step()
+        self.said = {key: torch.cat([self.said[key], new], 1) if self.said else new for key, new in token.items()}
+
+    def answer(self, read: int = 0) -> Call | None:
+        """What was said after the first `read` tokens, as a forward behind these reads it; None: nothing."""
+        (rows,), rest = self.rows, {key: value[:, read:] for key, value in self.said.items()}
+        if not rest or not rest["input_ids"].shape[1]:
+            return None
+        back = torch.arange(1 - rest["input_ids"].shape[1], 1, device=rows.positions.device)
+        return {**rest, "attention_mask": rows.whole_mask(), "position_ids": rows.positions + back}
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        self.said = {key: value[beam_idx] for key, value in self.said.items()}
+
+
 class Pairing:
     """The hooks of one attached method. `remove` takes them off again."""
 
