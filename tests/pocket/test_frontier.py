@@ -391,3 +391,46 @@ def test_the_command_refuses_in_a_sentence(tmp_path, capsys):
             main([*words, "--out", str(tmp_path)])
         assert left.value.code == 2
         assert sentence in capsys.readouterr().err
+
+
+# --- the figure, and what could be had at all -------------------------------------------------------------------------
+
+
+def test_every_trial_is_in_the_figures_data(tmp_path, folder):
+    main(["draw", str(folder), "--out", str(tmp_path)])
+    choices = Choices.load(folder)
+    rows = (tmp_path / "frontier.csv").read_text().splitlines()
+    assert len(rows) == 1 + sum(len(tried.captions) for tried in choices.tried.values())
+    assert rows[0].startswith("model,family,setting,departed_percent")
+    assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".pdf", ".png", ".svg"}
+
+
+def test_probes_that_are_taught_the_truth_answer_better_the_later_the_layer(tmp_path, capsys):
+    main(["ceiling", "pocket/llava", "--out", str(tmp_path), "--scenes", "12", "--reported", "8", "--device", "cpu"])
+    found = json.loads((tmp_path / "ceiling.json").read_text())
+    f1 = [of["adversarial"]["value"] for _, of in sorted(found["probes"].items(), key=lambda item: int(item[0]))]
+    assert len(f1) == 7  # what the first block reads, and six blocks
+    assert max(f1[:3]) < 0.8 < min(f1[5:])
+    assert found["best_threshold"]["adversarial"]["value"] >= found["plain"]["adversarial"]["value"]
+    assert "plain, best threshold: random F1" in capsys.readouterr().out
+
+
+def test_a_setting_for_both_is_near_and_answers_as_well_as_the_best_of_its_family():
+    questions = [asked("a", 0.9, 0.9, 0.9), asked("b", 0.899, 0.899, 0.899), asked("c", 0.8, 0.8, 0.8)]
+    captions = [told("a", 0.14, 0.95, 0.01), told("b", 0.12, 0.95, 0.01), told("c", 0.05, 0.95, 0.01)]
+    plain = Tried([], [PLAIN_TRIAL], {})
+    assert pick(Tried(questions, captions, {}), plain, (BOTH,)) == {BOTH: "b"}
+    assert pick(Tried(questions[:1], [told("a", 0.14, 0.95, 0.3)], {}), plain, (BOTH,)) == {}
+
+
+def test_methods_that_read_blind_states_share_a_forward_and_say_what_decoding_says(loaded, kit):
+    questions = list(pope("adversarial", TEST, 4))
+    methods = {
+        "sure": mgap.Tether(bank=kit.bank(), rho=4.0, unsure=0.4, branch_mode="cached"),  # asks for some of them only
+        "projected": mgap.PromptPrior(prior=kit.prior("black336"), rho=4.0, branch_mode="cached"),
+        "tethered": mgap.Tether(bank=kit.bank(), rho=8.0),
+    }
+    together = first_words(loaded, questions, methods)
+    for name, method in methods.items():
+        assert first_words(loaded, questions, {name: method})[name] == together[name]
+    assert together["projected"] != together["sure"]
