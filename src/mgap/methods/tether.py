@@ -7,8 +7,8 @@
 h_cut is MGAP's state at `alpha` (0: h itself), n(u) the mean of the k states of a bank that are nearest to u; d_k and tau are
 those of the diagnosis (states/departure.py). The first token of an answer is held to first tokens of the bank, later ones to
 later ones: the two lie far apart, and one tau for both would let first tokens go anywhere. A contrast alone leaves the region
-where normal decoding lives, and a step that stops at its border does little (docs/beyond.md); coming back keeps as much of a
-step as states of normal decoding lie in its direction. With `towards="plain"` it does stop there: h takes the place of n(u).
+where normal decoding lives; coming back keeps as much of a step as states of normal decoding lie in its direction. With
+`towards="plain"` it stops at the border instead: h takes the place of n(u), and h' is the largest step that does not depart.
 Plain states outside come back too. Cost: blindfold.py's, a second product with the head, and two searches through the bank.
 """
 
