@@ -27,7 +27,7 @@ from mgap.types import Decoding
 
 
 @dataclass(frozen=True)
-class _Beside(Blind):
+class Beside(Blind):
     """Plain decoding with a blind branch beside it, whose states are handed out in the place of what is decoded from."""
 
     rho: float = 0.0
@@ -56,7 +56,7 @@ def fit_prior_map(
         raise SettingError(f"batch_size={batch_size} must be at least 1")
     backbone, questions = Backbone.of(model), Questions(images, prompts)
     prior.require(backbone)
-    method, decoding = _Beside(null_image=null_image), Decoding(max_new_tokens=max_new_tokens)
+    method, decoding = Beside(null_image=null_image), Decoding(max_new_tokens=max_new_tokens)
     numbers: dict[bytes, int] = {}  # of the pictures
     seen, blind, rows = list[Tensor](), list[Tensor](), list[int]()
     with answer_states(backbone, method, decoding) as read:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
 from mgap.errors import SettingError
-from mgap.methods.base import Handles, Removable, Seam, Tap, check_choice, check_share, check_strength
+from mgap.methods.base import Handles, Removable, Seam, Tap, check_choice, check_share, check_strength, check_switch
 from mgap.methods.branch import BranchMethod, contrast
 from mgap.methods.lanes import Lanes, lanes_of
 from mgap.methods.layers import layer_indices
@@ -94,8 +94,7 @@ class ASD(BranchMethod):
             check_strength(name, getattr(self, name))
         check_share("beta", self.beta)
         check_choice("positions", self.positions, POSITIONS)
-        if not isinstance(self.unit, bool):
-            raise SettingError(f"unit={self.unit!r} must be true or false")
+        check_switch("unit", self.unit)
         if self.layers is not None:
             object.__setattr__(self, "layers", tuple(sorted(set(layer_indices(self.layers)))))
         if isinstance(self.steering, str | PathLike):

@@ -179,6 +179,13 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> str:
     return value
 
 
+def check_switch(name: str, value: bool | None) -> bool:
+    """True or false, and nothing that only counts as one of them."""
+    if not isinstance(value, bool):
+        raise SettingError(f"{name}={value!r} must be true or false")
+    return value
+
+
 def check_share(name: str, value: float) -> float:
     """A number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.head import Head
-from mgap.errors import SettingError
-from mgap.methods.base import check_choice, check_share
+from mgap.methods.base import check_choice, check_share, check_switch
 from mgap.methods.layers import Combined, LayersMethod, layer_indices
 from mgap.methods.seen import Seen, Weight, mix_states
 
@@ -84,8 +83,7 @@ class DoLa(LayersMethod):
     def __post_init__(self) -> None:
         self.fill_from_preset()
         check_choice("divergence", str(self.divergence), DIVERGENCES)
-        if not isinstance(self.lens_norm, bool):
-            raise SettingError(f"lens_norm={self.lens_norm!r} must be true or false")
+        check_switch("lens_norm", self.lens_norm)
         check_share("relative_top", self.relative_top)
         if self.layers not in ("low", "high"):
             object.__setattr__(self, "layers", layer_indices(self.layers, "low, high, or "))

@@ -22,7 +22,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.rows import Ids, respell, spell
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import Tap, check_choice, check_share, check_strength
+from mgap.methods.base import Tap, check_choice, check_share, check_strength, check_switch
 from mgap.methods.branch import BranchMethod, Build, check_room, contrast, distance, plausible
 from mgap.methods.pairing import Inputs, Kept
 from mgap.methods.seen import Seen, Weight
@@ -71,8 +71,7 @@ class ICD(BranchMethod):
         check_choice("form", self.form, FORMS)
         if not isinstance(self.instruction, str) or not self.instruction.strip():
             raise SettingError(f"instruction={self.instruction!r}: choose from {', '.join(INSTRUCTIONS)}, or write one")
-        if not isinstance(self.with_vcd, bool):
-            raise SettingError(f"with_vcd={self.with_vcd!r} must be true or false")
+        check_switch("with_vcd", self.with_vcd)
         if self.with_vcd and self.form != "extrapolate":
             raise SettingError(f"with_vcd adds to form=extrapolate only, not to {self.form}: leave one of them out")
         if self._noise and not self.with_vcd:

@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Method, Observation, Seam, Tap, check_strength
+from mgap.methods.base import Method, Observation, Seam, Tap, check_strength, check_switch
 from mgap.methods.fused import Fused, numbers_of, why_not
 from mgap.methods.lanes import lanes_of, on_main_rows
 from mgap.methods.seen import Seen, Weight
@@ -244,8 +244,7 @@ class MGAP(Method):
         self.fill_from_preset()
         self.fill_in({"gate": True, "protect": True})
         for name in ("gate", "protect"):
-            if not isinstance(getattr(self, name), bool):
-                raise SettingError(f"{name}={getattr(self, name)!r} must be true or false")
+            check_switch(name, getattr(self, name))
         settings = self.settings
         for name in ("alpha", "lam", "threshold", "epsilon"):
             check_strength(name, getattr(settings, name))

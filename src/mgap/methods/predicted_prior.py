@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Method, Observation, Seam, Tap, check_strength
+from mgap.methods.base import Method, Observation, Seam, Tap, check_strength, check_switch
 from mgap.methods.lanes import lanes_of, on_main_rows
 from mgap.methods.mgap import Gate, Settings, entropy_of, gate_of
 from mgap.methods.seen import Seen, Weight
@@ -103,8 +103,7 @@ class PredictedPrior(Method):
         for name in ("rho", "lam"):
             check_strength(name, getattr(self, name))
         for name in ("gate", "protect"):
-            if not isinstance(getattr(self, name), bool):
-                raise SettingError(f"{name}={getattr(self, name)!r} must be true or false")
+            check_switch(name, getattr(self, name))
         if isinstance(self.prior_map, str | PathLike):
             object.__setattr__(self, "prior_map", PriorMap.load(self.prior_map))
         self._map  # noqa: B018  refuses anything else

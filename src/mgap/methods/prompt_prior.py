@@ -19,7 +19,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Removable, Tap, check_strength
+from mgap.methods.base import Removable, Tap, check_strength, check_switch
 from mgap.methods.blindfold import BlindMethod, Move
 from mgap.methods.mgap import Settings, gate_of
 from mgap.methods.seen import Weight
@@ -76,8 +76,7 @@ class PromptPrior(BlindMethod):
         if not isinstance(self.prior, Subspace):
             raise SettingError(f"prior must be a Subspace, not {type(self.prior).__name__}: use mgap.Subspace.load(...)")
         for name in ("gate", "protect", "centre"):
-            if not isinstance(getattr(self, name), bool):
-                raise SettingError(f"{name}={getattr(self, name)!r} must be true or false")
+            check_switch(name, getattr(self, name))
         check_strength("lam", self.lam)
         self.subspace  # noqa: B018  refuses a rank that the prior does not have
 

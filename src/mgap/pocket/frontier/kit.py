@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from mgap.decoding.effective import watch
-from mgap.decoding.generate import end_ids, generate, until_end
+from mgap.decoding.along import answer_states
 from mgap.decoding.model import Model
-from mgap.methods.blind import Blind
+from mgap.decoding.pairs import Beside
 from mgap.pocket.benchmark import FIT, JUDGE, SPLITS
 from mgap.pocket.figures import fit_prior
 from mgap.pocket.first_words import Progress, encoded, report
@@ -64,12 +63,9 @@ class Kit:
     def _caption_prior(self, null_image: str, rank: int) -> Subspace:
         states: list[Tensor] = []
         rows = rows_of("captions", FIT, self._some)
-        with watch(self.model, Blind(rho=0.0, null_image=null_image)) as taken:
+        with answer_states(self.model, Beside(null_image=null_image), Decoding(max_new_tokens=LONGEST)) as read:
             for inputs, done in encoded(self.model, rows, self.batch_size):
-                made = generate(self.model.backbone, inputs, Decoding(max_new_tokens=LONGEST))
-                ends = end_ids(self.model.backbone)
-                lengths = torch.tensor([len(until_end(said, ends)) for said in made.tokens.tolist()])
-                states += [step.branches[0].cpu()[lengths > place] for place, step in enumerate(taken())]
+                states += [answer.used.cpu() for answer in read(inputs)]
                 report(self.progress, "blind captions", done, len(rows))
         return replace(Subspace.from_states(torch.cat(states), rank), identity=self.model.backbone.identity)
 
