@@ -82,6 +82,6 @@ def test_an_error_inside_a_stream_reaches_the_consumer(model, picture, monkeypat
     def fail(*_, **__):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(model.backbone.model, "generate", fail)
+    monkeypatch.setattr(type(model.backbone.model), "generate", fail)  # undone on an object it would stay, as its own
     with pytest.raises(RuntimeError, match="out of memory"):
         list(model.stream(picture, "What is this?"))
