@@ -72,7 +72,7 @@ def test_pairs_go_along_the_plain_answer_and_stop_at_its_end(exact, prior, shown
     assert len(h) == len(blind) == sum(lengths)
     for state, image in ((h, pictures[1]), (blind, Image.new("RGB", pictures[1].size))):  # the second answer's second token
         inputs = exact.backbone.encode([image], [prompts[1]])
-        said = torch.tensor([answers[1][:1]])
+        said = torch.tensor([answers[1][:1]], device=exact.backbone.device)
         along = {"input_ids": said, "attention_mask": torch.ones_like(said), "mm_token_type_ids": torch.zeros_like(said)}
         grown = {key: torch.cat([value, along[key]], 1) if key in along else value for key, value in inputs.items()}
         expected = torch.tensor(last_state(exact, grown))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from functools import cache
 from importlib.util import find_spec
+from subprocess import SubprocessError
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -158,6 +159,8 @@ def why_not(head: Head, rank: int, s: Settings) -> str:
 @cache
 def _fault(device: torch.device) -> str:
     """What goes wrong when the kernels are built and launched there, such as a missing C compiler; "" where nothing does."""
+    from triton.errors import TritonError
+
     from mgap.methods.mgap import Settings
 
     zeros = torch.zeros(2, 32, device=device)
@@ -165,7 +168,7 @@ def _fault(device: torch.device) -> str:
     try:
         with torch.no_grad():
             Fused(zeros.T, zeros, head, Settings(1.0, 1.0))(zeros, zeros)
-    except Exception as error:  # whatever it is, the plain version does the same work
+    except (TritonError, RuntimeError, OSError, SubprocessError) as error:  # theirs, not ours
         reason = f"its kernels do not run on {device} ({type(error).__name__}: {error})"
         warnings.warn(f"mgap takes its plain step instead of the fused one: {reason}", stacklevel=2)
         return reason
