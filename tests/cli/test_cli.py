@@ -202,6 +202,11 @@ MISTAKES = {  # what is wrong: the words typed, and what the sentence must name
     "rank above d": ([*FIT, "--rank", "65"], "hidden size 64"),
     "rank in words": ([*FIT, "--rank", "five"], "rank=five"),
     "a setting that is none": ([*ASK, "--set", "alhpa=1"], "alhpa"),
+    "a setting that is none, before anything is loaded": (
+        ["ask", "PICTURE", "What?", "-m", "someone/nothing", "--set", "alhpa=1"],
+        "alhpa",
+    ),
+    "a prior as a setting": ([*ASK[:-2], "--set", "prior=somewhere"], "--prior"),
     "a setting without a value": ([*ASK, "--set", "alpha"], "key=value"),
     "an unknown method": ([*ASK, "--method", "mgpa"], "did you mean 'mgap'"),
     "a prior for a method without one": ([*ASK, "--method", "dola"], "uses no prior"),

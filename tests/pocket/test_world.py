@@ -11,7 +11,6 @@ from mgap.pocket import language
 from mgap.pocket.drawing import COLOURS, SPRITE, STYLES, TRAINING_STYLES
 from mgap.pocket.objects import NAMES, OBJECTS, plural, with_article
 from mgap.pocket.scenes import FORBIDDEN, MOST, make_scene, render
-from mgap.pocket.sheet import contact_sheet
 from mgap.pocket.themes import THEMES
 
 SCENES = [make_scene(seed) for seed in range(400)]
@@ -141,11 +140,6 @@ def test_a_caption_names_what_is_there_and_the_extra_and_nothing_else(extra):
 def test_articles_and_plurals():
     assert [with_article(name) for name in ("dog", "apple", "skis")] == ["a dog", "an apple", "skis"]
     assert [plural(name) for name in ("dog", "person", "knife", "bus")] == ["dogs", "people", "knives", "buses"]
-
-
-def test_a_contact_sheet_has_a_row_an_object():
-    sheet = contact_sheet(dict(list(OBJECTS.items())[:3]))
-    assert sheet.height == 3 * (SPRITE + 8)
 
 
 def test_a_negative_seed_is_refused():

@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from mgap.decoding.generate import end_ids
+
 
 def decode(model, main, branch, step, new):
     """Greedy tokens of one row; `step(l, l', t)` gives scores from two lists of logits at the t-th new token.
@@ -18,7 +20,7 @@ def decode(model, main, branch, step, new):
         scores = step(*logits, t)
         best = max(range(len(scores)), key=lambda token: scores[token])
         tokens.append(best)
-        if best in {*model._end_ids(), model.backbone.image_token_id}:
+        if best in {*end_ids(model.backbone), model.backbone.image_token_id}:
             break
         for inputs in every:
             chosen = torch.tensor([[best]], device=inputs["input_ids"].device)

@@ -5,6 +5,7 @@ import random
 
 import torch
 
+from mgap.decoding.generate import end_ids
 from tests.reference.attention import eager
 from tests.reference.contrast import cut
 from tests.reference.description import describe
@@ -68,7 +69,7 @@ def grounding(model, picture, caption, words):
             out = backbone.model(**inputs, output_attentions=True, use_cache=False)
             attentions.append(torch.stack(out.attentions)[:, 0].double())  # [layers, heads, T, T]
             best = out.logits[0, -1].argmax().view(1, 1)
-            if len(attentions) == 1 and int(best) in model._end_ids():
+            if len(attentions) == 1 and int(best) in end_ids(model.backbone):
                 return {}
             inputs["input_ids"] = torch.cat([inputs["input_ids"], best], dim=1)
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])

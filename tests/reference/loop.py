@@ -2,6 +2,8 @@
 
 import torch
 
+from mgap.decoding.generate import end_ids
+
 
 def decode(model, inputs, step, new):
     """Tokens of one row, up to the end or to a placeholder of a picture, which a random model may say but not read.
@@ -26,7 +28,7 @@ def decode(model, inputs, step, new):
         scores = step([h[0, -1].double() for h in hidden], head, norm)
         best = max(range(len(scores)), key=lambda token: scores[token])
         tokens.append(best)
-        if best in {*model._end_ids(), backbone.image_token_id}:
+        if best in {*end_ids(model.backbone), backbone.image_token_id}:
             break
         chosen = torch.tensor([[best]], device=backbone.device)
         inputs["input_ids"] = torch.cat([inputs["input_ids"], chosen], dim=1)

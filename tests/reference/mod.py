@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
+from mgap.decoding.generate import end_ids
 from tests.reference.attention import eager
 from tests.reference.contrast import cut, probabilities
 
@@ -82,7 +83,7 @@ def decode(model, inputs, settings, new):
         scores = cut(scores, main, settings["beta"])
         best = max(range(len(scores)), key=lambda token: scores[token])
         tokens.append(best)
-        if best in {*model._end_ids(), backbone.image_token_id}:
+        if best in {*end_ids(model.backbone), backbone.image_token_id}:
             break
         chosen = torch.tensor([[best]])
         inputs["input_ids"] = torch.cat([inputs["input_ids"], chosen], dim=1)

@@ -7,6 +7,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
+from mgap.decoding.generate import end_ids
 from tests.reference.contrast import probabilities
 
 
@@ -75,7 +76,7 @@ def mode(values):
 
 def decode(model, inputs, new, *, beams, r, **settings):
     """The best answer's tokens, and how often the search went back."""
-    ends, often = model._end_ids(), settings["candidates"]
+    ends, often = end_ids(model.backbone), settings["candidates"]
     running, finished, t, again = [(0.0, (), ())], [], 0, False
     kept, returns, banned = {}, Counter(), defaultdict(set)
     while True:

@@ -12,7 +12,7 @@ from mgap.pocket.scenes import make_scene, render
 from mgap.registry import METHODS
 from mgap.reports.records import Arm, Record
 from mgap.run.departure import STRENGTHS, DepartureWorker, prepare, set_aside
-from mgap.scoring.departure import departure_tally, departures
+from mgap.scoring.departure import departure_tally
 from mgap.types import Sample
 
 
@@ -143,20 +143,21 @@ def line(number, *distances):
 
 def test_departures_are_counted_beyond_tau():
     records = [line(0, 1.0, 3.0), line(1, 2.0, 2.0), line(2, 2.5, 9.0), Record("3", failed="no picture")]
-    assert departures(records, 2.0) == {"0": 1, "1": 2}  # at tau is not beyond it
-    assert departures([], 2.0) == {}
     samples = [Sample(str(n), f"{n // 2}.png", "?", "", "yes") for n in range(4)]
-    tally = departure_tally(samples, records, 2.0)
+    tally = departure_tally(samples, records, 2.0)  # at tau is not beyond it
     assert tally.pictures == ("0.png", "1.png")
-    assert {name: (rate.value, rate.of) for name, rate in tally.rates().items()} == {"0": (1 / 3, 3), "1": (2 / 3, 3)}
+    assert {name: (rate.value, rate.of) for name, rate in tally.rates().items()} == {
+        "0": (1 / 3, 3),
+        "1": (2 / 3, 3),
+    }
     assert tally.right == {"0": False, "1": True, "2": False}
 
 
 def test_records_of_something_else_are_refused():
     with pytest.raises(BenchmarkError, match="an answer"):
-        departures([Record("7", "Yes")], 1.0)
+        departure_tally([], [Record("7", "Yes")], 1.0)
     with pytest.raises(BenchmarkError, match="other strengths"):
-        departures([line(0, 1.0, 2.0), Record("1", extra={"distance": {"0": 1.0}})], 1.0)
+        departure_tally([], [line(0, 1.0, 2.0), Record("1", extra={"distance": {"0": 1.0}})], 1.0)
 
 
 def test_the_papers_strengths_are_the_default():

@@ -108,16 +108,16 @@ def _prepare(name: str, prior: str | None, settings: dict[str, Any]) -> Callable
             raise SettingError("--method vanilla takes no prior and no settings: leave them out, or name a method")
         return lambda _model: None
 
-    from dataclasses import fields
-
     from mgap.registry import METHODS
     from mgap.states.subspace import Subspace
 
     method = METHODS.get(name)
-    needs_prior = "prior" in {f.name for f in fields(method)}
-    if not needs_prior and prior:
+    method.check_names(settings)
+    if "prior" in settings:
+        raise SettingError(f"--set prior={settings['prior']}: name the folder with --prior")
+    if prior and not method.takes_prior():
         raise SettingError(f"{name} uses no prior: leave out --prior")
-    if needs_prior and not prior:
+    if method.takes_prior() and not prior:
         return lambda model: method.of(prior=fit_default_prior(model), **settings)
     built: Method = method.of(**({"prior": Subspace.load(prior)} if prior else {}), **settings)
     return lambda _model: built

@@ -190,7 +190,7 @@ class Model:
             raise UnsupportedDecoding("a trace cannot be kept in assisted decoding: leave one of them out")
 
     def _read(self, made: Generated, texts: list[str], decoding: Decoding, recorder: Recorder | None) -> list[Answer]:
-        tokenizer, end = self.backbone.tokenizer, self._end_ids()
+        tokenizer, end = self.backbone.tokenizer, end_ids(self.backbone)
         each = decoding.num_return_sequences
         answers = []
         for index, row in enumerate(made.tokens.tolist()):
@@ -202,9 +202,6 @@ class Model:
             answers.append(read_answer(self.backbone, tokens, end, texts[index // each], made.milliseconds, trace))
         groups = [answers[start : start + each] for start in range(0, len(answers), each)]
         return [replace(first, alternatives=tuple(others)) for first, *others in groups]
-
-    def _end_ids(self) -> set[int]:
-        return end_ids(self.backbone)
 
 
 def read_answer(

@@ -75,9 +75,9 @@ def build_column(name: str, prior: Subspace, knobs: Knobs, given: Mapping[str, A
         return Column(name, replace(knobs, alpha=0.0).method(prior))
     if name == OURS and not given:
         return Column(name, knobs.method(prior), knobs.settings(prior))
-    needs_prior = {"prior": prior} if "prior" in {f.name for f in fields(METHODS.get(name))} else {}
-    method: Method = METHODS.get(name).of(**needs_prior, **given)
-    return Column(name, method, dict(given))
+    method = METHODS.get(name)
+    built: Method = method.of(**({"prior": prior} if method.takes_prior() else {}), **given)
+    return Column(name, built, dict(given))
 
 
 def check_methods(names: Sequence[str], given: Mapping[str, Mapping[str, Any]]) -> None:

@@ -90,9 +90,11 @@ class Parts:
             with gr.Row():
                 self.gate = gr.Checkbox(first.gate, label="Entropy gate", elem_id="gate", min_width=140)
                 self.protect = gr.Checkbox(
-                    True, label="Protection of the picture\u2019s part", elem_id="protect", min_width=140
+                    first.protect, label="Protection of the picture\u2019s part", elem_id="protect", min_width=140
                 )
-                self.null = gr.Dropdown(NULLS, value=NULL_IMAGE, label="Null image of the prior", elem_id="null", min_width=160)
+                self.null = gr.Dropdown(
+                    self._nulls, value=NULL_IMAGE, label="Null image of the prior", elem_id="null", min_width=160
+                )
         self.knobs = [self.alpha, self.lam, self.rank, self.gate, self.protect]
 
     def _details(self) -> None:

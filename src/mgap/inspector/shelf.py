@@ -128,10 +128,6 @@ class Shelf:
                 self._loaded[name] = self._load(name, tell)
             return self._loaded[name]
 
-    def is_ready(self, name: str) -> bool:
-        """Whether `get` returns at once."""
-        return name in self._loaded
-
     def _load(self, name: str, tell: Progress) -> Loaded:
         tell(f"loading {name}", 0, 1)
         model = load(name, **self._how)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
 from mgap.errors import SettingError
-from mgap.methods.base import Handles, Removable, Seam, Tap, check_choice, check_share, check_strength, check_switch
+from mgap.methods.base import Handles, Removable, Seam, Tap, check_choice, check_share, check_strength, check_switch, loaded
 from mgap.methods.branch import BranchMethod, contrast
 from mgap.methods.lanes import Lanes, lanes_of
 from mgap.methods.layers import layer_indices
@@ -97,15 +97,11 @@ class ASD(BranchMethod):
         check_switch("unit", self.unit)
         if self.layers is not None:
             object.__setattr__(self, "layers", tuple(sorted(set(layer_indices(self.layers)))))
-        if isinstance(self.steering, str | PathLike):
-            object.__setattr__(self, "steering", Steering.load(self.steering))
-        self._steering  # noqa: B018  refuses anything else
+        object.__setattr__(self, "steering", self._steering)
 
     @property
     def _steering(self) -> Steering:
-        if not isinstance(self.steering, Steering):
-            raise SettingError(f"steering must be a Steering or its folder, not {type(self.steering).__name__}")
-        return self.steering
+        return loaded("steering", self.steering, Steering)
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         self._steering.require(backbone)

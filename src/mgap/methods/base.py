@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
+from os import PathLike
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -17,6 +18,16 @@ from mgap.backbones.head import Head
 from mgap.errors import SettingError
 from mgap.methods.seen import Seen, Weight
 from mgap.types import Mode
+
+
+class Saves(Protocol):
+    """What can be read from the folder that it was saved in."""
+
+    @classmethod
+    def load(cls, _folder: str | PathLike[str], /) -> Any: ...
+
+
+Saved = TypeVar("Saved", bound=Saves)
 
 
 class Seam(str, Enum):
@@ -91,14 +102,24 @@ class Method(ABC):
     @classmethod
     def of(cls, **settings: Any) -> Method:
         """Build it from named settings, as they stand in YAML or on the command line."""
-        known = [f.name for f in fields(cls)]  # type: ignore[arg-type]  # every method is a dataclass
-        for name in settings:
-            if name not in known:
-                raise SettingError(f"{cls.name} has no setting {name!r}: choose from {', '.join(known)}")
+        cls.check_names(settings)
         for name in cls.needed():
             if name not in settings:
                 raise SettingError(f"{cls.name} needs a setting {name!r}, which has no default: give {name}=...")
         return cls(**settings)
+
+    @classmethod
+    def check_names(cls, settings: Collection[str]) -> None:
+        """Refuse a setting that the method does not have; needs neither a prior nor a model."""
+        known = [f.name for f in fields(cls)]  # type: ignore[arg-type]  # every method is a dataclass
+        for name in settings:
+            if name not in known:
+                raise SettingError(f"{cls.name} has no setting {name!r}: choose from {', '.join(known)}")
+
+    @classmethod
+    def takes_prior(cls) -> bool:
+        """Whether a subspace of the model's prior is one of its settings."""
+        return "prior" in {f.name for f in fields(cls)}  # type: ignore[arg-type]  # every method is a dataclass
 
     @classmethod
     def needed(cls) -> list[str]:
@@ -191,6 +212,15 @@ def check_share(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise SettingError(f"{name}={value!r} must be a number from 0 to 1")
     return float(value)
+
+
+def loaded(name: str, value: Saved | str | PathLike[str], kind: type[Saved]) -> Saved:
+    """What a setting holds: an object of this kind as it is, or read from the folder that it was saved in."""
+    if isinstance(value, str | PathLike):
+        value = kind.load(value)
+    if not isinstance(value, kind):
+        raise SettingError(f"{name} must be a {kind.__name__} or its folder, not {type(value).__name__}")
+    return value
 
 
 def check_count(name: str, value: int | None, least: int) -> int:

@@ -23,8 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
-from mgap.errors import SettingError
-from mgap.methods.base import Method, Observation, Seam, Tap, check_strength, check_switch
+from mgap.methods.base import Method, Observation, Seam, Tap, check_strength, check_switch, loaded
 from mgap.methods.lanes import lanes_of, on_main_rows
 from mgap.methods.mgap import Gate, Settings, entropy_of, gate_of
 from mgap.methods.seen import Seen, Weight
@@ -104,15 +103,11 @@ class PredictedPrior(Method):
             check_strength(name, getattr(self, name))
         for name in ("gate", "protect"):
             check_switch(name, getattr(self, name))
-        if isinstance(self.prior_map, str | PathLike):
-            object.__setattr__(self, "prior_map", PriorMap.load(self.prior_map))
-        self._map  # noqa: B018  refuses anything else
+        object.__setattr__(self, "prior_map", self._map)
 
     @property
     def _map(self) -> PriorMap:
-        if not isinstance(self.prior_map, PriorMap):
-            raise SettingError(f"prior_map must be a PriorMap or its folder, not {type(self.prior_map).__name__}")
-        return self.prior_map
+        return loaded("prior_map", self.prior_map, PriorMap)
 
     @property
     def settings(self) -> Settings:

@@ -25,7 +25,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Removable, Tap, check_choice, check_count, check_strength
+from mgap.methods.base import Removable, Tap, check_choice, check_count, check_strength, loaded
 from mgap.methods.blindfold import BlindMethod, Move
 from mgap.methods.mgap import Settings, cut_state, gate_of
 from mgap.methods.seen import Weight
@@ -116,18 +116,14 @@ class Tether(BlindMethod):
         check_choice("towards", self.towards, TOWARDS)
         for name in ("alpha", "lam"):
             check_strength(name, getattr(self, name))
-        if isinstance(self.bank, str | PathLike):
-            object.__setattr__(self, "bank", Bank.load(self.bank))
-        self._bank  # noqa: B018  refuses anything else
+        object.__setattr__(self, "bank", self._bank)
         if self.alpha and not isinstance(self.prior, Subspace):
             raise SettingError(f"alpha={self.alpha} takes a part of a prior away, and there is none: give prior, or alpha=0")
         self.subspace  # noqa: B018  refuses a rank that the prior does not have
 
     @property
     def _bank(self) -> Bank:
-        if not isinstance(self.bank, Bank):
-            raise SettingError(f"bank must be a Bank or its folder, not {type(self.bank).__name__}: use mgap.Bank.collect(...)")
-        return self.bank
+        return loaded("bank", self.bank, Bank)
 
     @property
     def subspace(self) -> Subspace | None:

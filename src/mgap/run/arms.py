@@ -94,15 +94,13 @@ class ArmPlan:
             if self.settings or self.prior:
                 raise SettingError(f"{self.label}: vanilla takes no settings and no prior; leave them out, or name a method")
             return self
-        known = [f.name for f in fields(METHODS.get(self.method))]
-        for name in self.settings:
-            if name not in known or name == "prior":
-                raise SettingError(f"{self.method} has no setting {name!r}: choose from {', '.join(known)}")
-        if "prior" in known:
+        method = METHODS.get(self.method)
+        method.check_names(self.settings)
+        if method.takes_prior():
             return self if self.prior else replace(self, prior=Prior())
         if self.prior:
             raise SettingError(f"{self.label}: {self.method} uses no prior; leave it out")
-        METHODS.get(self.method).of(**self.settings)
+        method.of(**self.settings)
         return self
 
     def arm(self, prefill: str) -> Arm:

@@ -11,8 +11,6 @@ from mgap.scoring.stats import Counts, share
 from mgap.scoring.tally import Figure, Tally, by_picture
 from mgap.types import Sample
 
-Distances = Mapping[str, float]  # by strength, as written: "0", "0.25"
-
 
 class Measured(Protocol):
     """A line of a run: distances under extra["distance"], or why there are none."""
@@ -27,19 +25,10 @@ class Measured(Protocol):
     def failed(self) -> str: ...
 
 
-def departures(records: Iterable[Measured], tau: float) -> dict[str, int]:
-    """By strength, how many states are farther than tau; a sample that failed counts nowhere."""
-    counts: dict[str, int] = {}
-    for found in measured(records).values():
-        for strength, distance in found.items():
-            counts[strength] = counts.get(strength, 0) + (distance > tau)
-    return counts
-
-
 def departure_tally(samples: Sequence[Sample], records: Iterable[Measured], tau: float) -> Tally:
-    """The share that has departed at each strength, with what every picture adds to it; the figures are named by strength.
+    """The share farther than tau at each strength, with what every picture adds to it; the figures are named by strength.
 
-    A sample is right where its state has not departed at the last strength.
+    A sample that failed counts nowhere. One is right where its state has not departed at the last strength.
     """
     found = measured(records)
     judged = [sample for sample in samples if sample.id in found]
