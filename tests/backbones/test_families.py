@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,17 @@ def test_a_batched_answer_equals_the_answer_alone(model):
     batched = [answer.token_ids for answer in model.answers(images, prompts, max_new_tokens=6)]
     assert batched == alone
     assert len(set(alone)) == 3
+
+
+def test_a_prompt_with_a_placeholder_of_its_own_is_refused(model):
+    backbone = model.backbone
+    shown, blind = (backbone.render("?", has_image=has_image) for has_image in (True, False))
+    added = [edit for edit in SequenceMatcher(None, blind, shown, autojunk=False).get_opcodes() if edit[0] == "insert"]
+    written = max((shown[start:stop].strip() for *_, start, stop in added), key=len)  # what the template writes for a picture
+    for token in {written, str(backbone.tokenizer.convert_ids_to_tokens(backbone.image_token_id))}:
+        for image in (WIDE, None):
+            with pytest.raises(PromptError, match=r"leave .* out"):
+                model.answer(image, f"What is {token} here?")
 
 
 @pytest.mark.parametrize("null", ["black336", "mean_colour", "no_image", "black_same_size"])

@@ -249,14 +249,23 @@ class Backbone:
 
     def render(self, prompt: str, *, has_image: bool = True, system: str | None = None) -> str:
         """The prompt as the model reads it, with one placeholder where the picture goes; `system` comes before it."""
+        self._refuse_placeholders(check_prompt(prompt))
         content = [{"type": "image"}] if has_image else []
-        turn = {"role": "user", "content": [*content, {"type": "text", "text": check_prompt(prompt)}]}
+        turn = {"role": "user", "content": [*content, {"type": "text", "text": prompt}]}
         if system is None:
             return self._render([turn])
         texts = {role: self._render([_says(role, system), turn], or_nothing=True) for role in ("system", "assistant")}
         if system not in texts["system"] or texts["system"] == texts["assistant"]:
             raise PromptError(f"{self.name}: its chat template has no system role; leave the system text out")
         return texts["system"]
+
+    def _refuse_placeholders(self, prompt: str) -> None:
+        """A processor would look for one picture more, and not find it."""
+        ids = [self.image_token_id, getattr(self.config, "video_token_id", None)]
+        tokens = self.tokenizer.convert_ids_to_tokens([token for token in ids if token is not None])
+        for token in (*tokens, *(getattr(self.processor, name, None) for name in ("image_token", "boi_token"))):
+            if token and token in prompt:
+                raise PromptError(f"the prompt contains {token}, where {self.name} puts a picture itself: leave {token} out")
 
     def _render(self, messages: list[dict[str, Any]], *, or_nothing: bool = False) -> str:
         options = {"chat_template": self.template, "add_generation_prompt": True, "tokenize": False}
