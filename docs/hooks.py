@@ -112,4 +112,5 @@ def commands() -> str:
 
     command = typer.main.get_command(app)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="mgap"), name="mgap")
-    return text.partition("\n## ")[1].lstrip() + text.partition("\n## ")[2]
+    _, heading, verbs = text.partition("\n## ")  # before it: what `mgap --help` says, which the page has in a table
+    return re.sub(r"^Example: (.*)$", r"Example: `\1`", heading.lstrip() + verbs, flags=re.MULTILINE)
