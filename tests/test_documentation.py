@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import griffe
 import pytest
 import typer
 import yaml
@@ -103,6 +104,21 @@ def test_a_link_out_of_the_documentation_leads_to_a_page_of_its_own(hooks, tmp_p
     assert hooks.source_page(docs, tmp_path / "code" / "one.py") == "source/code/one.py.md"
     assert "```python\nx = 1\n" in hooks.shown(tmp_path / "code" / "one.py", docs)
     assert "- [one.py](code/one.py.md)" in hooks.shown(tmp_path / "code", docs)
+
+
+def test_comments_behind_the_fields_of_a_dataclass_describe_them_in_the_reference():
+    source = (
+        'from dataclasses import dataclass\n@dataclass\nclass Run:\n    """One run."""\n'
+        "    scenes: int = 500  # of the pocket world\n    bare: str = ''\n    _own: int = 1  # nobody's\n"
+        "    def __post_init__(self): ...\n    def begin(self): ...\n"
+    )
+    extensions = griffe.load_extensions(str(DOCS / "fields.py"))
+    with griffe.temporary_visited_package("made", {"__init__.py": source}, extensions=extensions) as package:
+        run = package["Run"]
+        (attributes,) = [part for part in run.docstring.parse("google") if part.kind.value == "attributes"]
+        assert [(each.name, each.description) for each in attributes.value] == [("scenes", "of the pocket world")]
+        assert [name for name in ("scenes", "bare", "begin", "__post_init__") if run[name].is_public] == ["begin"]
+        assert [parameter.name for parameter in run.parameters] == ["self", "scenes", "bare", "_own"]
 
 
 def test_the_site_asks_no_other_host_for_anything():
