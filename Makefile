@@ -27,9 +27,9 @@ setup: .venv/ready
 demo: setup
 	@$(BIN)/mgap demo
 
-docs: setup
+docs: setup  # not --quiet: mkdocs would count no warnings
 	@echo "== the documentation into site/; a warning ends it"
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "== look at it: python3 -m http.server -d site, then http://127.0.0.1:8000"
 
 check: setup
