@@ -10,7 +10,7 @@ VLLM_TORCH := $(shell grep '^torch==' $(PINNED))
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test test-gpu test-inspector test-vllm check clean
+.PHONY: setup demo docs test test-gpu test-inspector test-vllm check clean
 
 setup: .venv/ready
 
@@ -26,6 +26,11 @@ setup: .venv/ready
 
 demo: setup
 	@$(BIN)/mgap demo
+
+docs: setup  # not --quiet: mkdocs would count no warnings
+	@echo "== the documentation into site/; a warning ends it"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "== look at it: python3 -m http.server -d site, then http://127.0.0.1:8000"
 
 check: setup
 	@echo "== lint and types"
@@ -66,4 +71,4 @@ test-vllm: .venv-vllm/ready
 	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n 2 --dist loadfile tests_vllm
 
 clean:
-	rm -rf .venv .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf site .venv .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis
