@@ -41,7 +41,7 @@ METHODS = (
 )
 
 
-def draw_questions(folder: Path, pictures: int = 20) -> tuple[Path, Path]:
+def draw_questions(folder: Path, pictures: int) -> tuple[Path, Path]:
     """A folder of drawn pictures and a file of questions about them, six a picture; half of what is asked for is there."""
     from mgap.pocket.benchmark import TEST, pope
     from mgap.pocket.scenes import render
@@ -91,13 +91,14 @@ def main() -> None:
     parser.add_argument("--model", default="pocket/llava", help="a hub id, a folder, or pocket/llava, pocket/qwen3-vl")
     parser.add_argument("--questions", type=Path, help="JSON lines or CSV: image, question, label; default: drawn ones")
     parser.add_argument("--images", type=Path, help="the folder of the pictures; default: beside the questions")
+    parser.add_argument("--pictures", type=int, default=20, help="how many to draw, where you give no questions")
     parser.add_argument("--batch-size", type=int, default=24)
     parser.add_argument("--out", type=Path, default=Path("runs/compare"))
     args = parser.parse_args()
 
     questions, images = args.questions, args.images
     if questions is None:
-        questions, images = draw_questions(args.out.with_name(args.out.name + "-questions"))
+        questions, images = draw_questions(args.out.with_name(args.out.name + "-questions"), args.pictures)
         print(f"drawn: {questions}")
     keys = {"questions": str(questions), "images": str(images or questions.parent), "batch_size": args.batch_size}
     scores = answer(Config.of({"benchmark": "own", "model": args.model, "methods": METHODS, **keys}), args.out)

@@ -25,7 +25,7 @@ from mgap.data.lexicon import Lexicon
 from mgap.data.pictures import PictureFolder
 from mgap.errors import BenchmarkError
 from mgap.reports.records import Run
-from mgap.reports.scores import score
+from mgap.reports.scores import Scores, score
 from mgap.run.config import Config
 from mgap.run.engine import execute
 from mgap.run.job import Job
@@ -35,41 +35,39 @@ from mgap.types import Sample
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
 PLAIN, GUARDED = "plain", "MGAP"
+PROMPT = "Please help me describe the image in detail."
 
 
-def draw_pictures(folder: Path, count: int = 24) -> tuple[Path, Path]:
+def draw_pictures(folder: Path, count: int) -> tuple[Path, Path]:
     """Pictures of the pocket world and what is in them, in the form that is expected of yours."""
     from mgap.pocket.benchmark import TEST, scenes
     from mgap.pocket.scenes import render
 
     folder.mkdir(parents=True, exist_ok=True)
-    objects = {}
-    for scene in scenes(TEST, count):
-        objects[f"{scene.seed}.png"] = sorted(scene.names)
-        render(scene).save(folder / f"{scene.seed}.png")
-    annotations = folder / "objects.json"
-    annotations.write_text(json.dumps(objects, indent=1))
-    return folder, annotations
+    shown = {f"{scene.seed}.png": scene for scene in scenes(TEST, count)}
+    for name, scene in shown.items():
+        render(scene).save(folder / name)
+    (folder / "objects.json").write_text(json.dumps({name: scene.names for name, scene in shown.items()}, indent=1))
+    return folder, folder / "objects.json"
 
 
 def read_folder(images: Path, annotations: Path | None, prompt: str) -> Benchmark:
-    """A request to describe a picture; its truth is None where there are no annotations."""
+    """A request to describe each picture; what is true of it is None where there are no annotations."""
     if not images.is_dir():
         raise BenchmarkError(f"{images}: no such folder; name one that holds pictures")
     names = sorted(path.name for path in images.iterdir() if path.suffix.lower() in SUFFIXES)
-    lexicon, objects = Lexicon.coco(), None
-    if annotations is not None:
-        objects = json.loads(annotations.read_text(encoding="utf-8"))
-        if absent := [name for name in names if name not in objects]:
-            raise BenchmarkError(f"{annotations}: nothing about {len(absent)} of {len(names)} pictures, first {absent[0]}")
-        if others := sorted({thing for name in names for thing in objects[name]} - set(lexicon.synonyms)):
-            raise BenchmarkError(f"{annotations}: {others[0]!r} is none of COCO's 80 classes; CHAIR looks for these only")
-    samples = tuple(Sample(name, name, prompt, "captions", objects and objects[name]) for name in names)
+    lexicon = Lexicon.coco()
+    objects = dict.fromkeys(names) if annotations is None else json.loads(annotations.read_text(encoding="utf-8"))
+    if absent := [name for name in names if name not in objects]:
+        raise BenchmarkError(f"{annotations}: nothing about {len(absent)} of {len(names)} pictures, first {absent[0]}")
+    if others := sorted({thing for name in names for thing in objects[name] or ()} - set(lexicon.synonyms)):
+        raise BenchmarkError(f"{annotations}: {others[0]!r} is none of COCO's 80 classes, and CHAIR looks for no others")
+    samples = tuple(Sample(name, name, prompt, "captions", objects[name]) for name in names)
     return Benchmark(images.name, "captions", samples, PictureFolder(images), lexicon.to_json())
 
 
 def describe(config: Config, benchmark: Benchmark, out: Path) -> Run:
-    """Both captions of every picture; those that are there already are not asked for again."""
+    """Every picture under both methods; captions that are there already are not asked for again."""
     job = Job.prepare(config, out, benchmark=benchmark)
     with bars() as told:
         run, worker = job.begin(mgap.load(config.model), told=told)
@@ -79,57 +77,55 @@ def describe(config: Config, benchmark: Benchmark, out: Path) -> Run:
 
 
 def write_captions(run: Run, path: Path) -> list[dict[str, str]]:
-    """The pictures that every method described; a picture that cannot be opened is named and left out."""
+    """A line a picture; one that cannot be opened is named and left out."""
     found = {arm.label: run.records(arm) for arm in run.arms}
     rows = []
     for sample in run.samples:
-        records = {label: answers[sample.id] for label, answers in found.items()}
-        if failed := [record.failed for record in records.values() if record.failed]:
-            print(f"left out: {sample.image}: {failed[0]}")
-            continue
-        rows.append({"image": sample.image, **{label: record.text for label, record in records.items()}})
+        if failed := found[PLAIN][sample.id].failed or found[GUARDED][sample.id].failed:
+            print(f"left out: {sample.image}: {failed}")
+        else:
+            rows.append({"image": sample.image, **{label: records[sample.id].text for label, records in found.items()}})
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return rows
+
+
+def show_chair(scores: Scores) -> None:
+    """Both methods on the same pictures, and their paired difference."""
+    plain, ours = (scores.results[label].groups["captions"] for label in (PLAIN, GUARDED))
+    print(f"\n{'':<8}{PLAIN:>22}{GUARDED:>22}   {GUARDED} less {PLAIN}")
+    for name in ("CHAIRs", "CHAIRi", "recall"):
+        change = ours.against.differences[name]
+        interval = f"{100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
+        print(f"{name:<8}{plain.rates[name]!s:>22}{ours.rates[name]!s:>22}   {interval}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="pocket/llava", help="a hub id, a folder, or pocket/llava, pocket/qwen3-vl")
-    parser.add_argument("--images", type=Path, help="a folder of pictures; default: a few are drawn")
+    parser.add_argument("--images", type=Path, help="a folder of pictures; default: some are drawn")
     parser.add_argument("--annotations", type=Path, help="JSON: what is in each picture, for CHAIR")
-    parser.add_argument("--prompt", default="Please help me describe the image in detail.")
+    parser.add_argument("--pictures", type=int, default=24, help="how many to draw, where you give none")
     parser.add_argument("--alpha", type=float, default=0.75, help="strength of MGAP; 0.75 is the paper's")
     parser.add_argument("--prior", help="a folder that `mgap fit` wrote; default: fitted on requests to describe")
-    parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--out", type=Path, default=Path("runs/captions"))
     args = parser.parse_args()
 
     images, annotations = args.images, args.annotations
     if images is None:
-        images, annotations = draw_pictures(args.out.with_name(args.out.name + "-pictures"))
-    keys = {"benchmark": "chair", "model": args.model, "images": str(images), "batch_size": args.batch_size}
+        images, annotations = draw_pictures(args.out.with_name(args.out.name + "-pictures"), args.pictures)
     guarded = {"method": "mgap", "label": GUARDED, "alpha": args.alpha, "prior": args.prior or {"prompts": "captions"}}
-    methods = [{"method": "vanilla", "label": PLAIN}, guarded]
-    config = Config.of({**keys, "methods": methods, "decoding": {"max_new_tokens": args.max_new_tokens}})
-    run = describe(config, read_folder(images, annotations, args.prompt), args.out)
+    keys = {"benchmark": "chair", "model": args.model, "images": str(images), "batch_size": 8}
+    keys |= {"methods": [{"method": "vanilla", "label": PLAIN}, guarded], "decoding": {"max_new_tokens": args.max_new_tokens}}
+    run = describe(Config.of(keys), read_folder(images, annotations, PROMPT), args.out)
 
     rows = write_captions(run, args.out / "captions.jsonl")
     changed = [row for row in rows if row[PLAIN] != row[GUARDED]]
-    print(
-        f"{args.out / 'captions.jsonl'}: {len(rows)} pictures, {len(changed)} captions changed by MGAP at alpha {args.alpha:g}"
-    )
+    print(f"{args.out / 'captions.jsonl'}: {len(rows)} pictures, MGAP at alpha {args.alpha:g} changed {len(changed)} captions")
     for row in changed[:3]:
         print(f"\n{row['image']}\n  {PLAIN}: {row[PLAIN]}\n  {GUARDED}:  {row[GUARDED]}")
-    if annotations is None:
-        return
-    results = score(run).results
-    print(f"\n{'':<8}{PLAIN:>22}{GUARDED:>22}   {GUARDED} less {PLAIN}")
-    for name in ("CHAIRs", "CHAIRi", "recall"):
-        plain, ours = (results[label].groups["captions"] for label in (PLAIN, GUARDED))
-        change = ours.against.differences[name]
-        interval = f"{100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
-        print(f"{name:<8}{plain.rates[name]!s:>22}{ours.rates[name]!s:>22}   {interval}")
+    if annotations is not None:
+        show_chair(score(run))
 
 
 if __name__ == "__main__":
