@@ -15,6 +15,7 @@ import argparse
 import base64
 import json
 import mimetypes
+import os
 import signal
 import socket
 import subprocess
@@ -68,6 +69,7 @@ def ask(url: str, messages: list[dict], alphas: list[float]) -> list[str]:
 
 def ask_offline(model: str, prior: str, messages: list[dict], alphas: list[float]) -> list[str]:
     """The same without a server: extra_args stand for vllm_xargs."""
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # before the import: else it logs among the answers
     from vllm import LLM, SamplingParams
 
     from mgap.serving.checkpoint import servable  # a copy that vLLM reads, where it does not read the original
