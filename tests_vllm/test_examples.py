@@ -1,13 +1,20 @@
-"""The flags of examples/serving and docs/serving.md are flags of this vLLM, and give the engine what mgap looks for."""
+"""The flags of examples/serving and docs/serving.md are flags of this vLLM, and give the engine what mgap looks for;
+examples/serve_vllm.py runs as a user starts it."""
 
 import re
 import shlex
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
+from engines import environment
 
+import mgap
+from mgap.pocket.scenes import make_scene, render
 from mgap.serving.settings import Serving
 
 HERE = Path(__file__).parents[1]
@@ -53,3 +60,22 @@ def test_vllm_reads_the_commands_of_the_page(parser):
     known = {flag for action in parser._actions for flag in action.option_strings}
     mine = {"--prior", "--alpha", "--lam", "--preset", "--rank", "--"}
     assert set(named) - mine <= known
+
+
+@pytest.mark.filterwarnings("ignore:alpha=4.* > 1")
+@pytest.mark.parametrize(("family", "more"), [("llava", []), ("qwen3-vl", ["--offline"])])
+def test_the_script_asks_at_three_strengths_and_leaves_no_server_behind(work, tmp_path, family, more):
+    words = [sys.executable, str(HERE / "examples" / "serve_vllm.py"), "--model", f"pocket/{family}", *more]
+    ran = subprocess.run(words, cwd=tmp_path, env=environment(work), capture_output=True, text=True, timeout=400)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    model, prior = mgap.load(f"pocket/{family}", dtype="float32"), mgap.Subspace.load(tmp_path / "priors/serve_vllm")
+    wanted = ["Is there a cup in the image?"]
+    for alpha in (0, 0.75, 4):
+        with model.using(mgap.MGAP(prior, alpha=alpha)):
+            answer = model.answer(render(make_scene(200_000)), wanted[0], max_new_tokens=64)
+        wanted.append(f"alpha {alpha:<5g} {answer}")
+    assert ran.stdout.splitlines() == wanted
+    if not more:
+        port = re.search(r"--port (\d+)", (tmp_path / "serve_vllm.log").read_text())[1]
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", int(port)), timeout=5)

@@ -1,4 +1,4 @@
-"""A decoding method of your own, in one file: never say some words.
+"""A decoding method of your own, in one file: never say some words. README.md, beside this, goes through it step by step.
 
     with model.using(Silence(words=("dog", "cat"))): ...
 
@@ -15,6 +15,7 @@ import torch
 from mgap.backbones.base import Backbone
 from mgap.errors import SettingError
 from mgap.methods.base import Method, Observation, Removable, Seam, Tap
+from mgap.methods.lanes import lanes_of, on_main_rows
 from mgap.types import ALL_MODES, Mode
 
 
@@ -46,4 +47,5 @@ class Silence(Method):
                 tap.listener(Observation({"mass": mass}, logits, quiet))
             return quiet
 
-        return backbone.head_module.register_forward_hook(hush)
+        # a method with a second branch adds rows of its own behind the caller's: they are not ours to change
+        return backbone.head_module.register_forward_hook(on_main_rows(hush, lanes_of(backbone.model)))

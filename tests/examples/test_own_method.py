@@ -4,8 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+import mgap
 from mgap.cli.main import app
 from mgap.errors import SettingError
 from mgap.registry import METHODS
@@ -43,6 +45,20 @@ def test_it_is_listed_and_does_what_it_says(installed, model, picture):
     assert quiet.token_ids[0] != plain.token_ids[0]
     assert quiet.trace[0].values["mass"] > 0
     assert model.answer(picture, "What?", max_new_tokens=12).token_ids == plain.token_ids
+
+
+def test_stacked_on_a_second_branch_it_leaves_the_branchs_rows_alone(installed, model, picture):
+    plain = model.answer(picture, "What?", max_new_tokens=12)
+    word = model.backbone.tokenizer.decode([plain.token_ids[0]]).strip()
+    seen, head = [], model.backbone.head_module
+    with model.using(mgap.VCD(), METHODS.get("silence").of(words=word)):
+        handle = head.register_forward_hook(lambda _head, _args, logits: seen.append(logits[:, -1]))
+        both = model.answer(picture, "What?", max_new_tokens=1)
+        handle.remove()
+    assert both.token_ids[0] != plain.token_ids[0]
+    ours, branch = seen[0]
+    assert torch.isinf(ours).any()
+    assert torch.isfinite(branch).all()
 
 
 def test_no_words_are_refused(installed):

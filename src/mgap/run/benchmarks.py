@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from mgap.data.benchmark import Benchmark
 from mgap.errors import SettingError
 from mgap.run.config import Config
 from mgap.types import Sample
+
+CHOOSING = ("data", "questions", "splits", "kinds", "image_set", "prompt", "scenes", "held_out", "limit", "missing")
 
 
 def read_benchmark(config: Config) -> Benchmark:
@@ -17,6 +19,13 @@ def read_benchmark(config: Config) -> Benchmark:
         return found
     shown = set(list(dict.fromkeys(sample.image for sample in found.samples))[: config.limit])
     return replace(found, samples=tuple(sample for sample in found.samples if sample.image in shown))
+
+
+def refuse_chosen(config: Config) -> None:
+    """Raise if the keys choose samples, for a run whose samples are in hand: such a key would be ignored."""
+    defaults = {f.name: f.default for f in fields(config)}
+    if chosen := [name for name in CHOOSING if getattr(config, name) != defaults[name]]:
+        raise SettingError(f"{chosen[0]}={getattr(config, chosen[0])!r} chooses samples, and these are given: leave it out")
 
 
 def read_bank(config: Config, judged: Benchmark) -> tuple[Benchmark, tuple[Sample, ...]]:

@@ -26,7 +26,7 @@ from mgap.reports.records import RUN, Arm, Run
 from mgap.run.ahead import foresee
 from mgap.run.answering import Answering
 from mgap.run.arms import ArmPlan, Priors, build_method
-from mgap.run.benchmarks import read_bank, read_benchmark
+from mgap.run.benchmarks import read_bank, read_benchmark, refuse_chosen
 from mgap.run.config import Config
 from mgap.run.folder import Shard, alone, note_process, open_run, refuse_other, refuse_strangers
 from mgap.run.order import plan_order
@@ -50,8 +50,18 @@ class Job:
     bank: tuple[Sample, ...] = ()  # for departures: what is asked for the plain states that the others are held against
 
     @classmethod
-    def prepare(cls, config: Config, out: str | os.PathLike[str] | None = None, shard: Shard | None = None) -> Job:
-        """Everything that can be checked without the model is checked here."""
+    def prepare(
+        cls,
+        config: Config,
+        out: str | os.PathLike[str] | None = None,
+        shard: Shard | None = None,
+        *,
+        benchmark: Benchmark | None = None,
+    ) -> Job:
+        """Everything that can be checked without the model is checked here.
+
+        `benchmark` is what to ask instead of what the config's keys would read; keys that choose samples are then refused.
+        """
         share = shard or launched_shard()
         if config.engine == "vllm":
             require_engine(config, is_launched=shard is None and share.of > 1)
@@ -62,7 +72,10 @@ class Job:
         refuse_strangers(folder)
         locate(config.model, config.revision)
         bank: tuple[Sample, ...] = ()
-        benchmark = read_benchmark(config)
+        if benchmark is None:
+            benchmark = read_benchmark(config)
+        else:
+            refuse_chosen(config)
         if config.benchmark == "departure":
             benchmark, bank = read_bank(config, benchmark)
         job = cls(config, benchmark, folder, share, bank)
