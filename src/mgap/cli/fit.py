@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from mgap.cli import completing
 from mgap.cli.options import Device, Dtype, ModelName, Revision, TrustRemoteCode, load_model, progress
 from mgap.errors import SettingError
 
@@ -17,7 +18,10 @@ def fit(
     rank: Annotated[str, typer.Option(help="Number of directions, or auto.")] = "5",
     null_image: Annotated[str, typer.Option(help="black336, black_same_size, mean_colour or no_image.")] = "black336",
     size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT of the pictures, for black_same_size.")] = None,
-    svd: Annotated[str, typer.Option(help="exact, lanczos or randomized.")] = "exact",
+    svd: Annotated[
+        str,
+        typer.Option(autocompletion=completing.words("exact", "lanczos", "randomized"), help="exact, lanczos or randomized."),
+    ] = "exact",
     batch_size: Annotated[int | None, typer.Option(help="Prompts a forward; default: 64 on a card, 16 on a CPU.")] = None,
     push: Annotated[str | None, typer.Option(help="Also upload to this hub repository.")] = None,
     device: Device = None,

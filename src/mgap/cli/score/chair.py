@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mgap.cli import completing
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def chair(
     language: Annotated[
         str,
         typer.Option(
-            help="nltk, as published, from the folder's tables if it has them, else with NLTK's own data; or builtin."
+            autocompletion=completing.language,
+            help="nltk, as published, from the folder's tables if it has them, else with NLTK's own data; or builtin.",
         ),
     ] = "nltk",
     cut: Annotated[int | None, typer.Option(help="Score the first so many words of each caption.")] = None,
