@@ -35,13 +35,12 @@ def fit(
     """
     from mgap.backbones.nulls import NULL_IMAGES
     from mgap.data.prompts import default_prompts, read_prompts
-    from mgap.states.spectrum import SOLVERS
+    from mgap.states.spectrum import check_solver
     from mgap.states.subspace import Subspace
 
     if null_image not in NULL_IMAGES:
         raise SettingError(f"unknown null image {null_image!r}: choose from {', '.join(NULL_IMAGES)}")
-    if svd not in SOLVERS:
-        raise SettingError(f"unknown svd solver {svd!r}: choose from {', '.join(SOLVERS)}")
+    check_solver(svd)
     if batch_size is not None and batch_size < 1:
         raise SettingError(f"batch_size={batch_size} must be at least 1")
     directions = _parse_rank(rank)
