@@ -1,5 +1,6 @@
 # Two commands for a fresh clone: make demo, make test. Both call setup, which is quick when nothing changed.
 # make test-inspector needs a Chromium (apt-get install chromium).
+# make test-release builds wheel and sdist and tries them in an environment of their own: 1 GB in a temporary folder, 3 minutes.
 # make test-vllm has an environment of its own, with vLLM's CPU build: 3.5 GB.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -10,7 +11,7 @@ VLLM_TORCH := $(shell grep '^torch==' $(PINNED))
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo docs test test-gpu test-inspector test-vllm check clean
+.PHONY: setup demo docs test test-gpu test-inspector test-release test-vllm check clean
 
 setup: .venv/ready
 
@@ -34,8 +35,8 @@ docs: setup  # not --quiet: mkdocs would count no warnings
 
 check: setup
 	@echo "== lint and types"
-	@$(BIN)/ruff check src tests tests_browser tests_vllm bench examples
-	@$(BIN)/ruff format --check src tests tests_browser tests_vllm bench examples
+	@$(BIN)/ruff check src tests tests_browser tests_release tests_vllm bench examples
+	@$(BIN)/ruff format --check src tests tests_browser tests_release tests_vllm bench examples
 	@$(BIN)/mypy
 
 test: check
@@ -52,6 +53,10 @@ test-gpu: setup
 test-inspector: setup
 	@echo "== tests of the inspector, in a real browser"
 	@$(BIN)/pytest -c tests_browser/pytest.ini tests_browser
+
+test-release: setup
+	@echo "== wheel and sdist, built, installed without extras, and tried without a network"
+	@$(BIN)/pytest -c tests_release/pytest.ini tests_release
 
 .venv-vllm/ready: pyproject.toml $(PINNED) tests_vllm/requirements.txt tests_vllm/requires.py
 	@echo "== setting up .venv-vllm (a few minutes the first time)"

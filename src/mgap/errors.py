@@ -1,5 +1,7 @@
 """One tree of errors. Each message is a sentence: what was given, what is allowed, what to do."""
 
+from importlib.util import find_spec
+
 
 class MgapError(Exception):
     """Everything this package raises on purpose; the command line prints it and exits with 2."""
@@ -62,6 +64,12 @@ class MissingExtra(MgapError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f'{purpose} needs {package}; install it with: pip install "mgap[{extra}]"')
+
+
+def require_extra(package: str, extra: str, purpose: str, *, module: str | None = None) -> None:
+    """Refuse at once what an optional dependency that is not installed would end later; imports nothing."""
+    if find_spec(module or package) is None:
+        raise MissingExtra(package, extra, purpose)
 
 
 def one_line(error: BaseException, most: int = 300) -> str:

@@ -177,3 +177,11 @@ def test_a_configuration_that_is_no_json_is_named(tmp_path):
 def test_a_model_that_does_not_exist_is_named():
     with pytest.raises(ModelError, match="no model 'someone/nothing'"):
         mgap.load("someone/nothing")
+
+
+def test_an_adapter_that_nothing_can_read_is_refused_not_left_out(checkpoints, tmp_path, monkeypatch):
+    folder = shutil.copytree(checkpoints["llava"], tmp_path / "adapted")
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder), "peft_type": "LORA"}))
+    monkeypatch.setattr("mgap.backbones.loading.is_peft_available", lambda: False)
+    with pytest.raises(ModelError, match=r"has an adapter.*pip install peft"):
+        mgap.load(str(folder))

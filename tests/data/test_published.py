@@ -219,6 +219,9 @@ def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
     monkeypatch.setenv("MGAP_CACHE", str(tmp_path / "cache"))
     assert cache("pope") == tmp_path / "cache" / "pope"
     monkeypatch.delenv("MGAP_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache("pope") == tmp_path / "xdg" / "mgap" / "pope"
+    monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache("pope") == tmp_path / ".cache" / "mgap" / "pope"
 

@@ -134,7 +134,7 @@ def test_nltk_says_which_data_is_missing_and_how_to_get_it(monkeypatch, tmp_path
 
 
 def test_nltk_that_is_not_installed_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "nltk.stem", None)
+    monkeypatch.setitem(sys.modules, "nltk", None)
     with pytest.raises(MissingExtra, match=r"mgap\[bench\]"):
         find_language("nltk")
 

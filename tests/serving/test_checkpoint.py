@@ -63,7 +63,7 @@ def test_a_copy_is_made_once_and_needs_no_copy_itself(copied, family, checkpoint
 
 
 def test_without_a_folder_the_copy_is_in_the_users_cache(family, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("MGAP_CACHE", str(tmp_path / "mgap"))
     name = f"pocket/{family}"
     found = servable(name)
     assert found.parent == tmp_path / "mgap" / "served"

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, GenerationConfig, ProcessorMixin
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
-from transformers.utils import is_torchvision_available
+from transformers.utils import find_adapter_config_file, is_peft_available, is_torchvision_available
 
 from mgap.backbones.base import Backbone, backbone_class
 from mgap.errors import ModelError, SettingError, one_line
@@ -34,6 +34,8 @@ def load_backbone(
     target, dtype = check_device(device), _check_dtype(dtype)
     where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     config = load_config(name, **where)
+    if not is_peft_available() and find_adapter_config_file(name, revision=revision) is not None:
+        raise ModelError(f"{name} has an adapter, which is read by peft alone, and would be left out: pip install peft")
     if device_map is None and getattr(config, "quantization_config", None) is not None:
         device_map = {"": target}  # quantised weights are placed while they are read; they do not move afterwards
     placement = {} if device_map is None else {"device_map": device_map}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mgap.cli import completing
 from mgap.cli.options import (
     Device,
     Dtype,
@@ -38,10 +39,12 @@ def ask(
     prior: Annotated[
         str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one now.")
     ] = None,
-    method: Annotated[str, typer.Option(help="A method of `mgap ls methods`, or vanilla.")] = "mgap",
+    method: Annotated[
+        str, typer.Option(autocompletion=completing.method, help="A method of `mgap ls methods`, or vanilla.")
+    ] = "mgap",
     alpha: Annotated[float | None, typer.Option(help="Strength of the method.")] = None,
     lam: Annotated[float | None, typer.Option(help="Slope of MGAP's entropy gate.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Named settings of the method.")] = None,
+    preset: Annotated[str | None, typer.Option(autocompletion=completing.preset, help="Named settings of the method.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as key=value; repeatable.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 512,
     sample: Annotated[bool, typer.Option("--sample", help="Sample instead of taking the likeliest token.")] = False,

@@ -7,7 +7,11 @@ from typing import Annotated
 
 import typer
 
-build = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+from mgap.cli.options import Group
+
+build = typer.Typer(
+    cls=Group, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
 
 
 @build.callback()

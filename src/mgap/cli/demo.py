@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mgap.cli import completing
 from mgap.cli.options import load_model
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def demo(
-    model: Annotated[str, typer.Option("--model", "-m", help="pocket/llava, pocket/qwen3-vl, or a folder.")] = "pocket/llava",
+    model: Annotated[
+        str,
+        typer.Option("--model", "-m", autocompletion=completing.model, help="pocket/llava, pocket/qwen3-vl, or a folder."),
+    ] = "pocket/llava",
     out: Annotated[str, typer.Option("--out", "-o", help="Folder of the report.")] = "demo",
     questions: Annotated[int, typer.Option(help="Yes/no questions of each split.")] = 300,
     captions: Annotated[int, typer.Option(help="Pictures to describe.")] = 40,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mgap.cli import completing
 from mgap.cli.options import (
     BatchSize,
     Data,
@@ -28,7 +29,12 @@ METHODS = ("vanilla", "blind", "vcd", "icd", "mgap")  # by default: none of them
 def diagnose(
     model: ModelName,
     method: Annotated[
-        list[str] | None, typer.Option("--method", help="Methods of `mgap ls methods`; default: blind, vcd, icd and mgap.")
+        list[str] | None,
+        typer.Option(
+            "--method",
+            autocompletion=completing.method,
+            help="Methods of `mgap ls methods`; default: blind, vcd, icd and mgap.",
+        ),
     ] = None,
     alpha: Annotated[
         list[float] | None, typer.Option("--alpha", help="Strengths to measure at; default: 0 .25 .5 .75 1.")
@@ -44,7 +50,10 @@ def diagnose(
         str | None, typer.Option(help="Own questions instead of POPE's: a JSONL or CSV file with image, question and label.")
     ] = None,
     split: Annotated[
-        list[str] | None, typer.Option("--split", help="Of POPE: random, popular, adversarial; default: adversarial.")
+        list[str] | None,
+        typer.Option(
+            "--split", autocompletion=completing.split, help="Of POPE: random, popular, adversarial; default: adversarial."
+        ),
     ] = None,
     scenes: Annotated[int, typer.Option(help="Of the pocket world, to judge; as many others make the bank.")] = 100,
     limit: Limit = None,

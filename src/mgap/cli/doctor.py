@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import platform
-from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Annotated
+import json
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import mgap
+from mgap.cli import completing
 from mgap.cli.options import Device, Dtype, Revision, TrustRemoteCode, load_model
 from mgap.errors import UnsupportedHead
 
@@ -18,25 +17,44 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    model: Annotated[str | None, typer.Argument(help="Hub id or folder; default: the environment only.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Argument(autocompletion=completing.model, help="Hub id or folder; default: the environment only."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, for a report of a bug.")] = False,
     device: Device = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Show versions and, for a model, what its head is like, whether MGAP is exact there, and which fast ways it can take."""
-    _print(_environment())
+    """Show versions, machine and folders; for a model, what its head is like, whether MGAP is exact, and its fast ways.
+
+    Example: mgap doctor pocket/llava
+    """
+    from mgap.cli.environment import examine
+
+    environment = examine()
+    if not as_json:
+        _print(_environment(environment))
     if model is None:
+        if as_json:
+            print(json.dumps(environment, indent=1))
         return
     backbone = load_model(model, device, dtype, revision, trust_remote_code).backbone
-    _print(_model(backbone))
+    found = _model(backbone)
+    refused: UnsupportedHead | None = None
     try:
         head = backbone.probe_head()
-        _print(_head(head))
-        _print(_speed(backbone, head))
+        found |= {**_head(head), **_speed(backbone, head)}
     except UnsupportedHead as refusal:
-        _print({"MGAP": f"refused: {refusal}"})
-        raise
+        refused = refusal
+        found["MGAP"] = f"refused: {refusal}"
+    if as_json:
+        print(json.dumps({**environment, "model": found}, indent=1))
+    else:
+        _print(found)
+    if refused is not None:
+        raise refused
 
 
 def _print(lines: dict[str, str]) -> None:
@@ -44,18 +62,33 @@ def _print(lines: dict[str, str]) -> None:
         print(f"{name:<16} {value}")
 
 
-def _environment() -> dict[str, str]:
-    import torch
+def _environment(found: dict[str, Any]) -> dict[str, str]:
+    """A line each, those that ask for something to be done in so many words."""
+    lines = {"mgap": found["mgap"], "python": found["python"]}
+    for name, package in found["required"].items():
+        build = f" ({found['torch_build']})" if name == "torch" else ""
+        lines[name] = _package(package) + build
+    if not found["required"]:
+        lines["packages"] = "unknown: mgap runs from its source here; pip install -e . says what it needs"
+    for name, package in found["optional"].items():
+        brought = f'pip install "mgap[{package["extra"]}]"' if "extra" in package else f"for {package['for']}"
+        lines[name] = f"{_package(package)} ({brought})" if package["version"] is None else _package(package)
+    cpu = found["cpu"]
+    memory = "unknown memory" if cpu["memory_gib"] is None else f"{cpu['memory_gib']} GiB of memory"
+    lines |= {"system": found["system"], "cpu": f"{cpu['usable']} of {cpu['cores']} cores, {memory}"}
+    lines["gpu"] = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in found["gpus"]) or "none that torch sees"
+    if found["driver"]:
+        lines["driver"] = found["driver"]
+    for name, folder in found["folders"].items():
+        there = "" if folder["exists"] else ", made when it is needed"
+        state = "" if folder["writable"] else ", NOT WRITABLE"
+        lines[name] = f"{folder['path']} ({folder['free_gib']} GiB free{there}{state})"
+    return {**lines, **found["variables"]}
 
-    found = {"mgap": mgap.__version__, "python": platform.python_version()}
-    for package in ("torch", "transformers", "triton", "torchvision", "scipy", "accelerate", "peft"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    found["gpu"] = ", ".join(gpus) or "none"
-    return found
+
+def _package(package: dict[str, Any]) -> str:
+    told = package["version"] or "not installed"
+    return f"{told}: {package['note']}" if "note" in package else told
 
 
 def _model(backbone: Backbone) -> dict[str, str]:

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from mgap.cli import completing
+
 
 def fetch(
-    benchmark: Annotated[str, typer.Argument(help="pope, chair or amber.")],
+    benchmark: Annotated[str, typer.Argument(autocompletion=completing.published, help="pope, chair or amber.")],
     to: Annotated[str | None, typer.Option(help="Folder to write; default: $MGAP_CACHE or ~/.cache/mgap.")] = None,
 ) -> None:
     """Fetch a benchmark's questions and annotations from their own projects, checked byte for byte; never its pictures.

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from mgap.cli import completing
 from mgap.cli.options import Device, Dtype, ModelName, Revision, TrustRemoteCode, load_model, progress
 from mgap.errors import SettingError
 
@@ -17,7 +18,10 @@ def fit(
     rank: Annotated[str, typer.Option(help="Number of directions, or auto.")] = "5",
     null_image: Annotated[str, typer.Option(help="black336, black_same_size, mean_colour or no_image.")] = "black336",
     size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT of the pictures, for black_same_size.")] = None,
-    svd: Annotated[str, typer.Option(help="exact, lanczos or randomized.")] = "exact",
+    svd: Annotated[
+        str,
+        typer.Option(autocompletion=completing.words("exact", "lanczos", "randomized"), help="exact, lanczos or randomized."),
+    ] = "exact",
     batch_size: Annotated[int | None, typer.Option(help="Prompts a forward; default: 64 on a card, 16 on a CPU.")] = None,
     push: Annotated[str | None, typer.Option(help="Also upload to this hub repository.")] = None,
     device: Device = None,
@@ -31,13 +35,12 @@ def fit(
     """
     from mgap.backbones.nulls import NULL_IMAGES
     from mgap.data.prompts import default_prompts, read_prompts
-    from mgap.states.spectrum import SOLVERS
+    from mgap.states.spectrum import check_solver
     from mgap.states.subspace import Subspace
 
     if null_image not in NULL_IMAGES:
         raise SettingError(f"unknown null image {null_image!r}: choose from {', '.join(NULL_IMAGES)}")
-    if svd not in SOLVERS:
-        raise SettingError(f"unknown svd solver {svd!r}: choose from {', '.join(SOLVERS)}")
+    check_solver(svd)
     if batch_size is not None and batch_size < 1:
         raise SettingError(f"batch_size={batch_size} must be at least 1")
     directions = _parse_rank(rank)

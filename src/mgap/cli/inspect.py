@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mgap.cli import completing
 from mgap.cli.options import Device, Dtype, Revision, SavedPrior, TrustRemoteCode
 from mgap.cli.running import by_method
 from mgap.errors import SettingError
@@ -21,7 +22,10 @@ def inspect(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            "--model", "-m", help="Hub id or folder of a multimodal model; repeatable. Default: pocket/llava, pocket/qwen3-vl."
+            "--model",
+            "-m",
+            autocompletion=completing.model,
+            help="Hub id or folder of a multimodal model; repeatable. Default: pocket/llava, pocket/qwen3-vl.",
         ),
     ] = None,
     prior: SavedPrior = None,

@@ -7,32 +7,27 @@ from typing import Annotated
 
 import typer
 
+from mgap.cli import completing
 from mgap.errors import SettingError
 from mgap.registry import BACKBONES, EMBEDDED, EXPERIMENTS, METHODS
 
 
 def ls(
     what: Annotated[
-        str | None, typer.Argument(help="models, methods, presets, backbones, experiments, null-images, parsers or prompts.")
+        str | None,
+        typer.Argument(
+            autocompletion=completing.found(lambda: LISTINGS),
+            help="models, methods, presets, backbones, experiments, null-images, parsers or prompts.",
+        ),
     ] = None,
 ) -> None:
     """List embedded models, methods, presets, backbones, experiments, null images, parsers and calibration prompts."""
-    listings: dict[str, Callable[[], list[str]]] = {
-        "models": lambda: list(EMBEDDED),
-        "methods": _methods,
-        "presets": _presets,
-        "backbones": BACKBONES.names,
-        "experiments": _experiments,
-        "null-images": _null_images,
-        "parsers": _parsers,
-        "prompts": _prompts,
-    }
-    if what is not None and what not in listings:
-        raise SettingError(f"nothing called {what!r} to list: choose from {', '.join(listings)}")
-    for name in [what] if what else [n for n in listings if n != "prompts"]:
+    if what is not None and what not in LISTINGS:
+        raise SettingError(f"nothing called {what!r} to list: choose from {', '.join(LISTINGS)}")
+    for name in [what] if what else [n for n in LISTINGS if n != "prompts"]:
         if what is None:
             print(f"{name}:")
-        for line in listings[name]():
+        for line in LISTINGS[name]():
             print(line if what else f"  {line}")
 
 
@@ -84,3 +79,15 @@ def _prompts() -> list[str]:
     from mgap.data.prompts import default_prompts
 
     return default_prompts()
+
+
+LISTINGS: dict[str, Callable[[], list[str]]] = {
+    "models": lambda: list(EMBEDDED),
+    "methods": _methods,
+    "presets": _presets,
+    "backbones": BACKBONES.names,
+    "experiments": _experiments,
+    "null-images": _null_images,
+    "parsers": _parsers,
+    "prompts": _prompts,
+}

@@ -1,36 +1,88 @@
-"""`mgap`: collects the verbs and turns every expected error into one sentence and exit status 2."""
+"""`mgap`: finds the verb that was called and turns every expected error into one sentence and exit status 2."""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
-from mgap.cli import ask, demo, diagnose, doctor, fetch, fit, inspect, ls, report, run, serve, tune, verify
-from mgap.cli.build import build
-from mgap.cli.options import SeveralAtOnce
-from mgap.cli.score import score
+import mgap
+from mgap.cli.options import Group, SeveralAtOnce
 from mgap.errors import MgapError
 
+VERBS = (
+    "ask", "build", "demo", "diagnose", "doctor", "fetch", "fit", "inspect", "ls", "report", "run", "score", "serve", "tune",
+    "verify",
+)  # fmt: skip
+SEVERAL = ("diagnose", "tune")  # take several values after one option
+
+
+@cache
+def _build(name: str) -> Any:
+    verb = getattr(import_module(f"mgap.cli.{name}"), name)
+    if not isinstance(verb, typer.Typer):  # else it has verbs of its own
+        function, verb = verb, typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        verb.command(name, cls=SeveralAtOnce if name in SEVERAL else None)(function)
+    return typer.main.get_command(verb)
+
+
+class _Verbs(Mapping[str, Any]):
+    """Each is imported and built when it is looked up: `mgap ask` does not wait for the options of the others."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in VERBS:
+            raise KeyError(name)
+        return _build(name)
+
+
+class _Group(Group):
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{**given, "commands": _Verbs()})
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return list(VERBS)
+
+
 app = typer.Typer(
-    help="Fewer invented things about a picture: decode multimodal models against their language prior.",
+    cls=_Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`mgap --install-completion` lets your shell (bash, zsh, fish) complete verbs, options, methods, models with TAB.",
 )
-for verb in (ask, demo, diagnose, doctor, fetch, fit, inspect, ls, report, run, serve, tune, verify):
-    name = verb.__name__.rpartition(".")[2]
-    app.command(name, cls=SeveralAtOnce if verb in (diagnose, tune) else None)(getattr(verb, name))
-app.add_typer(build, name="build")
-app.add_typer(score, name="score")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"mgap {mgap.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Fewer invented things about a picture: decode multimodal models against their language prior."""
 
 
 def main() -> None:
     warnings.showwarning = _show_warning
     try:
-        app()
+        app(prog_name="mgap")
     except MgapError as error:
         print(f"mgap: {error}", file=sys.stderr)
         sys.exit(2)

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
+from mgap.cli import completing
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
@@ -23,15 +23,29 @@ if TYPE_CHECKING:
     from mgap.states.subspace import Subspace
 
 ModelName = Annotated[
-    str, typer.Option("--model", "-m", help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl.")
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        autocompletion=completing.model,
+        help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl.",
+    ),
 ]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, cpu, ...; default: a GPU when there is one.")]
-Dtype = Annotated[str, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")]
+Dtype = Annotated[
+    str, typer.Option(autocompletion=completing.dtype, help="auto (the checkpoint's), float32, bfloat16 or float16.")
+]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")]
 Against = Annotated[str | None, typer.Option(help="Label of the method to compare with; default: plain decoding.")]
 MatchLength = Annotated[bool, typer.Option("--match-length", help="Also compare captions cut to each method's mean length.")]
-Parser = Annotated[str | None, typer.Option(help="How yes and no are read, instead of the run's own way.")]
-Language = Annotated[str | None, typer.Option(help="Which language resource reads captions, instead of the run's own.")]
+Parser = Annotated[
+    str | None,
+    typer.Option(autocompletion=completing.parser, help="How yes and no are read, instead of the run's own way."),
+]
+Language = Annotated[
+    str | None,
+    typer.Option(autocompletion=completing.language, help="Which language resource reads captions, instead of the run's own."),
+]
 Scoring = Annotated[list[str] | None, typer.Option("--set", help="Another setting of the scorer, key=value (repeatable).")]
 SavedPrior = Annotated[str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one.")]
 Images = Annotated[str | None, typer.Option(help="Folder of the pictures, such as coco/val2014.")]
@@ -39,6 +53,15 @@ Data = Annotated[str | None, typer.Option(help="Folder of the published files; d
 Limit = Annotated[int | None, typer.Option(help="Only the first so many pictures.")]
 BatchSize = Annotated[int | None, typer.Option(help="Questions a forward.")]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model ships.")]
+
+
+class Group(TyperGroup):
+    """A verb with verbs of its own, whose help shows the whole first sentence of each."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        verbs = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.get_short_help_str(limit=300)) for name, verb in verbs if verb is not None])
 
 
 class SeveralAtOnce(TyperCommand):
@@ -83,6 +106,8 @@ def load_model(name: str, device: str | None, dtype: str, revision: str | None, 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """key=value words to typed values, read as YAML: numbers, true and false, strings."""
+    import yaml
+
     settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mgap.cli import completing
 from mgap.cli.options import (
     BatchSize,
     Data,
@@ -24,13 +25,26 @@ if TYPE_CHECKING:
 
 
 def run(
-    what: Annotated[str, typer.Argument(help="pope, chair, amber, own, departure, or a YAML file with the keys below.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completing.experiment, help="pope, chair, amber, own, departure, or a YAML file with the keys below."
+        ),
+    ],
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl."),
+        typer.Option(
+            "--model",
+            "-m",
+            autocompletion=completing.model,
+            help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl.",
+        ),
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option("--method", help="A method of `mgap ls methods`, or vanilla; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--method", autocompletion=completing.method, help="A method of `mgap ls methods`, or vanilla; repeatable."
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -39,10 +53,13 @@ def run(
     prior: SavedPrior = None,
     images: Images = None,
     data: Data = None,
-    dataset: Annotated[str | None, typer.Option(help="pocket, coco, aokvqa, gqa or amber.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(autocompletion=completing.dataset, help="pocket, coco, aokvqa, gqa or amber.")
+    ] = None,
     questions: Annotated[str | None, typer.Option(help="own: a JSONL or CSV file with image, question and label.")] = None,
     split: Annotated[
-        list[str] | None, typer.Option("--split", help="Of POPE: random, popular, adversarial; repeatable.")
+        list[str] | None,
+        typer.Option("--split", autocompletion=completing.split, help="Of POPE: random, popular, adversarial; repeatable."),
     ] = None,
     kinds: Annotated[str | None, typer.Option(help="Of AMBER: a (all), g, d, de, da or dr.")] = None,
     image_set: Annotated[str | None, typer.Option(help="Of CHAIR: a published list, or a file with an id a line.")] = None,
@@ -57,7 +74,11 @@ def run(
         list[str] | None, typer.Option("--scoring", help="As KEY=VALUE, such as parser=vcd; repeatable.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="transformers, or vllm: continuous batching, tensor parallel (docs/running.md).")
+        str | None,
+        typer.Option(
+            autocompletion=completing.engine,
+            help="transformers, or vllm: continuous batching, tensor parallel (docs/running.md).",
+        ),
     ] = None,
     engine_option: Annotated[
         list[str] | None,

@@ -8,19 +8,28 @@ from typing import Annotated, Any
 
 import typer
 
+from mgap.cli import completing
 from mgap.cli.options import Revision, TrustRemoteCode
 from mgap.errors import SettingError
 
 
 def serve(
-    model: Annotated[str, typer.Argument(help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completing.model,
+            help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl.",
+        ),
+    ],
     further: Annotated[
         list[str] | None, typer.Argument(help="After --: flags of `vllm serve`, such as --tensor-parallel-size 4.")
     ] = None,
     prior: Annotated[str | None, typer.Option(help="Folder or hub repository of a saved subspace (mgap fit).")] = None,
     alpha: Annotated[float | None, typer.Option(help="Strength, where a request brings none of its own.")] = None,
     lam: Annotated[float | None, typer.Option(help="Slope of the entropy's gate.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Settings by name; see `mgap ls presets`.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(autocompletion=completing.preset, help="Settings by name; see `mgap ls presets`.")
+    ] = None,
     rank: Annotated[int | None, typer.Option(help="Use only the first so many directions of the prior.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: reachable from other machines.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mgap.cli import completing
 from mgap.cli.options import Device, Dtype, ModelName, Revision, SavedPrior, TrustRemoteCode, load_model
 from mgap.errors import SettingError
 
@@ -42,7 +43,10 @@ def tune(
     images: Annotated[str | None, typer.Option(help="Folder of the pictures; default: beside the questions.")] = None,
     scenes: Annotated[int | None, typer.Option(help="Of the pocket world's development scenes; default: 300.")] = None,
     split: Annotated[
-        list[str] | None, typer.Option("--split", help="Of pocket-POPE: random, popular, adversarial; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--split", autocompletion=completing.split, help="Of pocket-POPE: random, popular, adversarial; repeatable."
+        ),
     ] = None,
     bank: Annotated[float, typer.Option(help="Share of the pictures whose plain states the others are held against.")] = 0.5,
     delta: Annotated[float, typer.Option(help="Share of the bank's own states that counts as outside.")] = 0.05,

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and the folder of those that can be made or fetched again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+
+def cache_folder() -> Path:
+    """$MGAP_CACHE, else mgap below $XDG_CACHE_HOME or ~/.cache."""
+    if own := os.environ.get("MGAP_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mgap"
 
 
 @contextmanager

@@ -1,12 +1,11 @@
 """The benchmarks' published files: what there is, where it comes from, and a folder that holds it.
 
-published.yaml lists every file with its address, size and SHA-256. They are kept below $MGAP_CACHE, or ~/.cache/mgap. Pictures
-are not fetched: they are large, and under other licences; the list says where they come from.
+published.yaml lists every file with its address, size and SHA-256. They are kept in the cache (`cache_folder`).
+Pictures are not fetched: they are large, and under other licences; the list says where they come from.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -17,6 +16,7 @@ from typing import Any
 import yaml
 
 from mgap.data.download import NotFetched, digest, download, unpack
+from mgap.data.files import cache_folder
 from mgap.errors import BenchmarkError, SettingError
 
 Report = Callable[[str, int, int], None]  # a file's path, how many of its bytes are there, and of how many
@@ -77,7 +77,7 @@ def names() -> list[str]:
 
 def cache(name: str) -> Path:
     """Where a benchmark's files are kept."""
-    return Path(os.environ.get("MGAP_CACHE") or Path.home() / ".cache" / "mgap").expanduser() / name
+    return cache_folder() / name
 
 
 def find_data(name: str, folder: str | PathLike[str] | None = None, report: Report | None = None) -> Path:

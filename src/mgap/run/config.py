@@ -107,6 +107,10 @@ class Config:
         for key in self.departure:
             _choose("key of departure", key, ("along", "k", "delta", "metric", "search", "bank", "strengths"))
         _choose("along of departure", self.along, ALONG)
+        if "search" in self.departure:
+            from mgap.states.departure import check_search
+
+            check_search(self.departure["search"])
         if self.benchmark == "departure" and self.along == "answers":
             for key in self.decoding:
                 _choose("decoding key along answers, which are greedy", key, ("max_new_tokens",))

@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 
 import mgap
+from mgap.data.files import cache_folder
 from mgap.errors import ModelError, one_line
 from mgap.registry import locate
 
@@ -50,7 +51,9 @@ def servable(model: str, folder: Path | None = None, *, progress: Callable[[int]
         if not edits:
             return source
         made_from = _fingerprint(source)
-        target = folder or _cache() / f"{re.sub(r'[^a-zA-Z0-9]+', '-', model).strip('-')[-80:]}-{made_from[:16]}"
+        target = (
+            folder or cache_folder() / "served" / f"{re.sub(r'[^a-zA-Z0-9]+', '-', model).strip('-')[-80:]}-{made_from[:16]}"
+        )
         if not _holds(target, made_from, model):
             _write(source, target, edits, {"model": model, "made_from": made_from}, progress)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -174,10 +177,6 @@ def _link(path: Path, new: Path) -> None:
 
 
 # --- where it is kept ------------------------------------------------------------------------------------------------
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mgap" / "served"
 
 
 def _fingerprint(source: Path) -> str:

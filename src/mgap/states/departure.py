@@ -23,10 +23,10 @@ from torch import Tensor
 
 from mgap.errors import SettingError
 from mgap.states.bank import Bank
-from mgap.states.index import Approximate, SearchError, Told, drawn
+from mgap.states.index import Approximate, SearchError, Told, check_index, drawn
 from mgap.states.neighbours import METRICS, Exact, Parts, Progress
 
-__all__ = ["METRICS", "SEARCHES", "Manifold", "member_distances", "neighbour_distances", "threshold"]
+__all__ = ["METRICS", "SEARCHES", "Manifold", "check_search", "member_distances", "neighbour_distances", "threshold"]
 
 SEARCHES = ("auto", "exact", "approximate")
 MEMBERS = 10_000  # that tau is taken over, at most
@@ -108,8 +108,7 @@ class Manifold:
         `search` is exact, approximate (an index; needs FAISS), or auto: exact, but for banks of more than 2^29 numbers (131,072
         states of width 4096) on a CPU where FAISS is installed.
         """
-        if search not in SEARCHES:
-            raise SettingError(f"search={search!r}: choose from {', '.join(SEARCHES)}")
+        check_search(search)
         exact = Exact.of(bank.parts, metric, device, bank.rows)
         takes_index = search == "approximate" or (search == "auto" and _suits_an_index(exact))
         through = Approximate.of(exact, k, progress) if takes_index else exact
@@ -149,6 +148,14 @@ class Manifold:
         if self.error is None:
             return {**told, "search": "exact"}
         return {**told, "search": "approximate", "error": asdict(self.error)}
+
+
+def check_search(search: str) -> None:
+    """Refuse an unknown one, and one whose package is not here, before a bank is collected for it."""
+    if search not in SEARCHES:
+        raise SettingError(f"search={search!r}: choose from {', '.join(SEARCHES)}")
+    if search == "approximate":
+        check_index()
 
 
 def _suits_an_index(search: Exact) -> bool:

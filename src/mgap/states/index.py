@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mgap.errors import MissingExtra, SettingError
+from mgap.errors import SettingError, require_extra
 from mgap.states.neighbours import Exact, Progress, blocks, check
 
 FEWEST = 1000  # states: fewer are searched exactly in no time
@@ -42,6 +42,11 @@ class SearchError:
     worst: float
 
 
+def check_index() -> None:
+    """Refuse where FAISS is not installed."""
+    require_extra("faiss-cpu", "neighbours", "search='approximate'", module="faiss")
+
+
 @dataclass(frozen=True)
 class Approximate:
     """Search through an index of a bank. Made by `of`."""
@@ -54,10 +59,9 @@ class Approximate:
     @classmethod
     def of(cls, exact: Exact, k: int, told: Told | None = None) -> Approximate:
         """Build it, and look through as many cells as k neighbours take."""
-        try:
-            import faiss
-        except ImportError:
-            raise MissingExtra("faiss-cpu", "neighbours", "search='approximate'") from None
+        check_index()
+        import faiss
+
         check(None, exact, k)
         if exact.device.type != "cpu":
             raise SettingError("search='approximate' is for the CPU: on a GPU use search='exact'")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mgap.errors import DegenerateSubspace, MissingExtra, NonFiniteStates, SettingError
+from mgap.errors import DegenerateSubspace, NonFiniteStates, SettingError, require_extra
 
 SOLVERS = ("exact", "lanczos", "randomized")
 OVERSAMPLING, POWERS = 10, 8  # of the randomized solver: directions more than are looked at, and power iterations
@@ -77,12 +77,19 @@ class Spectrum:
     total_variance: float  # sum of all squared singular values
 
 
+def check_solver(solver: str) -> None:
+    """Refuse an unknown one, and one whose package is not here, before any prompt is run."""
+    if solver not in SOLVERS:
+        raise SettingError(f"unknown svd solver {solver!r}: choose from {', '.join(SOLVERS)}")
+    if solver == "lanczos":
+        require_extra("scipy", "svd", "svd='lanczos'")
+
+
 def principal_directions(
     chunks: Iterable[Tensor], rank: int | str, solver: str = "exact", seed: int = 0, device: torch.device | str = "cpu"
 ) -> Spectrum:
     """Top right singular vectors of the centred rows (paper, eq. for V_prior), or a named error."""
-    if solver not in SOLVERS:
-        raise SettingError(f"unknown svd solver {solver!r}: choose from {', '.join(SOLVERS)}")
+    check_solver(solver)
     if rank != "auto" and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 1):
         raise SettingError(f"rank={rank!r} must be a whole number of at least 1, or 'auto'")
     rows: CentredRows | None = None
@@ -192,10 +199,8 @@ def lanczos(matrix: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor, 
 
     ARPACK keeps its vectors on the CPU; products are taken where the matrix is.
     """
-    try:
-        from scipy.sparse.linalg import LinearOperator, svds
-    except ImportError:
-        raise MissingExtra("scipy", "svd", "svd='lanczos'") from None
+    from scipy.sparse.linalg import LinearOperator, svds
+
     taken = 0
 
     def product(rows: Tensor, x: Any) -> Any:

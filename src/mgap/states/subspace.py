@@ -21,7 +21,7 @@ from mgap.backbones.base import Backbone, HasBackbone, Identity
 from mgap.errors import BackboneMismatch, CorruptFile, PromptError, SettingError
 from mgap.states import storage
 from mgap.states.collect import blind_states
-from mgap.states.spectrum import principal_directions
+from mgap.states.spectrum import check_solver, principal_directions
 
 Progress = Callable[[int], None]  # called with the number of prompts done so far
 
@@ -80,6 +80,7 @@ class Subspace:
         """
         if isinstance(prompts, str):
             raise PromptError("prompts must be several texts, not one: pass a list, or mgap.read_prompts(file)")
+        check_solver(svd)
         backbone = Backbone.of(model)
         width = backbone.identity.hidden_size
         if isinstance(rank, int) and not 1 <= rank <= width:

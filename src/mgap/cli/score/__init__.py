@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
+from mgap.cli.options import Group
 from mgap.cli.score import amber, chair, implied, pope, run
 
+HELP = "Figures from answers, without a model: of a run's folder, or of files in the published formats."
 
-class _Group(TyperGroup):
+
+class _Group(Group):
     """`mgap score FOLDER` is short for `mgap score run FOLDER`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -19,7 +21,14 @@ class _Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-score = typer.Typer(cls=_Group, help=__doc__, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+score = typer.Typer(
+    cls=_Group,
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 for verb in (amber, chair, implied, pope, run):
     name = verb.__name__.rpartition(".")[2]
     score.command(name)(getattr(verb, name))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mgap.cli import completing
 from mgap.errors import BenchmarkError, SettingError
 
 
@@ -17,8 +18,9 @@ def amber(
     language: Annotated[
         str,
         typer.Option(
+            autocompletion=completing.language,
             help="Of descriptions: nltk, as published, from tables in or beside the folder if there are any, else with NLTK's "
-            "own data; or builtin."
+            "own data; or builtin.",
         ),
     ] = "nltk",
     normaliser: Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mgap.cli import completing
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def chair(
     language: Annotated[
         str,
         typer.Option(
-            help="nltk, as published, from the folder's tables if it has them, else with NLTK's own data; or builtin."
+            autocompletion=completing.language,
+            help="nltk, as published, from the folder's tables if it has them, else with NLTK's own data; or builtin.",
         ),
     ] = "nltk",
     cut: Annotated[int | None, typer.Option(help="Score the first so many words of each caption.")] = None,
@@ -52,6 +54,7 @@ def chair(
     from mgap.data.published import find_data
     from mgap.reports.folder import check_folder, write_files
     from mgap.scoring.chair import ChairScorer, by_length, cut_words, matching_cut, mean_words, tally_mentions
+    from mgap.scoring.language import check_language
     from mgap.scoring.language.published import has_tables
     from mgap.types import Sample
 
@@ -61,6 +64,7 @@ def chair(
         raise SettingError(f"--cut {cut}: keep at least 1 word")
     if per_caption is not None:
         check_folder(Path(per_caption).parent, (Path(per_caption).name,))
+    check_language(language)  # before COCO's annotations are fetched
     told = read_captions(captions, id_key, caption_key)
     folder = find_data("chair", data)
     if match is not None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mgap.cli import completing
+
 if TYPE_CHECKING:
     from mgap.data.yesno import Question
 
@@ -16,7 +18,10 @@ def pope(
     questions: Annotated[str, typer.Option(help="A split in POPE's format: JSON, an array or an object a line.")],
     answers: Annotated[str, typer.Option(help="JSON lines with question_id and text; or question and answer, by position.")],
     parser: Annotated[
-        str, typer.Option(help="How answers are read and counted; `mgap ls parsers` lists the ways.")
+        str,
+        typer.Option(
+            autocompletion=completing.parser, help="How answers are read and counted; `mgap ls parsers` lists the ways."
+        ),
     ] = "first-sentence",
     missing: Annotated[str, typer.Option(help="Questions without an answer: refuse, wrong or skip.")] = "refuse",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all decimals.")] = False,

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import Protocol
 
 from mgap.data.lexicon import PUBLISHED_FORMS
-from mgap.errors import SettingError
+from mgap.errors import SettingError, require_extra
 
 LANGUAGES = ("builtin", "nltk")
 
@@ -33,6 +33,14 @@ class Language(Protocol):
         ...
 
 
+def check_language(name: str) -> None:
+    """Refuse an unknown one, and one whose package is not here."""
+    if name not in LANGUAGES:
+        raise SettingError(f"unknown language {name!r}: choose from {', '.join(LANGUAGES)}")
+    if name == "nltk":
+        require_extra("nltk", "bench", "language nltk, unlike builtin,")
+
+
 def find_language(
     name: str,
     *,
@@ -46,12 +54,11 @@ def find_language(
     built without NLTK's own data. `builtin` knows the forms of the `words` that a benchmark looks for and no others; `forms`
     go before its rules, by default so that it errs where the published scorers do.
     """
+    check_language(name)
     if name == "nltk":
         from mgap.scoring.language.published import Nltk
 
         return Nltk.installed() if data is None else Nltk.from_tables(data)
-    if name == "builtin":
-        from mgap.scoring.language.builtin import Builtin
+    from mgap.scoring.language.builtin import Builtin
 
-        return Builtin(words, forms)
-    raise SettingError(f"unknown language {name!r}: choose from {', '.join(LANGUAGES)}")
+    return Builtin(words, forms)

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mgap.errors import BenchmarkError, MissingExtra
+from mgap.errors import BenchmarkError
 from mgap.scoring.language.tokens import sentences
 
 _PARTS = {"N": "n", "V": "v", "J": "a", "R": "r"}  # a tag's first letter to WordNet's part of speech; anything else is a noun
@@ -90,13 +90,11 @@ class _Table:
 
 def _import() -> Any:
     """NLTK's parts by their names."""
-    try:
-        from nltk.stem import WordNetLemmatizer
-        from nltk.tag.perceptron import PerceptronTagger
-        from nltk.tokenize import NLTKWordTokenizer, word_tokenize
-    except ImportError:
-        raise MissingExtra("nltk", "bench", "language nltk, unlike builtin,") from None
     from types import SimpleNamespace
+
+    from nltk.stem import WordNetLemmatizer
+    from nltk.tag.perceptron import PerceptronTagger
+    from nltk.tokenize import NLTKWordTokenizer, word_tokenize
 
     return SimpleNamespace(
         WordNetLemmatizer=WordNetLemmatizer,

@@ -1,0 +1,80 @@
+"""What is in the wheel and in the sdist, and that one gives the other."""
+
+import email
+import hashlib
+import tarfile
+import zipfile
+
+import pytest
+from conftest import ROOT, built
+
+import mgap
+
+DATA = (
+    "py.typed",
+    "data/calibration.txt",
+    "data/coco.txt",
+    "data/published.yaml",
+    "experiments/pope-main.yaml",
+    "inspector/static/inspector.js",
+    "inspector/templates/answers.html.j2",
+    "pocket/models/llava/model.safetensors",
+    "pocket/models/llava/tokenizer.json",
+    "pocket/models/qwen3-vl/model.safetensors",
+    "reports/templates/report.html.j2",
+)
+
+
+def contents(wheel) -> dict[str, str]:
+    """Every file's digest but that of RECORD, which lists the others."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {n: hashlib.sha256(archive.read(n)).hexdigest() for n in archive.namelist() if not n.endswith("/RECORD")}
+
+
+@pytest.fixture(scope="module")
+def names(wheel) -> set[str]:
+    return set(contents(wheel))
+
+
+def test_the_wheel_has_every_file_of_the_package_and_no_other(names):
+    package = {name.removeprefix("mgap/") for name in names if name.startswith("mgap/")}
+    source = ROOT / "src" / "mgap"
+    files = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert package == files
+    assert set(DATA) <= package
+    assert {name.partition("/")[0] for name in names} == {"mgap", f"mgap-{mgap.__version__}.dist-info"}
+
+
+def test_the_wheel_holds_licence_notice_and_metadata(wheel, names):
+    about = f"mgap-{mgap.__version__}.dist-info"
+    assert {f"{about}/licenses/LICENSE", f"{about}/licenses/NOTICE", f"{about}/entry_points.txt"} <= names
+    with zipfile.ZipFile(wheel) as archive:
+        told = email.message_from_bytes(archive.read(f"{about}/METADATA"))
+        commands = archive.read(f"{about}/entry_points.txt").decode()
+    assert told["Version"] == mgap.__version__
+    assert told["License-Expression"] == "Apache-2.0"
+    assert told["Requires-Python"] == ">=3.10"
+    assert told["Description-Content-Type"] == "text/markdown"
+    assert told.get_payload().startswith("# mgap")
+    assert "mgap = mgap.cli.main:main" in commands
+
+
+def test_weights_are_compressed(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        weights = [entry for entry in archive.infolist() if entry.filename.endswith(".safetensors")]
+    assert len(weights) == 2
+    assert all(entry.compress_size < 0.85 * entry.file_size for entry in weights)
+
+
+def test_the_sdist_has_what_building_and_testing_take(sdist):
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = ("pyproject.toml", "Makefile", "constraints.txt", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "CITATION.cff")
+    assert {*wanted, "CONTRIBUTING.md", "tests/conftest.py", "tests_release/pytest.ini", "bench/help.py"} <= names
+    assert {f"src/mgap/{name}" for name in DATA} <= names
+    assert "docs/serving.md" in names, "tests read the docs"
+    assert not [name for name in names if name.startswith("docs/figures/") or name.endswith(".pyc") or "/.venv" in name]
+
+
+def test_a_wheel_from_the_sdist_is_the_wheel(wheel, unpacked, tmp_path):
+    assert contents(built(unpacked, "wheel", tmp_path)) == contents(wheel)
