@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 from typer.core import TyperCommand
 
+from mgap.data.yamltext import parse_yaml
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not (key and equals):
-            raise SettingError(f"--set {pair!r} is not of the form key=value, such as --set alpha=1")
+            raise SettingError(f"--set {pair!r:.60} is not of the form key=value, such as --set alpha=1")
         try:
-            settings[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise SettingError(f"--set {pair!r}: the value cannot be read; write a number, true, false or a word") from None
+            settings[key] = parse_yaml(value)
+        except ValueError:
+            raise SettingError(f"--set {pair!r:.60}: the value cannot be read; write a number, true, false or a word") from None
     return settings
 
 
