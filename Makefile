@@ -1,6 +1,7 @@
 # Two commands for a fresh clone: make demo, make test. Both call setup, which is quick when nothing changed.
 # make test-inspector needs a Chromium (apt-get install chromium).
 # make test-release builds wheel and sdist and tries them in an environment of their own: 1 GB in a temporary folder, 3 minutes.
+# make nightly fuzzes every reader, parser and saved file with 10,000 cases a test, and kills every writer at every moment: hours.
 # make test-vllm has an environment of its own, with vLLM's CPU build: 3.5 GB.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,7 +12,7 @@ VLLM_TORCH := $(shell grep '^torch==' $(PINNED))
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo docs test test-gpu test-inspector test-release test-vllm check clean
+.PHONY: setup demo docs test nightly test-gpu test-inspector test-release test-vllm check clean
 
 setup: .venv/ready
 
@@ -42,6 +43,10 @@ check: setup
 test: check
 	@echo "== tests"
 	@$(BIN)/pytest -n 2
+
+nightly: setup
+	@echo "== fuzzing: the tests of tests/fuzz, with other cases than in make test, and 10,000 of each"
+	@$(BIN)/pytest -n 2 --hypothesis-profile=nightly tests/fuzz
 
 test-gpu: setup
 	@echo "== decoding tests, and those of states and methods, on the GPU"

@@ -11,7 +11,7 @@ if "MGAP_TEST_GPU" not in os.environ:  # make test-gpu
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from PIL import Image
 
 import mgap
@@ -19,6 +19,9 @@ from mgap.cli.main import main
 from mgap.pocket.tiny import TINY_FAMILIES, build_tiny
 
 settings.register_profile("mgap", deadline=None, derandomize=True)
+settings.register_profile(  # make nightly: --hypothesis-profile=nightly
+    "nightly", deadline=None, max_examples=10_000, suppress_health_check=list(HealthCheck), print_blob=True
+)
 settings.load_profile("mgap")
 
 SHARED = Path(__file__).parents[2] / "shared"

@@ -45,6 +45,13 @@ class Decoding:
     compile: bool = False  # implies static_cache
 
     def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "num_beams", "num_return_sequences", "top_k", "prompt_lookup", "seed"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value >= 2**63:
+                raise SettingError(f"{name}={value!r:.40} must be a whole number")
+        for name in ("sample", "static_cache", "compile"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingError(f"{name}={getattr(self, name)!r:.40} must be true or false")
         for name in ("max_new_tokens", "num_beams", "num_return_sequences"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name}={getattr(self, name)} must be at least 1")
@@ -53,8 +60,8 @@ class Decoding:
                 raise SettingError(f"{name}={getattr(self, name)} must not be negative")
         for name in ("temperature", "repetition_penalty", "top_p"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise SettingError(f"{name}={value} must be a positive number")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise SettingError(f"{name}={value!r:.40} must be a positive number")
         if self.top_p > 1:
             raise SettingError(f"top_p={self.top_p} must be in (0, 1]")
         if not self.sample and (self.temperature, self.top_p, self.top_k) != (1.0, 1.0, 0):

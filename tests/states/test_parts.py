@@ -131,8 +131,9 @@ def test_parts_that_are_cut_missing_or_of_another_shape_are_refused_without_read
     for changes, why in (
         ({"width": 7}, "not .10, 7. of float32"),
         ({"dtype": "bfloat16"}, "of bfloat16"),
-        ({"parts": [{**index["parts"][0], "states": 11}]}, "not .11, 6."),
-        ({"parts": [{**index["parts"][0], "file": "../bank-0123456789ab.safetensors"}]}, "not the name of a part"),
+        ({"parts": [{**index["parts"][0], "states": 11}], "count": 11}, "not .11, 6."),
+        ({"parts": [{**index["parts"][0], "file": "../bank-0123456789ab.safetensors"}], "count": 10}, "not the name of a part"),
+        ({"parts": [*index["parts"], index["parts"][0]]}, "its parts do not hold its 20 states"),
         ({"parts": [{"file": one.name}]}, "not a saved bank"),
         ({"parts": []}, "without states"),
         ({"model": {"name": "x"}}, "not a saved bank"),

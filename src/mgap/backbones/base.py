@@ -23,6 +23,7 @@ from mgap.backbones.prepared import Picture, Prepared, assemble, process
 from mgap.backbones.rows import Ids, find_block, join_rows, split_rows
 from mgap.data.images import open_image
 from mgap.data.prompts import check_prompt
+from mgap.data.typed import typed
 from mgap.errors import BackboneMismatch, ImageError, ModelError, PromptError
 from mgap.registry import BACKBONES
 
@@ -58,7 +59,9 @@ class Identity:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Identity:
-        return cls(**{**data, "sample": tuple(data["sample"])})
+        """Raises TypeError."""
+        identity: Identity = typed(cls, data, "model")
+        return identity
 
 
 def sample_places(rows: int, columns: int) -> tuple[Tensor, Tensor]:

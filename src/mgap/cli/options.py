@@ -106,17 +106,17 @@ def load_model(name: str, device: str | None, dtype: str, revision: str | None, 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """key=value words to typed values, read as YAML: numbers, true and false, strings."""
-    import yaml
+    from mgap.data.yamltext import parse_yaml
 
     settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not (key and equals):
-            raise SettingError(f"--set {pair!r} is not of the form key=value, such as --set alpha=1")
+            raise SettingError(f"--set {pair!r:.60} is not of the form key=value, such as --set alpha=1")
         try:
-            settings[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise SettingError(f"--set {pair!r}: the value cannot be read; write a number, true, false or a word") from None
+            settings[key] = parse_yaml(value)
+        except ValueError:
+            raise SettingError(f"--set {pair!r:.60}: the value cannot be read; write a number, true, false or a word") from None
     return settings
 
 

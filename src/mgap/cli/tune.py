@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mgap.run.tuning import Tuned
     from mgap.states.subspace import Subspace
 
+_MOST = 10_000  # values of one setting
 _SHOWN = 8  # settings in the table
 
 
@@ -112,7 +113,7 @@ def _grid(pairs: list[str]) -> Grid:
             values[name] = [words[word] for word in text.split(",")]
         else:
             numbers = _numbers(pair, text)
-            values[name] = [int(n) if name == "rank" and n == int(n) else n for n in numbers]
+            values[name] = [int(n) if name == "rank" and n.is_integer() else n for n in numbers]
     return Grid.of(values)
 
 
@@ -125,6 +126,8 @@ def _numbers(pair: str, text: str) -> list[float]:
         raise SettingError(f"--grid {pair!r}: write numbers as 0,1,2.5 or as FIRST:LAST:STEP, such as 0:8:0.25") from None
     if not (math.isfinite(first) and math.isfinite(last) and step > 0 and first <= last):
         raise SettingError(f"--grid {pair!r}: FIRST:LAST:STEP needs a first that is not above the last, and a step above 0")
+    if (last - first) / step > _MOST:
+        raise SettingError(f"--grid {pair!r}: more than {_MOST:,} values; take larger steps")
     return [round(first + number * step, 12) for number in range(math.floor((last - first) / step + 1e-9) + 1)]
 
 

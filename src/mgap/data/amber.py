@@ -7,7 +7,6 @@ clone of the project does, or in amber/. `mgap fetch amber` gets them; the pictu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from mgap.data.benchmark import Benchmark
 from mgap.data.images import ImageSource
 from mgap.data.pictures import PictureFolder, keep_pictured
-from mgap.data.rows import FilePath, Row, field, fingerprint, read_rows
+from mgap.data.rows import FilePath, Row, field, fingerprint, read_json, read_rows, read_text
 from mgap.errors import BenchmarkError, SettingError
 from mgap.types import Sample
 
@@ -123,17 +122,18 @@ def _truth(path: Path, known: Row, group: str) -> Any:
         return truth
     lists = {name: known.data.get(name) for name in ("truth", "hallu")}
     for name, words in lists.items():
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        if not _are_words(words):
             raise BenchmarkError(f"{path} {known.where}: {name} is {words!r}, and must be a list of words; {_ANNOTATION}")
     return lists
 
 
 def _lexicon(folder: Path) -> Mapping[str, Any]:
     path = folder / RELATION
-    try:
-        relation = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BenchmarkError(f"{path}: no JSON ({error}); fetch it again") from None
-    if not isinstance(relation, dict) or not all(isinstance(words, list) for words in relation.values()):
+    relation = read_json(path)
+    if not isinstance(relation, dict) or not all(map(_are_words, relation.values())):
         raise BenchmarkError(f"{path}: not an object with a list of words for each object; fetch it again")
-    return {"relation": relation, "safe_words": (folder / SAFE_WORDS).read_text(encoding="utf-8").split()}
+    return {"relation": relation, "safe_words": read_text(folder / SAFE_WORDS).split()}
+
+
+def _are_words(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(word, str) for word in found)

@@ -6,17 +6,18 @@ more than most methods do; so pictures and prompts go by the name of the project
 
 from __future__ import annotations
 
-import json
+import os
 import random
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from mgap.data.benchmark import Benchmark
 from mgap.data.chair_truth import GroundTruth, Named, find_truth
 from mgap.data.lexicon import Lexicon
 from mgap.data.pictures import PictureFolder, keep_pictured
-from mgap.data.rows import FilePath, identifier, read_rows
+from mgap.data.rows import FilePath, identifier, read_json, read_rows, read_text
 from mgap.errors import BenchmarkError, SettingError
 from mgap.types import Sample
 
@@ -37,6 +38,7 @@ PROMPTS = {  # by the project that asks so
 }
 FIXED = "haltrapper_fixed_500"  # HalTrapper's and MGAP's, of image_sets.json
 SAMPLE = 500  # pictures that are drawn where nothing is said
+_DIGITS = 18  # of an image id, at most
 
 
 def read_chair(
@@ -73,7 +75,7 @@ def read_captions(path: FilePath, id_key: str = "image_id", caption_key: str = "
     found = []
     for row in read_rows(path):
         name, text = identifier(path, row, id_key, needed), row.data.get(caption_key)
-        if not name.isdecimal():
+        if not name.isdecimal() or len(name) > _DIGITS:
             raise BenchmarkError(f"{path} {row.where}: {id_key} {name!r:.40} is no image id; write COCO's, such as 108193")
         if not isinstance(text, str):
             raise BenchmarkError(f"{path} {row.where}: no {caption_key!r} among {', '.join(map(repr, row.data))}; {needed}")
@@ -89,21 +91,29 @@ def read_lexicon(data: FilePath) -> Lexicon:
 def _choose(data: Path, image_set: str | None, seed: int, truth: GroundTruth) -> tuple[str, list[int], list[str]]:
     """The name of a set, its ids, and notes."""
     sets = _place(data) / "image_sets.json"
-    lists = json.loads(sets.read_text(encoding="utf-8")) if sets.is_file() else {}
+    lists = read_json(sets) if sets.is_file() else {}
+    if not isinstance(lists, dict):
+        raise BenchmarkError(f"{sets}: not an object with a list of image ids for each name; fetch it again")
     if image_set is None and FIXED in lists:
         image_set = FIXED
-    if image_set is None or image_set.isdecimal():
+    if image_set is None or (image_set.isdecimal() and len(image_set) <= _DIGITS):
         count = SAMPLE if image_set is None else int(image_set)
         note = f"{count} pictures drawn with seed {seed}: figures of other pictures differ by a point or two"
         return f"{count} drawn with seed {seed}", _draw(count, seed, truth), [note] if image_set is None else []
     if image_set in lists:
-        return image_set, [int(name) for name in lists[image_set]], []
-    if not Path(image_set).is_file():
+        return image_set, _listed(sets, image_set, lists[image_set]), []
+    if not os.path.isfile(image_set):  # unlike Path's, false for a name that is too long
         known = ", ".join(lists) or f"no published list, as there is no {sets}"
         raise SettingError(
-            f"unknown image_set {image_set!r}: choose from {known}; or give a file with an id a line, or a number"
+            f"unknown image_set {image_set!r:.60}: choose from {known}; or give a file with an id a line, or a number"
         )
     return Path(image_set).stem, _read_ids(Path(image_set)), []
+
+
+def _listed(path: Path, name: str, ids: Any) -> list[int]:
+    if not isinstance(ids, list) or not all(str(number).isdecimal() and len(str(number)) <= _DIGITS for number in ids):
+        raise BenchmarkError(f"{path}: {name} is no list of image ids; fetch it again")
+    return list(map(int, ids))
 
 
 def _draw(count: int, seed: int, truth: GroundTruth) -> list[int]:
@@ -117,10 +127,10 @@ def _draw(count: int, seed: int, truth: GroundTruth) -> list[int]:
 def _read_ids(path: Path) -> list[int]:
     """Ids, or names of COCO's files, a line each."""
     ids = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
-        match = re.fullmatch(r"(?:.*_)?0*(\d+)(?:\.\w+)?", line.strip())
+        match = re.fullmatch(rf"(?:.*_)?0*(\d{{1,{_DIGITS}}})(?:\.\w+)?", line.strip())
         if match is None:
             raise BenchmarkError(f"{path} line {number}: {line.strip()!r:.40} is no image id; write one a line, such as 108193")
         ids.append(int(match[1]))

@@ -6,14 +6,13 @@ then people's captions are read by the same pipeline as the model's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mgap.data.lexicon import Lexicon
-from mgap.data.rows import FilePath, fingerprint
+from mgap.data.rows import FilePath, fingerprint, read_json
 from mgap.errors import BenchmarkError
 
 Named = Callable[[str], Iterable[str]]  # from a text to the classes that it names
@@ -60,7 +59,10 @@ def _cached(files: Sequence[Path], lexicon: Lexicon) -> GroundTruth:
         split = path.stem.removeprefix("gt_")
         try:
             for key, value in _read(path).items():
-                known[int(key)] = [*value["segmentation"], *value["caption_only"]] if isinstance(value, dict) else list(value)
+                names = [*value["segmentation"], *value["caption_only"]] if isinstance(value, dict) else list(value)
+                if not all(isinstance(name, str) for name in names):
+                    raise TypeError(f"{names!r:.60} are not all names")
+                known[int(key)] = names
                 pictures[int(key)] = f"COCO_{split}_{int(key):012d}.jpg"
         except (KeyError, TypeError, ValueError) as error:
             raise BenchmarkError(f"{path}: its entries are not of CHAIR's ground truth ({error!r}); fetch it again") from None
@@ -86,6 +88,8 @@ def _annotated(instances: Sequence[Path], captions: Sequence[Path], lexicon: Lex
             data = _read(path)
             names.update({image["id"]: image["file_name"] for image in data["images"]})
             for entry in data["annotations"]:
+                if not isinstance(entry["caption"], str):
+                    raise TypeError(f"the caption {entry['caption']!r:.40}")
                 told.setdefault(entry["image_id"], []).append(entry["caption"])
     except (KeyError, TypeError) as error:
         raise BenchmarkError(f"{path}: not as COCO writes annotations ({error!r}); fetch it again") from None
@@ -109,10 +113,7 @@ def _sources(files: Iterable[Path]) -> dict[str, str]:
 
 
 def _read(path: Path) -> Any:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BenchmarkError(f"{path}: no JSON ({error}); cut off? Fetch it again") from None
+    data = read_json(path)
     if not isinstance(data, dict):
         raise BenchmarkError(f"{path}: no JSON object; it needs {_NEEDED}")
     return data

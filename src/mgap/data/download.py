@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,6 +19,9 @@ from mgap.errors import BenchmarkError
 
 _PIECE = 1 << 20  # bytes
 _TIMEOUT = 30.0  # seconds without a byte
+_DAMAGED = (  # what a damaged archive raises
+    KeyError, EOFError, NotImplementedError, OSError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile,
+)  # fmt: skip
 
 
 class NotFetched(BenchmarkError):
@@ -66,7 +71,9 @@ def unpack(archive: Path, name: str, path: Path) -> None:
             with packed.open(name) as content, replacing(path) as file:
                 for piece in _pieces(content):
                     file.write(piece)
-    except (KeyError, zipfile.BadZipFile) as error:
+    except _DAMAGED as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of the disk; the other, of a place before the file
+            raise
         raise BenchmarkError(f"{archive}: {name} cannot be unpacked ({error}); remove the archive and fetch it again") from None
 
 

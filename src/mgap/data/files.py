@@ -9,6 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+_UNFINISHED = ".part"
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a file of this name is what a process that was killed left of one; nobody reads it."""
+    return name.startswith(".") and name.endswith(_UNFINISHED)
+
 
 def cache_folder() -> Path:
     """$MGAP_CACHE, else mgap below $XDG_CACHE_HOME or ~/.cache."""
@@ -21,7 +28,7 @@ def cache_folder() -> Path:
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write, which takes the name `path` only when the block ends well; the old one stays until then."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".part")
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=_UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file

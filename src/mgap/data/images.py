@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from os import PathLike
 from pathlib import Path
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from mgap.errors import ImageError
+from mgap.errors import ImageError, one_line
 
 MAX_PIXELS = 89_478_485  # Pillow's own warning line: a quarter of a GiB as RGB
 MIN_SIDE = 8  # pixels; less than the smallest vision patch shows nothing
@@ -29,7 +30,10 @@ def open_image(source: ImageSource, name: str | None = None, formats: list[str] 
         name = name or str(source)
         image = _decode(Path(source), name, formats)
     _check_size(name, image)
-    return ImageOps.exif_transpose(image).convert("RGB")
+    try:
+        return ImageOps.exif_transpose(image).convert("RGB")
+    except Exception as error:  # of damaged EXIF as of decoders; and of the few modes that have no way to RGB
+        raise ImageError(f"{name}: cannot be turned upright in RGB ({one_line(error)}); save it as PNG or JPEG") from error
 
 
 def picture_size(path: str | PathLike[str]) -> tuple[int, int] | None:
@@ -40,15 +44,15 @@ def picture_size(path: str | PathLike[str]) -> tuple[int, int] | None:
             with Image.open(path) as image:
                 size: tuple[int, int] = image.size
                 return size
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
+    except Exception:  # Pillow's plugins raise whatever a damaged header leads them to
         return None
 
 
 def _decode(path: Path, name: str, formats: list[str] | None) -> Image.Image:
-    if not path.exists():
+    if not os.path.isfile(path):  # unlike Path's, false for a name that is too long
+        if os.path.exists(path):
+            raise ImageError(f"{name}: is a folder, or something else than an image file; name one picture")
         raise ImageError(f"{name}: no such image file; check the path")
-    if not path.is_file():
-        raise ImageError(f"{name}: is a folder, not an image file; name one picture")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -61,8 +65,10 @@ def _decode(path: Path, name: str, formats: list[str] | None) -> Image.Image:
         raise ImageError(f"{name}: more than {MAX_PIXELS:,} pixels once decoded; scale it down first") from None
     except UnidentifiedImageError:
         raise ImageError(f"{name}: not a picture Pillow can read; convert it to PNG or JPEG") from None
-    except (OSError, SyntaxError, ValueError, EOFError) as error:  # what Pillow's decoders raise on damaged files
-        raise ImageError(f"{name}: the picture is damaged ({error}); fetch or export it again") from error
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow's decoders raise whatever a damaged file leads them to
+        raise ImageError(f"{name}: the picture is damaged ({one_line(error)}); fetch or export it again") from error
 
 
 def _check_size(name: str, image: Image.Image) -> None:

@@ -6,7 +6,6 @@ that can never match (a space before `motor bike` and `cheesecake`, the capital 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mgap.data.objects import Vocabulary
+from mgap.data.rows import read_json, read_text
 from mgap.errors import BenchmarkError
 
 # What WordNet's lemmatiser makes of some plurals: words of its own, the plural of `vas`, one that taggers seldom recognise.
@@ -51,8 +51,8 @@ class Lexicon:
             synonyms = {str(name): _listed(words) for name, words in data["synonyms"].items()}
             if data.get("double_words") is None:
                 synonyms = {name: tuple(word.lower() for word in (*words, name)) for name, words in synonyms.items()}
-                return cls(synonyms, _own_pairs(synonyms), dict(data.get("forms", {})))
-            return cls(synonyms, dict(data["double_words"]), dict(data.get("forms", {})))
+                return cls(synonyms, _own_pairs(synonyms), _words(data.get("forms", {})))
+            return cls(synonyms, _words(data["double_words"]), _words(data.get("forms", {})))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BenchmarkError(
                 f"a lexicon of captions has synonyms by class, and may have double_words ({error!r})"
@@ -80,13 +80,12 @@ class Lexicon:
         words, pairs, coco = Path(folder) / "synonyms.txt", Path(folder) / "double_words.json", cls.coco()
         synonyms, doubles = coco.synonyms, coco.double_words
         if words.is_file():
-            lines = [line.strip().split(", ") for line in words.read_text(encoding="utf-8").splitlines() if line.strip()]
+            lines = [line.strip().split(", ") for line in read_text(words).splitlines() if line.strip()]
             synonyms = {line[0]: tuple(line[1:]) for line in lines}
         if pairs.is_file():
-            try:
-                doubles = json.loads(pairs.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise BenchmarkError(f"{pairs}: no JSON ({error}); fetch it again") from None
+            doubles = read_json(pairs)
+            if not isinstance(doubles, dict) or not all(isinstance(word, str) for word in doubles.values()):
+                raise BenchmarkError(f"{pairs}: not an object with a word for each pair of words; fetch it again")
         return cls(synonyms, doubles, PUBLISHED_FORMS)
 
     def meanings(self) -> dict[str, str]:
@@ -100,6 +99,10 @@ class Lexicon:
 
 def _listed(words: Any) -> tuple[str, ...]:
     return (words,) if isinstance(words, str) else tuple(map(str, words))
+
+
+def _words(data: Any) -> dict[str, str]:
+    return {str(word): str(other) for word, other in dict(data).items()}
 
 
 def _own_pairs(synonyms: Mapping[str, Sequence[str]]) -> dict[str, str]:

@@ -8,6 +8,7 @@ tagging and lemmatising is not done, so `seated` is no chair and `men` are perso
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -51,7 +52,7 @@ class Vocabulary:
             return cls({name: (others,) if isinstance(others, str) else others or () for name, others in words.items()})
         if not isinstance(words, Sequence):
             raise SettingError(f"vocabulary={words!r}: give coco, a file with a thing a line, or a list of words")
-        return cls(dict.fromkeys(words, ()))
+        return cls(dict.fromkeys(map(_clean, words), ()))
 
     @property
     def names(self) -> list[str]:
@@ -59,8 +60,9 @@ class Vocabulary:
 
     def mentions(self, text: str) -> list[Mention]:
         """In the order of the text, repeats kept."""
-        found = self._pattern.finditer(text)
-        return [Mention(self._meaning[match.group().lower()], match.start()) for match in found]
+        found = ((match.group().lower(), match.start()) for match in self._pattern.finditer(text))
+        # a few letters match another without being its capital, such as the long s: they make no word of the list
+        return [Mention(self._meaning[word], start) for word, start in found if word in self._meaning]
 
     def first_mentions(self, text: str) -> dict[str, int]:
         """Where each thing is named for the first time, in that order."""
@@ -73,9 +75,9 @@ class Vocabulary:
 def _read(source: str) -> Iterator[tuple[str, list[str]]]:
     if source == "coco":
         text = files("mgap.data").joinpath("coco.txt").read_text(encoding="utf-8")
-    elif Path(source).is_file():
+    elif os.path.isfile(source):  # unlike Path's, false for a name that is too long
         try:
-            text = Path(source).read_text(encoding="utf-8")
+            text = Path(source).read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise SettingError(f"{source}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -37,7 +38,7 @@ class PictureFolder:
 
     def _holds(self, name: str) -> bool:
         file = self(name)
-        return file.is_file() and file.stat().st_size > 0
+        return os.path.isfile(file) and os.path.getsize(file) > 0  # unlike Path's, false for a name that is too long
 
     def _advice(self, asked: Collection[str], absent: int) -> str:
         inner = sorted(folder for folder in Path(self.path).iterdir() if folder.is_dir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from importlib.resources import files
@@ -73,11 +74,11 @@ def caption_prompts() -> Iterator[str]:
 def read_prompts(path: str | PathLike[str]) -> Iterator[str]:
     """Yield the prompts of a UTF-8 text file, one a line, without holding the file in memory."""
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path's, false for a name that is too long
         raise PromptError(f"{path}: no such file of prompts; write one prompt a line")
     number = 0
     try:
-        with path.open(encoding="utf-8") as lines:
+        with path.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 yield check_prompt(line.rstrip("\n"), f"{path} line {number}")
     except UnicodeDecodeError as error:

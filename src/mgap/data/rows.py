@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ class Row(NamedTuple):
 
 def read_rows(path: FilePath) -> list[Row]:
     """JSON, whatever the suffix says: the first character tells an array from one object a line; else a CSV table."""
-    text = _read_text(path)
+    text = read_text(path)
     start = text.lstrip()[:1]
     if not start:
         raise BenchmarkError(f"{path}: empty; a record a line is needed")
@@ -55,8 +56,9 @@ def identifier(path: FilePath, row: Row, name: str, allowed: str) -> str:
     return field(path, row, name, allowed)
 
 
-def _read_text(path: FilePath) -> str:
-    if not Path(path).is_file():
+def read_text(path: FilePath) -> str:
+    """A UTF-8 file, with or without a byte order mark."""
+    if not os.path.isfile(path):  # unlike Path's, false for a name that is too long
         raise BenchmarkError(f"{path}: no such file; check the path")
     data = Path(path).read_bytes()
     try:
@@ -64,6 +66,15 @@ def _read_text(path: FilePath) -> str:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise BenchmarkError(f"{path} line {line}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
+
+
+def read_json(path: FilePath) -> Any:
+    """What a JSON file holds."""
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BenchmarkError(f"{path}: no JSON ({error}); cut off? Fetch or write it again") from None
 
 
 def _read_array(path: FilePath, text: str) -> list[Row]:

@@ -32,11 +32,11 @@ class Request:
         for key in given:
             if key not in _KEYS:
                 raise UnsupportedRequest(
-                    f"the task sets {key}={given[key]!r}, which is not done here: choose from {', '.join(_KEYS)}, "
+                    f"the task sets {key!r:.40} to {given[key]!r:.60}, which is not done here: choose from {', '.join(_KEYS)}, "
                     "or copy the task without it"
                 )
         decoding: dict[str, Any] = {key: _whole(key, given[key]) for key in _WHOLE if key in given}
-        decoding |= {key: float(given[key]) for key in ("temperature", "top_p", "repetition_penalty") if key in given}
+        decoding |= {key: _number(key, given[key]) for key in ("temperature", "top_p", "repetition_penalty") if key in given}
         decoding["sample"] = _samples(given)
         if not decoding["sample"]:
             for key in ("temperature", "top_p", "top_k"):
@@ -74,7 +74,9 @@ def _kind(visual: Any) -> str:
 
 def _samples(given: Mapping[str, Any]) -> bool:
     """Whether tokens are drawn; a harness says it twice, and the two must agree."""
-    warm = float(given["temperature"]) > 0 if "temperature" in given else None
+    warm = _number("temperature", given["temperature"]) > 0 if "temperature" in given else None
+    if not isinstance(given.get("do_sample", True), bool):
+        raise UnsupportedRequest(f"the task sets do_sample={given['do_sample']!r:.40}: give true or false")
     if "do_sample" not in given:
         return bool(warm)
     if warm is not None and warm != given["do_sample"]:
@@ -86,13 +88,20 @@ def _samples(given: Mapping[str, Any]) -> bool:
 
 
 def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-        raise UnsupportedRequest(f"the task sets {name}={value!r}: give a whole number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63 or value != int(value):
+        raise UnsupportedRequest(f"the task sets {name}={value!r:.40}: give a whole number")
     return int(value)
 
 
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)  # also of text, as command lines of harnesses give it
+    except (TypeError, ValueError, OverflowError):
+        raise UnsupportedRequest(f"the task sets {name}={value!r:.40}: give a number") from None
+
+
 def _until(words: Any) -> tuple[str, ...]:
-    found: tuple[str, ...] = (words,) if isinstance(words, str) else tuple(words)
-    if not all(isinstance(word, str) and word for word in found):
-        raise UnsupportedRequest(f"the task sets until={list(found)!r}: give words that end an answer")
-    return found
+    found = (words,) if isinstance(words, str) else words
+    if not isinstance(found, list | tuple) or not all(isinstance(word, str) and word for word in found):
+        raise UnsupportedRequest(f"the task sets until={words!r:.60}: give words that end an answer")
+    return tuple(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -188,14 +188,14 @@ class Method(ABC):
 
 def check_strength(name: str, value: float) -> float:
     """A finite number that is not negative."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise SettingError(f"{name}={value!r} must be a finite number of at least 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+        raise SettingError(f"{name}={value!r:.40} must be a finite number of at least 0")
     return float(value)
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
     """One of a few words."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise SettingError(f"{name}={value!r}: choose from {', '.join(choices)}")
     return value
 

@@ -23,6 +23,7 @@ from mgap.pocket.objects import OBJECTS
 from mgap.pocket.scenes import FORBIDDEN, SIDE
 from mgap.pocket.themes import THEMES
 from mgap.registry import EMBEDDED
+from mgap.reports.folder import write_files
 from mgap.run.progress import bars
 
 _FRONT = """\
@@ -42,7 +43,7 @@ def write_card(folder: str | PathLike[str], family: str, figures: Figures) -> No
     place.mkdir(parents=True, exist_ok=True)
     figures = replace(figures, model=f"pocket/{family}")  # by name, wherever it was when it was measured
     figures.save(place)
-    (place / "README.md").write_text(card_text(figures))
+    write_files(place, {"README.md": card_text(figures)})
 
 
 def card_text(figures: Figures) -> str:

@@ -18,8 +18,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from mgap.data.typed import BROKEN, typed
 from mgap.decoding.model import Model, load
-from mgap.errors import CorruptFile, SettingError
+from mgap.errors import CorruptFile, SettingError, one_line
 from mgap.methods.asd import ASD
 from mgap.methods.base import Method
 from mgap.methods.bias import Bias
@@ -28,7 +29,7 @@ from mgap.methods.mgap import MGAP
 from mgap.methods.predicted_prior import PredictedPrior
 from mgap.pocket.benchmark import TEST
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
-from mgap.pocket.figures import Choice, Figures, fit_prior, from_json, mgap_at
+from mgap.pocket.figures import Choice, Figures, fit_prior, mgap_at
 from mgap.pocket.first_words import Progress
 from mgap.pocket.plain_states import LONGEST
 from mgap.pocket.prior_map import fit_pocket_map
@@ -150,9 +151,10 @@ def load_results(folder: str | PathLike[str]) -> dict[str, Result]:
     if not path.exists():
         return {}
     try:
-        return {name: from_json(Result, data) for name, data in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptFile(f"{path}: no results of a comparison ({error!r}); name another folder") from error
+        found: dict[str, Result] = typed(dict[str, Result], json.loads(path.read_text(encoding="utf-8")))
+        return found
+    except BROKEN as error:
+        raise CorruptFile(f"{path}: no results of a comparison ({one_line(error)}); name another folder") from error
 
 
 def save_results(folder: str | PathLike[str], results: Mapping[str, Result]) -> None:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
+from mgap.data.typed import BROKEN, typed
 from mgap.decoding.model import Model
-from mgap.errors import CorruptFile, SettingError
+from mgap.errors import CorruptFile, SettingError, one_line
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP
 from mgap.pocket.benchmark import DEVELOPMENT, TEST, calibration_prompts
@@ -32,6 +32,7 @@ from mgap.pocket.evaluation import (
 )
 from mgap.pocket.first_words import Methods, Progress
 from mgap.pocket.scenes import WORLD
+from mgap.reports.folder import write_files
 from mgap.scoring.chair import ChairScore
 from mgap.states.subspace import Subspace
 
@@ -145,15 +146,15 @@ class Figures:
     versions: dict[str, str]
 
     def save(self, folder: str | PathLike[str]) -> None:
-        (Path(folder) / FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")
+        write_files(folder, {FILE: json.dumps(asdict(self), indent=1) + "\n"})
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Figures:
         path = Path(folder) / FILE
         try:
-            figures: Figures = from_json(cls, json.loads(path.read_text()))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptFile(f"{path}: not the figures of a pocket model ({error!r}); measure it again") from error
+            figures: Figures = typed(cls, json.loads(path.read_text(encoding="utf-8")))
+        except BROKEN as error:
+            raise CorruptFile(f"{path}: not the figures of a pocket model ({one_line(error)}); measure it again") from error
         return figures
 
 
@@ -245,19 +246,3 @@ def measure(
         odd_colours=evaluate_odd_colours(model, methods, TEST, odd_scenes, progress=stage("colours"), **each),
         versions=dict(priors["paper"].origin["versions"]),
     )
-
-
-def from_json(kind: Any, data: Any) -> Any:
-    """JSON back to the dataclasses that it was written from, by their type hints."""
-    if is_dataclass(kind) and isinstance(kind, type):
-        return kind(**{name: from_json(hint, data[name]) for name, hint in get_type_hints(kind).items()})
-    if get_origin(kind) is dict:
-        inner = get_args(kind)[1]
-        return {name: from_json(inner, value) for name, value in data.items()}
-    if get_origin(kind) is list:
-        return [from_json(get_args(kind)[0], value) for value in data]
-    if get_origin(kind) is tuple:
-        return tuple(data)
-    if get_origin(kind) is UnionType and data is not None:
-        return from_json(next(one for one in get_args(kind) if one is not NoneType), data)
-    return data

@@ -43,9 +43,9 @@ def name_of(scene: Scene) -> str:
 
 def scene_of(name: str, *, held_out: bool = False) -> Scene:
     """The scene that a picture shows, by its name."""
-    match = re.fullmatch(r"pocket_(\d+)\.png", name)
+    match = re.fullmatch(r"pocket_(\d{1,12})\.png", name)
     if match is None:
-        raise BenchmarkError(f"{name!r} is no picture of the pocket world: they are called pocket_SEED.png")
+        raise BenchmarkError(f"{name!r:.60} is no picture of the pocket world: they are called pocket_SEED.png")
     (scene,) = benchmark.scenes(int(match[1]), 1, held_out=held_out)
     return scene
 

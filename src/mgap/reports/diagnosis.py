@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mgap.errors import CorruptFile
+from mgap.errors import CorruptFile, one_line
 from mgap.reports.page import Table
 from mgap.reports.printed.look import Print
 from mgap.reports.printed.manifold import ManifoldPicture, print_manifold
@@ -40,17 +41,28 @@ def file_of(folder: Path, name: str) -> Path:
 def analysis_tables(folder: Path, name: str) -> list[Table]:
     """Of a run's folder; none where it was not measured."""
     data = _read(file_of(folder, name))
-    return [] if data is None else _TABLES[name](data)
+    with _understanding(file_of(folder, name)):
+        return [] if data is None else _TABLES[name](data)
 
 
 def analysis_prints(run: str, scores: Scores) -> list[Print]:
     """The manifold with the methods' paths, departures by step, the spectrum and angles; those that were measured."""
     folder = scores.run.folder
     picture, subspace, moved = (_read(file_of(folder, name)) for name in ("picture", "subspace", "representation"))
-    found = [] if picture is None else [print_manifold(ManifoldPicture.from_json(picture))]
-    reach = None if moved is None else print_reach(run, scores, Representation.from_json(moved))
-    found += [] if reach is None else [reach]
-    return found if subspace is None else [*found, *print_subspaces(subspace)]
+    with _understanding(folder / FOLDER):
+        found = [] if picture is None else [print_manifold(ManifoldPicture.from_json(picture))]
+        reach = None if moved is None else print_reach(run, scores, Representation.from_json(moved))
+        found += [] if reach is None else [reach]
+        return found if subspace is None else [*found, *print_subspaces(subspace)]
+
+
+@contextmanager
+def _understanding(path: Path) -> Iterator[None]:
+    """Inside the block, figures that are not there or of another kind end in a sentence."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise CorruptFile(f"{path}: damaged ({one_line(error)}); remove it, and run mgap diagnose again") from error
 
 
 def _read(path: Path) -> Any:
@@ -58,5 +70,5 @@ def _read(path: Path) -> Any:
         return None
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{path}: no JSON ({error}); remove it, and run mgap diagnose again") from None

@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mgap.errors import CorruptFile, RunError
+from mgap.data.typed import BROKEN, typed
+from mgap.errors import CorruptFile, RunError, one_line
 from mgap.types import Sample
 
 RUN, SAMPLES, ORDER, ANSWERS = "run.json", "samples.jsonl", "order.json", "answers"
@@ -47,8 +48,9 @@ class Record:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Record:
-        known = {f.name for f in fields(cls)}
-        return cls(**{name: value for name, value in data.items() if name in known})
+        """From a line; a key that is not known here, of a later version, is passed over. Raises TypeError."""
+        record: Record = typed(cls, data, "the record")
+        return record
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,29 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class _Benchmark:
+    name: str
+    task: str
+    lexicon: Mapping[str, Any] | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The keys of run.json that are looked into, to refuse a file that has something else there."""
+
+    benchmark: _Benchmark
+    arms: tuple[Arm, ...]
+    model: Mapping[str, Any] = field(default_factory=dict)
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    scoring: Mapping[str, Any] = field(default_factory=dict)
+    departure: Mapping[str, Any] | None = None
+    experiment: Mapping[str, Any] | None = None
+    versions: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Run:
     """A run's folder."""
 
@@ -83,28 +108,37 @@ class Run:
         if not (path / RUN).is_file():
             raise RunError(f"{path}: no {RUN} in it, so it is no run; name a folder that `mgap run` wrote")
         try:
-            plan = json.loads((path / RUN).read_text(encoding="utf-8"))
-            samples = tuple(Sample(**data) for data in read_lines(path / SAMPLES))
-            order = tuple(json.loads((path / ORDER).read_text(encoding="utf-8"))) if (path / ORDER).exists() else ()
-            found = plan["format"]
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise CorruptFile(f"{path}: its {RUN}, {SAMPLES} or {ORDER} cannot be read ({error!r})") from error
-        if found != FORMAT:
-            raise RunError(f"{path}: written in format {found}, and this version of mgap reads format {FORMAT}")
-        if order and sorted(map(str, order)) != sorted(sample.id for sample in samples):
+            plan = typed(dict[str, Any], json.loads((path / RUN).read_text(encoding="utf-8")), RUN)
+            if plan.get("format") != FORMAT:
+                raise RunError(
+                    f"{path}: written in format {plan.get('format')!r:.40}, and this version of mgap reads format {FORMAT}"
+                )
+            typed(_Plan, plan, RUN)
+            samples = typed(tuple[Sample, ...], list(read_lines(path / SAMPLES)), SAMPLES)
+            ordered = (path / ORDER).exists()
+            order = typed(tuple[str, ...], json.loads((path / ORDER).read_text(encoding="utf-8")), ORDER) if ordered else ()
+        except BROKEN as error:
+            raise CorruptFile(f"{path}: its {RUN}, {SAMPLES} or {ORDER} cannot be read ({one_line(error)})") from error
+        if len({sample.id for sample in samples}) < len(samples):
+            raise CorruptFile(f"{path / SAMPLES}: an id stands there twice")
+        if order and sorted(order) != sorted(sample.id for sample in samples):
             raise CorruptFile(f"{path / ORDER}: its {len(order)} ids are not those of the {len(samples)} samples")
         return cls(path, plan, samples, order)
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        return tuple(Arm(**arm) for arm in self.plan["arms"])
+        arms: tuple[Arm, ...] = typed(tuple[Arm, ...], self.plan["arms"])
+        return arms
 
     def records(self, arm: Arm) -> dict[str, Record]:
         """Its answers so far by sample; an answer counts before a failure, and a later failure before an earlier one."""
         found: dict[str, Record] = {}
         for path in sorted((self.folder / ANSWERS / arm.folder).glob("*.jsonl")):
             for data in read_lines(path):
-                record = Record.of(data)
+                try:
+                    record = Record.of(data)
+                except TypeError as error:
+                    raise CorruptFile(f"{path}: {error}; remove the line to go on without it") from error
                 if record.id not in found or found[record.id].failed:
                     found[record.id] = record
         return found
@@ -119,7 +153,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             continue
         try:
             found = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorruptFile(f"{path}: line {number} is no JSON ({error}); remove the line to go on without it") from error
         if not isinstance(found, dict):
             raise CorruptFile(f"{path}: line {number} is no JSON object; remove the line to go on without it")

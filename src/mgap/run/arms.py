@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mgap.data.typed import typed
 from mgap.errors import PromptError, SettingError
 from mgap.registry import METHODS
 from mgap.reports.records import Arm
@@ -45,7 +47,11 @@ class Prior:
                 raise SettingError(f"a prior has no key {key!r}: choose from {', '.join(known)}")
         if "folder" in data and len(data) > 1:
             raise SettingError("a prior comes from a folder or is fitted: give folder alone, or leave it out")
-        return cls(**data)
+        try:
+            prior: Prior = typed(cls, data, "prior")
+        except TypeError as error:
+            raise SettingError(str(error)) from None
+        return prior
 
     def to_json(self) -> dict[str, Any]:
         if self.folder is not None:
@@ -71,11 +77,13 @@ class ArmPlan:
         if isinstance(entry, str):
             entry = {"method": entry}
         if not isinstance(entry, Mapping) or not isinstance(entry.get("method"), str):
-            raise SettingError(f"{entry!r} names no method: write its name, or keys such as method, label and alpha")
+            raise SettingError(f"{entry!r:.60} names no method: write its name, or keys such as method, label and alpha")
         own = {"method", "label", "prior", "x"}
         settings = {key: value for key, value in entry.items() if key not in own}
         prior = Prior.of(entry["prior"]) if "prior" in entry else None
         x = entry.get("x")
+        if isinstance(x, bool) or not isinstance(x, int | float | None) or (x is not None and not abs(x) <= sys.float_info.max):
+            raise SettingError(f"{entry['method']}: x={x!r:.40} must be a number, its place along the axis")
         arm = cls(str(entry.get("label", entry["method"])), entry["method"], settings, prior, None if x is None else float(x))
         return arm._checked()
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-import yaml
-
+from mgap.data.typed import typed
+from mgap.data.yamltext import parse_yaml
 from mgap.errors import SettingError
-from mgap.registry import EMBEDDED, METHODS
+from mgap.registry import EMBEDDED, EXPERIMENTS, METHODS
 from mgap.run.arms import VANILLA, ArmPlan
 from mgap.types import Decoding
 
@@ -70,6 +70,7 @@ class Config:
     published: Mapping[str, Any] = field(default_factory=dict)  # figures to show beside ours
 
     def __post_init__(self) -> None:
+        self._refuse_types()
         _choose("benchmark", self.benchmark, BENCHMARKS)
         _choose("dataset", self.data_set, DATASETS)
         _choose("prefill", self.prefill, PREFILLS)
@@ -124,6 +125,18 @@ class Config:
             )
         self._refuse_modes()
 
+    def _refuse_types(self) -> None:
+        hints = get_type_hints(Config)
+        for f in fields(self):
+            if f.name not in ("methods", "batch_size", "scenes", "limit", "workers"):  # which have sentences of their own
+                try:
+                    typed(hints[f.name], getattr(self, f.name), f.name)
+                except TypeError as error:
+                    raise SettingError(str(error)) from None
+        for name, settings in self.pocket.items():
+            if not isinstance(settings, Mapping):
+                raise SettingError(f"pocket: {name!r} must hold settings, not {settings!r:.60}")
+
     def _refuse_modes(self) -> None:
         """A method that does not decode so is refused before the others have answered."""
         from mgap.decoding.attach import refuse_modes
@@ -171,7 +184,7 @@ class Config:
             if key not in known:
                 close = difflib.get_close_matches(str(key), known, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise SettingError(f"{where}: unknown key {key!r}: choose from {', '.join(known)}{hint}")
+                raise SettingError(f"{where}: unknown key {key!r:.60}: choose from {', '.join(known)}{hint}")
         for key, benchmarks in OF_BENCHMARKS.items():
             if key in data and data.get("benchmark") in BENCHMARKS and data["benchmark"] not in benchmarks:
                 raise SettingError(
@@ -195,7 +208,7 @@ class Config:
             values.setdefault("batch_size", BATCH_OF_VLLM)
         for key in ("decoding", "scoring", "departure", "pocket", "published", "engine_options"):
             if not isinstance(values.get(key, {}), Mapping):
-                raise SettingError(f"{where}: {key} must hold keys and values, not {values[key]!r}")
+                raise SettingError(f"{where}: {key} must hold keys and values, not {values[key]!r:.60}")
         config = cls(**values)
         there = {name for arm in config.methods for name in (arm.method, arm.label)}
         pocket = {
@@ -248,21 +261,16 @@ def _refuse_unused(settings: Mapping[str, Any], used: set[str], labels: list[str
 
 def read_yaml(path: str) -> dict[str, Any]:
     """The keys of a YAML file; `experiments/NAME.yaml` and `NAME` also find those that come with the package."""
-    packaged = files("mgap") / "experiments" / f"{Path(path).stem}.yaml"
+    named = EXPERIMENTS.get(Path(path).stem, "")
+    file = next((Path(place) for place in (path, named) if os.path.isfile(place)), None)  # unlike Path's, also of a long name
+    if file is None:
+        raise SettingError(f"{path}: no such file, nor an experiment or a benchmark of that name; see `mgap ls experiments`")
     try:
-        if Path(path).is_file():
-            text = Path(path).read_text(encoding="utf-8")
-        elif packaged.is_file():
-            text = packaged.read_text(encoding="utf-8")
-        else:
-            raise SettingError(
-                f"{path}: no such file, nor an experiment or a benchmark of that name; see `mgap ls experiments`"
-            )
-        data = yaml.safe_load(text)
+        data = parse_yaml(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise SettingError(f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
-    except yaml.YAMLError as error:
-        raise SettingError(f"{path}: no YAML ({error})") from None
+    except ValueError as error:
+        raise SettingError(f"{path}: {error}; mend it") from None
     if not isinstance(data, dict):
         raise SettingError(f"{path}: must hold keys and values, such as `benchmark: pope`")
     return data
@@ -272,10 +280,10 @@ def _choose(name: str, value: str, choices: Iterable[str]) -> None:
     if value not in choices:
         close = difflib.get_close_matches(str(value), choices, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise SettingError(f"unknown {name} {value!r}: choose from {', '.join(choices)}{hint}")
+        raise SettingError(f"unknown {name} {value!r:.60}: choose from {', '.join(choices)}{hint}")
 
 
 def _sequence(name: str, value: Any, where: str) -> list[Any]:
     if isinstance(value, str) or not isinstance(value, list | tuple):
-        raise SettingError(f"{where}: {name} must be a list, not {value!r}")
+        raise SettingError(f"{where}: {name} must be a list, not {value!r:.60}")
     return list(value)

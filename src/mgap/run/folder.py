@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mgap.data.files import is_unfinished
 from mgap.errors import RunError, SettingError
 from mgap.reports.folder import check_folder, write_files
 from mgap.reports.records import ANSWERS, FORMAT, ORDER, RUN, SAMPLES, Arm, Record, Run, read_lines
@@ -53,7 +54,8 @@ class Shard:
     def parse(cls, text: str) -> Shard:
         """From "0/4"."""
         number, slash, of = text.partition("/")
-        if not (slash and number.isdecimal() and of.isdecimal() and int(number) < int(of)):
+        digits = number.isdecimal() and of.isdecimal() and max(len(number), len(of)) <= 9
+        if not (slash and digits and int(number) < int(of)):
             raise SettingError(f"shard {text!r}: write NUMBER/OF, counting from 0, such as 0/4")
         return cls(int(number), int(of))
 
@@ -95,7 +97,10 @@ def refuse_strangers(folder: Path) -> None:
     """Raise if a folder that is no run yet holds anything but what runs leave before they begin."""
     if not folder.is_dir() or (folder / RUN).exists():
         return
-    if found := sorted(path.name for path in folder.iterdir() if path.name not in OURS and not path.name.startswith(LOCK)):
+    begun = (folder / f"{LOCK}.plan").exists()  # by a process that was killed before run.json, the last, was there
+    ours = {*OURS, SAMPLES, ORDER} if begun else set(OURS)
+    names = (path.name for path in folder.iterdir() if not path.name.startswith(LOCK))
+    if found := sorted(name for name in names if name not in ours and not (begun and is_unfinished(name))):
         raise RunError(f"{folder}: holds {found[0]} and no run; name a new or empty folder")
 
 
@@ -117,7 +122,7 @@ def refuse_other(run: Run, plan: Mapping[str, Any], samples: Sequence[Sample], a
 def _unplaced(plan: Mapping[str, Any]) -> Any:
     """As it is read back from JSON, with the files by what is in them: they may lie elsewhere now, and so may the engine."""
     found = json.loads(json.dumps(plan))
-    found["benchmark"]["sources"] = sorted(found["benchmark"]["sources"].values())
+    found["benchmark"]["sources"] = sorted(found["benchmark"].get("sources", {}).values())
     found.setdefault("engine", "transformers")  # runs of earlier versions do not say
     options = found.get("engine_options", {})
     found["engine_options"] = {name: value for name, value in options.items() if name not in PLACING}
@@ -179,6 +184,13 @@ def _held(path: Path, *, wait: bool = False) -> Iterator[None]:
         yield
 
 
+def drop_cut_line(path: Path) -> None:
+    """A line that a kill cut off is no record: its sample is answered again."""
+    data = path.read_bytes()
+    if data and not data.endswith(b"\n"):
+        os.truncate(path, data.rfind(b"\n") + 1)
+
+
 class Journal:
     """Where one process writes the records of one method: whole lines, on disk before the next batch begins."""
 
@@ -186,13 +198,7 @@ class Journal:
         self.path = folder / ANSWERS / arm.folder / f"{shard.number}-of-{shard.of}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("ab", buffering=0)
-        self._drop_cut_line()
-
-    def _drop_cut_line(self) -> None:
-        """A line that a kill cut off is no record: its sample is answered again."""
-        data = self.path.read_bytes()
-        if data and not data.endswith(b"\n"):
-            os.truncate(self.path, data.rfind(b"\n") + 1)
+        drop_cut_line(self.path)
 
     def write(self, records: Sequence[Record]) -> None:
         data = "".join(record.line() for record in records).encode()
@@ -210,9 +216,12 @@ class Journal:
 def note_process(folder: Path, facts: Mapping[str, Any]) -> list[str]:
     """Keep under which versions, on what device and by which command a process works here; tells what differs from the last."""
     path = folder / "processes.jsonl"
-    before = list(read_lines(path))[-1] if path.is_file() and path.stat().st_size else {}
+    lines = list(read_lines(path)) if path.is_file() else []
+    before = lines[-1] if lines else {}
     with path.open("a", encoding="utf-8") as file:
+        drop_cut_line(path)
         file.write(json.dumps(facts, ensure_ascii=False) + "\n")
     watched = {**facts.get("versions", {}), "device": facts.get("device")}
-    earlier = {**before.get("versions", {}), "device": before.get("device")} if before else watched
+    known = before.get("versions")
+    earlier = {**known, "device": before.get("device")} if isinstance(known, dict) else watched
     return [f"{name} was {earlier.get(name)} and is {value}" for name, value in watched.items() if earlier.get(name) != value]

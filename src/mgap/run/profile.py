@@ -6,8 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from mgap.backbones.clock import STAGES
+from mgap.data.typed import BROKEN, typed
+from mgap.errors import CorruptFile, one_line
 from mgap.reports.folder import write_files
 from mgap.run.engine import Spent
 from mgap.run.folder import Shard
@@ -35,7 +38,10 @@ def save_profile(folder: Path, shard: Shard, spent: Mapping[str, Spent]) -> Path
     """What this process did last, by method; a share has a file of its own."""
     name = "profile.json" if shard.of == 1 else f"profile-{shard.number}-of-{shard.of}.json"
     path = folder / name
-    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    try:
+        before = typed(dict[str, Any], json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    except BROKEN as error:
+        raise CorruptFile(f"{path}: not the times of a run ({one_line(error)}); remove it to go on") from error
     whole = {**before, **{label: asdict(each) for label, each in spent.items()}}
     (written,) = write_files(folder, {name: json.dumps(whole, indent=1, ensure_ascii=False) + "\n"})
     return written

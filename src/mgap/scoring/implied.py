@@ -18,6 +18,7 @@ from typing import Any
 
 from mgap.errors import BenchmarkError, SettingError
 
+MOST = 100_000  # questions: all their counts are looked through
 NEAR = 0.05  # points of F1 that figures rounded on the way to other figures may be off
 _SCALE = 10_000  # of a share to the second decimal of its percentage
 
@@ -37,9 +38,10 @@ class Printed:
         for figure in ("accuracy", "precision", "f1"):
             if not 0 <= getattr(self, figure) <= 100:
                 raise SettingError(f"{figure}={getattr(self, figure)} is no percentage: give a number from 0 to 100")
-        if not 0 < self.positives < self.questions:
+        if not 0 < self.positives < self.questions <= MOST:
             raise SettingError(
-                f"positives={self.positives} of questions={self.questions}: give at least one question of either label"
+                f"positives={self.positives!r:.20} of questions={self.questions!r:.20}: give at least one question of either "
+                f"label, and at most {MOST:,} questions"
             )
 
     @property
@@ -103,7 +105,7 @@ def read_table(path: str | PathLike[str]) -> list[Printed]:
     """A CSV file with columns accuracy, precision and f1; questions and positives if it has them; the rest is the name."""
     figures, sizes = ("accuracy", "precision", "f1"), ("questions", "positives")
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig") as file:
             lines = list(csv.DictReader(file, strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BenchmarkError(f"{path}: no table to read ({error}); give a CSV file") from error

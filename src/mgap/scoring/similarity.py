@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -62,7 +63,7 @@ class PairTable:
         try:
             data = Path(path).read_bytes()
             found = json.loads(data)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SettingError(f"{path}: no table of similar words can be read there ({error})") from None
         notes = {name: value for name, value in found.items() if name != "pairs"} if isinstance(found, dict) else {}
         values: dict[tuple[str, str], float] = {}
@@ -126,7 +127,7 @@ def find_similarity(choice: str | PathLike[str] | Mapping[str, Any]) -> Similari
         return Identical()
     if name == SPACY:
         return SpacyVectors(model or MODEL)
-    if not Path(choice).is_file():
+    if not os.path.isfile(choice):  # unlike Path's, false for a name that is too long
         raise SettingError(f"similarity={str(choice)!r}: choose from identical, spacy, spacy:MODEL, or the file of a table")
     return PairTable.read(choice)
 
@@ -156,7 +157,7 @@ def _triples(found: Any, path: str) -> Iterator[tuple[str, str, float]]:
         raise SettingError(f"{path}: no table of similar words; write [[word, word, number], ...]")
     for number, triple in enumerate(found, start=1):
         match triple:
-            case [str() as one, str() as other, (int() | float()) as value] if not isinstance(value, bool):
+            case [str() as one, str() as other, (int() | float()) as value] if not isinstance(value, bool) and abs(value) <= 2:
                 yield one, other, float(value)
             case _:
-                raise SettingError(f"{path}: entry {number} is {triple!r}, and a pair is [word, word, number]")
+                raise SettingError(f"{path}: entry {number} is {triple!r:.60}, and a pair is [word, word, number]")

@@ -124,10 +124,12 @@ def read_flags(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 def _read_object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError as error:
-        raise SettingError(f"{ADDITIONAL} {text!r} is no JSON ({error}); write an object, such as '{{\"key\": 1}}'") from None
+    except (ValueError, RecursionError) as error:
+        raise SettingError(
+            f"{ADDITIONAL} {text!r:.200} is no JSON ({error}); write an object, such as '{{\"key\": 1}}'"
+        ) from None
     if not isinstance(found, dict):
-        raise SettingError(f"{ADDITIONAL} {text!r} must be a JSON object, such as '{{\"key\": 1}}'")
+        raise SettingError(f"{ADDITIONAL} {text!r:.200} must be a JSON object, such as '{{\"key\": 1}}'")
     if KEY in found:
         raise SettingError(f"{ADDITIONAL} with {KEY!r}: give --prior, --alpha and the others to `mgap serve` instead")
     return found

@@ -34,11 +34,11 @@ class Serving:
         known = [f.name for f in fields(MGAP)] + ["log_every"]
         if not isinstance(given, Mapping):
             raise SettingError(
-                f'additional_config {KEY}={given!r}: must hold keys and values, such as {{"prior": "priors/my"}}'
+                f'additional_config {KEY}={given!r:.60}: must hold keys and values, such as {{"prior": "priors/my"}}'
             )
         for key in given:
             if key not in known:
-                raise SettingError(f"additional_config {KEY}: unknown key {key!r}; choose from {', '.join(known)}")
+                raise SettingError(f"additional_config {KEY}: unknown key {key!r:.60}; choose from {', '.join(known)}")
         if not isinstance(given.get("prior"), str):
             raise SettingError(
                 f"additional_config {KEY}: prior is missing; fit one with `mgap fit --model MODEL --out DIR` and name it"

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 from mgap.backbones.base import Identity
+from mgap.data.typed import typed
 from mgap.errors import BackboneMismatch, CorruptFile, MgapError, NonFiniteStates, PromptError, SettingError
 from mgap.states import storage
 
@@ -62,6 +64,27 @@ def check_chunk(chunk: Chunk) -> None:
             )
     if not torch.stack(states.aminmax()).isfinite().all():  # which needs no room, unlike isfinite on all of them
         raise NonFiniteStates("the model gave NaN or infinite states: load it with dtype float32")
+
+
+@dataclass(frozen=True)
+class _File:
+    file: str
+    states: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Index:
+    """What `bank.json` holds, to refuse one that does not."""
+
+    count: int
+    width: int
+    dtype: str
+    rows: int
+    parts: tuple[_File, ...]
+    model: Identity | None
+    origin: dict[str, Any]
 
 
 class Shelf:
@@ -211,14 +234,13 @@ def read_index(path: Path) -> dict[str, Any]:
             f"{path}: a bank of format {index['format']}, which is not read any more: remove it, and collect it again"
         )
     try:
-        files = [(str(file["file"]), int(file["states"]), int(file["bytes"]), str(file["sha256"])) for file in index["parts"]]
-        facts = int(index["width"]), str(index["dtype"]), int(index["rows"]), dict(index["origin"])
-        if index["model"] is not None:
-            Identity.from_json(index["model"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptFile(f"{path}: not a saved bank ({error!r}); remove it, and collect it again") from error
-    if not files or not facts[0]:
+        found = typed(_Index, index, path.name)
+    except TypeError as error:
+        raise CorruptFile(f"{path}: not a saved bank ({error}); remove it, and collect it again") from error
+    if not found.parts or found.width < 1 or found.rows < 1:
         raise CorruptFile(f"{path}: a bank without states; remove it, and collect it again")
+    if found.count != sum(file.states for file in found.parts):
+        raise CorruptFile(f"{path}: its parts do not hold its {found.count} states; remove it, and collect it again")
     return index
 
 

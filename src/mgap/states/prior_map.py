@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone, Identity
-from mgap.errors import CorruptFile, DegenerateSubspace, NonFiniteStates, PromptError, SettingError
+from mgap.data.typed import typed
+from mgap.errors import CorruptFile, DegenerateSubspace, NonFiniteStates, PromptError, SettingError, one_line
 from mgap.states import storage
 from mgap.states.subspace import Subspace
 
@@ -101,14 +102,14 @@ class PriorMap:
                 weight=tensors["weight"].double(),
                 offset=tensors["offset"].double(),
                 prior=Subspace.from_described(of_prior, about["prior"], folder),
-                count=int(about["count"]),
-                r2=float(about["r2"]),
-                ridge=float(about["ridge"]),
+                count=typed(int, about["count"], "count"),
+                r2=typed(float, about["r2"], "r2"),
+                ridge=typed(float, about["ridge"], "ridge"),
                 identity=None if about["model"] is None else Identity.from_json(about["model"]),
-                origin=dict(about["origin"]),
+                origin=typed(dict[str, Any], about["origin"], "origin"),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptFile(f"{folder}: not a saved prior map ({error!r}); fit it again") from error
+            raise CorruptFile(f"{folder}: not a saved prior map ({one_line(error)}); fit it again") from error
 
 
 def _checked(h: Tensor, blind: Tensor, prior: Subspace) -> Pair:

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 import mgap
 from mgap.backbones.base import Backbone, HasBackbone, Identity
 from mgap.data.images import ImageSource
-from mgap.errors import BackboneMismatch, CorruptFile, NonFiniteStates, PromptError
+from mgap.data.typed import typed
+from mgap.errors import BackboneMismatch, CorruptFile, NonFiniteStates, PromptError, one_line
 from mgap.states import storage
 
 
@@ -107,11 +108,11 @@ class Steering:
             folder = storage.download("steering", str(folder_or_repo), revision)
         tensors, about = storage.load("steering", folder)
         try:
-            true, invented = (int(count) for count in about["counts"])
+            counts = typed(tuple[int, int], about["counts"], "counts")
             identity = None if about["model"] is None else Identity.from_json(about["model"])
-            return cls(tensors["vectors"].double(), (true, invented), identity, dict(about["origin"]))
+            return cls(tensors["vectors"].double(), counts, identity, typed(dict[str, Any], about["origin"], "origin"))
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptFile(f"{folder}: not saved steering vectors ({error!r}); fit them again") from error
+            raise CorruptFile(f"{folder}: not saved steering vectors ({one_line(error)}); fit them again") from error
 
 
 def _difference(sums: Tensor, counts: Sequence[int]) -> Tensor:

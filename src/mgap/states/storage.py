@@ -21,6 +21,7 @@ from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 from mgap.data.files import replacing
+from mgap.data.typed import BROKEN, typed
 from mgap.errors import CorruptFile, MgapError, one_line
 
 FORMAT = 1
@@ -60,9 +61,9 @@ def read_index(path: Path, kind: str, newest: int = FORMAT) -> dict[str, Any]:
         raise CorruptFile(f"{path.parent}: no {path.name} in it, so no saved {kind}; name the folder it was saved to")
     try:
         index: dict[str, Any] = json.loads(path.read_bytes())
-        written = int(index["format"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFile(f"{path}: damaged ({error!r}); make the {kind} again") from error
+        written = typed(int, index["format"], "format")
+    except (*BROKEN, KeyError) as error:
+        raise CorruptFile(f"{path}: damaged ({one_line(error)}); make the {kind} again") from error
     if written > newest:
         raise CorruptFile(f"{path}: format {written} is newer than this mgap reads: upgrade mgap")
     return index
@@ -77,7 +78,7 @@ def load(kind: str, folder: str | PathLike[str]) -> tuple[dict[str, Tensor], dic
     except KeyError as error:
         raise CorruptFile(f"{index_path}: damaged ({error!r}); make the {kind} again") from error
     if not is_tensor_file(kind, name):
-        raise CorruptFile(f"{index_path}: {name!r} is not the name of a tensor file; make the {kind} again")
+        raise CorruptFile(f"{index_path}: {name!r:.60} is not the name of a tensor file; make the {kind} again")
     path = Path(folder) / name
     try:
         data = path.read_bytes()

@@ -18,7 +18,8 @@ from torch import Tensor
 
 import mgap
 from mgap.backbones.base import Backbone, HasBackbone, Identity
-from mgap.errors import BackboneMismatch, CorruptFile, PromptError, SettingError
+from mgap.data.typed import typed
+from mgap.errors import BackboneMismatch, CorruptFile, PromptError, SettingError, one_line
 from mgap.states import storage
 from mgap.states.collect import blind_states
 from mgap.states.spectrum import check_solver, principal_directions
@@ -183,17 +184,17 @@ class Subspace:
         try:
             loaded = cls(
                 **{name: tensors[name].double() for name in _TENSORS},
-                total_variance=float(about["total_variance"]),
-                count=int(about["count"]),
+                total_variance=typed(float, about["total_variance"], "total_variance"),
+                count=typed(int, about["count"], "count"),
                 identity=None if about["model"] is None else Identity.from_json(about["model"]),
-                origin=dict(about["origin"]),
+                origin=typed(dict[str, Any], about["origin"], "origin"),
                 tuning=_read_tuning(about.get("tuning")),
             )
             gram = loaded.basis.T @ loaded.basis  # [K, K]
             if not torch.allclose(gram, torch.eye(loaded.rank, dtype=gram.dtype), atol=1e-6):
                 raise CorruptFile(f"{folder}: the basis is not orthonormal; fit the subspace again")
         except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
-            raise CorruptFile(f"{folder}: not a saved subspace ({error!r}); fit it again") from error
+            raise CorruptFile(f"{folder}: not a saved subspace ({one_line(error)}); fit it again") from error
         return loaded
 
     def push(self, repo: str, *, private: bool = False) -> str:
@@ -207,6 +208,7 @@ _TENSORS = ("basis", "singular_values", "mean")
 
 
 def _read_tuning(tuning: Any) -> dict[str, Any] | None:
-    if tuning is not None and not isinstance(tuning["settings"], dict):
-        raise TypeError(f"a tuning with settings {tuning['settings']!r}")
-    return tuning  # type: ignore[no-any-return]  # a mapping, or it has no "settings" above
+    found: dict[str, Any] | None = typed(dict[str, Any] | None, tuning, "tuning")
+    if found is not None:
+        typed(dict[str, Any], found["settings"], "the tuning's settings")
+    return found

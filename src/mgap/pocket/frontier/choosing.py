@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import mgap
+from mgap.data.typed import BROKEN, typed
 from mgap.decoding.model import Model
-from mgap.errors import CorruptFile, RunError, SettingError
+from mgap.errors import CorruptFile, RunError, SettingError, one_line
 from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT
-from mgap.pocket.figures import Scored, from_json
+from mgap.pocket.figures import Scored
 from mgap.pocket.first_words import Encode, Kept, Progress
 from mgap.pocket.frontier.contenders import BOTH, CAPTIONS, NEAR, PLAIN, QUESTIONS, Contender
 from mgap.pocket.frontier.kit import Judges, Kit
@@ -77,11 +78,11 @@ class Choices:
     def load(cls, folder: str | PathLike[str]) -> Choices:
         path = Path(folder) / FILE
         try:
-            choices: Choices = from_json(cls, json.loads(path.read_text()))
+            choices: Choices = typed(cls, json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise RunError(f"{path}: nothing has been chosen there; run choose first") from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptFile(f"{path}: no choices ({error!r}); name another folder, or remove it") from error
+        except BROKEN as error:
+            raise CorruptFile(f"{path}: no choices ({one_line(error)}); name another folder, or remove it") from error
         return choices
 
 

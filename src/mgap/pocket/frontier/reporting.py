@@ -13,11 +13,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from mgap.data.typed import BROKEN, typed
 from mgap.decoding.model import Model
-from mgap.errors import CorruptFile, RunError
+from mgap.errors import CorruptFile, RunError, one_line
 from mgap.methods.base import Method
 from mgap.pocket.benchmark import REPORT, SPLITS
-from mgap.pocket.figures import from_json
 from mgap.pocket.first_words import Encode, Kept, Progress, encoded
 from mgap.pocket.frontier.choosing import FILE as CHOICES
 from mgap.pocket.frontier.choosing import Choices, about, check_about
@@ -82,9 +82,11 @@ class Answers:
     def load(cls, folder: str | PathLike[str]) -> Answers:
         path = Path(folder) / ANSWERS
         try:
-            answers: Answers = from_json(cls, json.loads(path.read_text()))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptFile(f"{path}: no answers of a report ({error!r}); name another folder, or remove it") from error
+            answers: Answers = typed(cls, json.loads(path.read_text(encoding="utf-8")))
+        except BROKEN as error:
+            raise CorruptFile(
+                f"{path}: no answers of a report ({one_line(error)}); name another folder, or remove it"
+            ) from error
         return answers
 
 

@@ -6,12 +6,12 @@ a folder with the tagger's weights as JSON and the lemmatiser closed over a benc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from mgap.data.rows import read_json
 from mgap.errors import BenchmarkError
 from mgap.scoring.language.tokens import sentences
 
@@ -52,7 +52,9 @@ class Nltk:
     def from_tables(cls, folder: str | PathLike[str]) -> Nltk:
         """With the tagger's weights and tables of lemmas, and without NLTK's data."""
         nltk, root = _import(), Path(folder)
-        weights, tags, classes = (_read(root / name) for name in _TAGGER)
+        weights, tags, classes = (
+            _read(root / name, check) for name, check in zip(_TAGGER, (_are_weights, _are_forms, _are_words), strict=True)
+        )
         tagger, words = nltk.PerceptronTagger(load=False), nltk.NLTKWordTokenizer()
         tagger.model.weights, tagger.tagdict = weights, tags
         tagger.classes = tagger.model.classes = set(classes)
@@ -83,7 +85,7 @@ class _Table:
         self.forms: dict[str, Any] = {}
 
     def __call__(self, token: str, part: str) -> str:
-        self.forms = self.forms or _read(self.path)
+        self.forms = self.forms or _read(self.path, _are_lemmas)
         found = self.forms.get(token, token)
         return str(found if isinstance(found, str) else found[_COLUMNS.index(part)])
 
@@ -104,10 +106,31 @@ def _import() -> Any:
     )
 
 
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BenchmarkError(f"{path}: not there; language nltk needs it, or NLTK's own data, or choose builtin") from None
-    except ValueError as error:
-        raise BenchmarkError(f"{path}: no JSON ({error}); fetch it again") from None
+def _read(path: Path, check: Callable[[Any], bool]) -> Any:
+    if not path.is_file():
+        raise BenchmarkError(f"{path}: not there; language nltk needs it, or NLTK's own data, or choose builtin")
+    found = read_json(path)
+    if not check(found):
+        raise BenchmarkError(f"{path}: not a table as language nltk reads it; fetch it again")
+    return found
+
+
+def _are_words(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(word, str) and word for word in found)
+
+
+def _are_forms(found: Any) -> bool:
+    return isinstance(found, dict) and _are_words(list(found.values()))
+
+
+def _are_lemmas(found: Any) -> bool:
+    return isinstance(found, dict) and all(
+        isinstance(forms, str) or (_are_words(forms) and len(forms) == len(_COLUMNS)) for forms in found.values()
+    )
+
+
+def _are_weights(found: Any) -> bool:
+    return isinstance(found, dict) and all(
+        isinstance(by_tag, dict) and all(isinstance(weight, float | int) for weight in by_tag.values())
+        for by_tag in found.values()
+    )
