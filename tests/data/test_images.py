@@ -91,3 +91,11 @@ def test_a_size_is_read_from_the_header_alone(tmp_path):
     names = ("turned.jpg", "cut.png", "huge.png", "bomb.png", "none.png", "empty.png", "missing.png", ".")
     sizes = [(40, 20), (30, 20), (12_000, 10_000), None, None, None, None, None]
     assert [picture_size(tmp_path / name) for name in names] == sizes
+
+
+def test_what_pillow_would_hand_to_another_program_is_not_tried(tmp_path):
+    path = tmp_path / "plot.eps"
+    Image.new("RGB", (40, 40)).save(path)
+    with pytest.raises(ImageError, match=r"plot\.eps: not a picture of a kind that is read"):
+        open_image(path)
+    assert picture_size(path) is None

@@ -41,3 +41,10 @@ def test_a_missing_folder_and_an_unknown_choice_are_refused(tmp_path):
         PictureFolder(tmp_path / "none").check(["a.jpg"])
     with pytest.raises(SettingError, match="refuse, skip"):
         PictureFolder(tmp_path).check([], missing="ignore")
+
+
+@pytest.mark.parametrize("name", ["../secret.png", "inner/../../secret.png", "/etc/secret.png"])
+def test_a_name_that_leads_out_of_the_folder_is_refused(folder, name):
+    (folder.parent / "secret.png").write_bytes(b"x")
+    with pytest.raises(BenchmarkError, match=r"secret\.png.* is not below"):
+        PictureFolder(folder).check([name])

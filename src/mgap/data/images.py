@@ -15,20 +15,21 @@ MAX_PIXELS = 89_478_485  # Pillow's own warning line: a quarter of a GiB as RGB
 MIN_SIDE = 8  # pixels; less than the smallest vision patch shows nothing
 MAX_ASPECT = 200  # the dynamic-resolution processors refuse longer strips
 
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")  # Pillow's names; no EPS: decoding it starts a program
+
 ImageSource = str | PathLike[str] | Image.Image
 
 
-def open_image(source: ImageSource, name: str | None = None, formats: list[str] | None = None) -> Image.Image:
-    """Decode a picture completely, turn it upright (EXIF) and convert it to RGB.
+def open_image(source: ImageSource, name: str | None = None) -> Image.Image:
+    """Decode a picture completely, turn it upright (EXIF) and convert it to RGB. Files of other FORMATS are not tried.
 
-    `name` is what messages call it, where its path says nothing to the user. `formats` (Pillow's names) are the only ones
-    that are tried; None: all that Pillow knows.
+    `name` is what messages call it, where its path says nothing to the user.
     """
     if isinstance(source, Image.Image):
         name, image = name or "the image", source
     else:
         name = name or str(source)
-        image = _decode(Path(source), name, formats)
+        image = _decode(Path(source), name)
     _check_size(name, image)
     try:
         return ImageOps.exif_transpose(image).convert("RGB")
@@ -41,14 +42,19 @@ def picture_size(path: str | PathLike[str]) -> tuple[int, int] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
+            with Image.open(path, formats=_known()) as image:
                 size: tuple[int, int] = image.size
                 return size
     except Exception:  # Pillow's plugins raise whatever a damaged header leads them to
         return None
 
 
-def _decode(path: Path, name: str, formats: list[str] | None) -> Image.Image:
+def _known() -> list[str]:
+    Image.init()
+    return [kind for kind in FORMATS if kind in Image.OPEN]  # AVIF: in newer Pillows only
+
+
+def _decode(path: Path, name: str) -> Image.Image:
     if not os.path.isfile(path):  # unlike Path's, false for a name that is too long
         if os.path.exists(path):
             raise ImageError(f"{name}: is a folder, or something else than an image file; name one picture")
@@ -56,7 +62,7 @@ def _decode(path: Path, name: str, formats: list[str] | None) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image: Image.Image = Image.open(path, formats=formats)
+            image: Image.Image = Image.open(path, formats=_known())
         with image:
             _check_size(name, image)  # before any pixel is decoded
             image.load()
@@ -64,7 +70,9 @@ def _decode(path: Path, name: str, formats: list[str] | None) -> Image.Image:
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise ImageError(f"{name}: more than {MAX_PIXELS:,} pixels once decoded; scale it down first") from None
     except UnidentifiedImageError:
-        raise ImageError(f"{name}: not a picture Pillow can read; convert it to PNG or JPEG") from None
+        raise ImageError(
+            f"{name}: not a picture of a kind that is read ({', '.join(FORMATS)}); convert it to PNG or JPEG"
+        ) from None
     except ImageError:
         raise
     except Exception as error:  # Pillow's decoders raise whatever a damaged file leads them to

@@ -21,6 +21,9 @@ class PictureFolder:
     path: str | PathLike[str]
 
     def __call__(self, name: str) -> Path:
+        """Refuses a name that leads out of the folder: question files come from elsewhere."""
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise BenchmarkError(f"the picture {name!r} is not below {self.path}: name pictures by their place in that folder")
         return Path(self.path, name)
 
     def check(self, names: Iterable[str], missing: str = "refuse") -> set[str]:

@@ -16,7 +16,6 @@ from mgap.data.images import MAX_PIXELS, open_image, picture_size
 from mgap.errors import ImageError, SettingError
 from mgap.inspector.component import Ours
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")  # Pillow's names; no EPS: decoding it starts a program
 MEGABYTE = 2**20  # as Gradio counts: its own refusal names the same number
 NOT_DROPPED = "Only a picture that was dropped, chosen or pasted here is read: drop yours again."
 
@@ -83,5 +82,4 @@ def open_dropped(path: str | Path, limits: Limits | None = None) -> Image.Image:
         raise ImageError(
             f"{name}: {shape[0]} x {shape[1]} pixels, and at most {limits.pixels:,} are taken; scale it down first"
         )
-    Image.init()
-    return open_image(path, name=name, formats=[kind for kind in FORMATS if kind in Image.OPEN])  # AVIF: in newer ones only
+    return open_image(path, name=name)
