@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -56,34 +55,45 @@ LONG = 5_000  # times that a piece is repeated
 LEMMAS = {"dogs": ["dog", "dogs", "dogs", "dogs"], "seated": "seat"}
 
 
-@pytest.mark.parametrize("name", sorted(PARSERS))
-@given(text=ANSWERS, label=LABELS)
+@given(name=st.sampled_from(sorted(PARSERS)), text=ANSWERS, label=LABELS)
 def test_every_text_has_a_verdict(name, text, label):
     assert PARSERS[name](text, label) in VERDICTS
 
 
-@pytest.mark.parametrize("name", sorted(PARSERS))
-@given(text=ANSWERS, label=LABELS)
+@given(name=st.sampled_from(sorted(PARSERS)), text=ANSWERS, label=LABELS)
 def test_a_parser_that_reads_the_answer_alone_does_not_see_the_label(name, text, label):
     other = {"yes": "no", "no": "yes"}[label]
     assert PARSERS[name].needs_label or PARSERS[name](text, label) == PARSERS[name](text, other)
 
 
-@pytest.mark.parametrize("name", sorted(PARSERS))
-@given(word=LABELS, change=st.sampled_from((str.lower, str.title)), mark=st.sampled_from(("", ".")))
+@given(
+    name=st.sampled_from(sorted(PARSERS)),
+    word=LABELS,
+    change=st.sampled_from((str.lower, str.title)),
+    mark=st.sampled_from(("", ".")),
+)
 def test_all_agree_on_bare_words(name, word, change, mark):
     wanted = None if name == "lmms_eval" and mark else word
     assert PARSERS[name](change(word) + mark, word) == wanted
 
 
-@pytest.mark.parametrize("name", ["first-sentence", "code", "vcd", "mgap", "lmms_eval", "vlmevalkit"])
-@given(text=st.lists(st.sampled_from(WORDS + MARKS), max_size=15).map(" ".join), label=LABELS, change=KINDS_OF_CASE)
+@given(
+    name=st.sampled_from(["first-sentence", "code", "vcd", "mgap", "lmms_eval", "vlmevalkit"]),
+    text=st.lists(st.sampled_from(WORDS + MARKS), max_size=15).map(" ".join),
+    label=LABELS,
+    change=KINDS_OF_CASE,
+)
 def test_upper_and_lower_case_are_read_alike_by_those_that_say_so(name, text, label, change):
     assert PARSERS[name](change(text), label) == PARSERS[name](text.lower(), label)
 
 
-@pytest.mark.parametrize("name", ["first-sentence", "vcd", "mgap", "lmms_eval", "vlmevalkit"])
-@given(text=st.lists(st.sampled_from(WORDS + MARKS), max_size=15).map(" ".join), label=LABELS, before=BLANKS, after=BLANKS)
+@given(
+    name=st.sampled_from(["first-sentence", "vcd", "mgap", "lmms_eval", "vlmevalkit"]),
+    text=st.lists(st.sampled_from(WORDS + MARKS), max_size=15).map(" ".join),
+    label=LABELS,
+    before=BLANKS,
+    after=BLANKS,
+)
 def test_blanks_around_an_answer_change_nothing_for_those_that_drop_them(name, text, label, before, after):
     text = text.strip()
     if name == "vlmevalkit" and text[:1] + text[-1:] != (text[:1] + text[-1:]).strip(';/[]"{}()=+\\_-><@`,?!'):
@@ -91,8 +101,7 @@ def test_blanks_around_an_answer_change_nothing_for_those_that_drop_them(name, t
     assert PARSERS[name](before + text + after, label) == PARSERS[name](text, label)
 
 
-@pytest.mark.parametrize("name", sorted(NORMALISERS))
-@given(text=ANSWERS, truth=LABELS)
+@given(name=st.sampled_from(sorted(NORMALISERS)), text=ANSWERS, truth=LABELS)
 def test_ambers_rules_say_yes_or_no_or_leave_the_text(name, text, truth):
     said = NORMALISERS[name](text)
     assert said in ("Yes", "No", text)

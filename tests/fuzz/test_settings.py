@@ -3,7 +3,6 @@
 import json
 from types import SimpleNamespace
 
-import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -18,7 +17,18 @@ from mgap.serving.launch import has_flag, read_flags
 from mgap.serving.sampling import refuse_decoding, sampling_fields
 from mgap.serving.settings import Serving, own_alpha
 from mgap.types import Decoding
-from tests.fuzz.damage import ODD_TEXTS, TEXTS, VALUES, Refused, byte_files, cases, damaged_value, json_files, outcome
+from tests.fuzz.damage import (
+    ODD_NUMBERS,
+    ODD_TEXTS,
+    TEXTS,
+    VALUES,
+    Refused,
+    byte_files,
+    cases,
+    damaged_value,
+    json_files,
+    outcome,
+)
 from tests.reports.runs import PUBLISHED
 
 RUN = {
@@ -47,11 +57,9 @@ REQUESTED = {
 }
 
 
-@pytest.mark.parametrize("keys", [RUN, FAR, SERVED], ids=["questions", "departures", "served"])
-@cases(35)
-@given(data=st.data())
-def test_a_runs_keys(keys, data):
-    found = outcome(Config.of, data.draw(damaged_value(keys).filter(lambda value: isinstance(value, dict))))
+@given(st.sampled_from((RUN, FAR, SERVED)).flatmap(damaged_value).filter(lambda value: isinstance(value, dict)))
+def test_a_runs_keys(keys):
+    found = outcome(Config.of, keys)
     if not isinstance(found, Refused):
         assert found.methods
         assert isinstance(found.decode(), Decoding)
@@ -84,7 +92,17 @@ def test_a_name_that_is_no_file_of_a_run(name):
     assert isinstance(outcome(Config.read, name), Refused)
 
 
-@cases(50)
+def test_every_setting_of_every_method_with_every_odd_value():
+    for name in METHODS.names():
+        method = METHODS.get(name)
+        needed = dict.fromkeys(method.needed(), 1)
+        for field in method.__dataclass_fields__:
+            for value in (*ODD_NUMBERS, *ODD_TEXTS, None, True, [], ["x"], [1], [None], {}, {"a": []}):
+                found = outcome(method.of, **{**needed, field: value})
+                assert isinstance(found, Refused) or found.name == name
+
+
+@cases(20)
 @given(st.sampled_from(METHODS.names()), st.data())
 def test_settings_of_a_method(name, data):
     fields = list(METHODS.get(name).__dataclass_fields__)

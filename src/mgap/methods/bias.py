@@ -11,7 +11,6 @@ as there are tokens. Every decoding mode.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -84,8 +83,8 @@ class Bias(Method):
     down: tuple[str, ...] = ("No", "no")
 
     def __post_init__(self) -> None:
-        if isinstance(self.shift, bool) or not isinstance(self.shift, int | float) or not math.isfinite(self.shift):
-            raise SettingError(f"shift={self.shift!r} must be a finite number: positive favours up, negative down")
+        if isinstance(self.shift, bool) or not isinstance(self.shift, int | float) or not abs(self.shift) < 1e300:
+            raise SettingError(f"shift={self.shift!r:.40} must be a finite number: positive favours up, negative down")
         for name in ("up", "down"):
             object.__setattr__(self, name, _words(name, getattr(self, name)))
 

@@ -63,10 +63,10 @@ class M3ID(BranchMethod):
         check_strength("lam", self.lam)
         check_share("beta", self.beta)
         check_choice("constraint", self.constraint, CONSTRAINTS)
-        if not 0 < self.tau <= 1:
+        if not check_share("tau", self.tau) > 0:
             raise SettingError(f"tau={self.tau} must be above 0 and at most 1")
-        if not self.most >= 0:
-            raise SettingError(f"most={self.most} must not be negative")
+        if isinstance(self.most, bool) or not isinstance(self.most, int | float) or not self.most >= 0:
+            raise SettingError(f"most={self.most!r:.40} must be a number that is not negative")
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
         if backbone.pixel_keys[0] not in main:

@@ -25,7 +25,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Removable, Tap, check_choice, check_count, check_strength, loaded
+from mgap.methods.base import Removable, Tap, check_choice, check_count, check_share, check_strength, loaded
 from mgap.methods.blindfold import BlindMethod, Move
 from mgap.methods.mgap import Settings, cut_state, gate_of
 from mgap.methods.seen import Weight
@@ -111,7 +111,7 @@ class Tether(BlindMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("k", self.k, least=1)
-        if not 0 < self.delta < 1:
+        if not 0 < check_share("delta", self.delta) < 1:
             raise SettingError(f"delta={self.delta} must be between 0 and 1: the share of plain states that count as departed")
         check_choice("towards", self.towards, TOWARDS)
         for name in ("alpha", "lam"):

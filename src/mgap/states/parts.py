@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -226,7 +227,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def read_index(path: Path) -> dict[str, Any]:
     """`bank.json`, or what stands for it until a bank is whole; refuses what cannot be one."""
-    if not path.is_file() and (path.parent / BEGUN).is_file():
+    if not os.path.isfile(path) and os.path.isfile(path.parent / BEGUN):  # unlike Path's, false for a name that is too long
         raise CorruptFile(f"{path.parent}: its bank is not whole yet: collect it there again, of the same rows, and it goes on")
     index = storage.read_index(path, "bank", FORMAT)
     if index["format"] != FORMAT:

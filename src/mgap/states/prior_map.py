@@ -9,6 +9,7 @@ number. No labels: pairs are all it takes. Cross-validation leaves out whole pic
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -93,7 +94,7 @@ class PriorMap:
     def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> PriorMap:
         """Read a saved map from a folder or from a hub repository."""
         folder = Path(folder_or_repo)
-        if not folder.exists():
+        if not os.path.exists(folder):  # unlike Path's, false for a name that is too long
             folder = storage.download("prior_map", str(folder_or_repo), revision)
         tensors, about = storage.load("prior_map", folder)
         try:

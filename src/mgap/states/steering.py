@@ -7,6 +7,7 @@ Captions are read in one forward each and only two running sums are kept. Means 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -104,7 +105,7 @@ class Steering:
     def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> Steering:
         """Read saved vectors from a folder or from a hub repository."""
         folder = Path(folder_or_repo)
-        if not folder.exists():
+        if not os.path.exists(folder):  # unlike Path's, false for a name that is too long
             folder = storage.download("steering", str(folder_or_repo), revision)
         tensors, about = storage.load("steering", folder)
         try:

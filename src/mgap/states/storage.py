@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from os import PathLike
 from pathlib import Path
@@ -57,7 +58,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def read_index(path: Path, kind: str, newest: int = FORMAT) -> dict[str, Any]:
     """The description of a saved object, in a format that is read here."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path's, false for a name that is too long
         raise CorruptFile(f"{path.parent}: no {path.name} in it, so no saved {kind}; name the folder it was saved to")
     try:
         index: dict[str, Any] = json.loads(path.read_bytes())

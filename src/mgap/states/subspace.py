@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -174,7 +175,7 @@ class Subspace:
     def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> Subspace:
         """Read a saved subspace from a folder or from a hub repository."""
         folder = Path(folder_or_repo)
-        if not folder.exists():
+        if not os.path.exists(folder):  # unlike Path's, false for a name that is too long
             folder = storage.download("subspace", str(folder_or_repo), revision)
         return cls.from_described(*storage.load("subspace", folder), folder)
 
