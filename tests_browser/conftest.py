@@ -48,7 +48,7 @@ class Server:
             )
         self.address = self._wait()
 
-    def _wait(self, seconds: float = 120) -> str:
+    def _wait(self, seconds: float = 300) -> str:
         until = time.monotonic() + seconds
         while time.monotonic() < until and self.process.poll() is None:
             if said := re.search(r"^mgap inspect: (http://\S+) \(Ctrl-C ends it\)$", self.log, re.MULTILINE):

@@ -6,11 +6,11 @@ import gradio as gr
 import pytest
 
 from mgap.errors import SettingError
-from mgap.inspector.asking import Knobs
+from mgap.inspector.asking import LONGEST, Knobs
 from mgap.inspector.cases import Case
 from mgap.inspector.columns import DONE, OPEN, STOPPED
 from mgap.inspector.dropped import Limits
-from mgap.inspector.handlers import NOTHING, Handlers, told_in_the_page
+from mgap.inspector.handlers import NOTHING, REMEMBERED, Handlers, told_in_the_page
 from mgap.inspector.scenes import plain
 from mgap.methods.mgap import MGAP
 from mgap.run.arms import VANILLA
@@ -85,6 +85,22 @@ def test_who_stops_stops_their_own_question_only(handlers, office, request_of):
     handlers.begin(one)  # the next question of the first user is not stopped
     *_, (_, whole, _) = asked_of(handlers, office, one)
     assert whole.columns[0].state == DONE
+
+
+def test_pages_that_are_closed_for_good_are_not_remembered_for_good(handlers, office, request_of):
+    for number in range(REMEMBERED + 50):
+        handlers.stop(request_of(f"visitor {number}"))
+    assert len(handlers._stopped) == REMEMBERED
+    last = request_of(f"visitor {REMEMBERED + 49}")
+    *_, (_, stopped, _) = asked_of(handlers, office, last)
+    assert [column.state for column in stopped.columns] == [STOPPED, STOPPED], "the latest are"
+
+
+def test_a_question_that_would_keep_the_model_from_everybody_else_is_refused(handlers, blue_banana, request_of):
+    with pytest.raises(gr.Error, match=f"has {LONGEST + 1:,} characters: at most {LONGEST:,} are asked here"):
+        next(asked_of(handlers, blue_banana, request_of("a"), question="?" * (LONGEST + 1)))
+    html, *_ = next(asked_of(handlers, blue_banana, request_of("a"), question="What? " * (LONGEST // 6)))
+    assert "What? What?" in html
 
 
 def test_a_stop_while_waiting_in_line_counts(handlers, office, request_of):

@@ -2,11 +2,15 @@
 
 Nothing is patched and no module is replaced. torch.compile does not guard hooks by default, so a graph compiled
 before a hook came would skip it silently: attaching and detaching therefore drop what was compiled so far.
+
+Hooks belong to the model, not to a thread. Methods are switched between two answers, never inside one (turns.py), and those
+that stack were put on by one thread: of two threads that enter at once, one is refused.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -17,6 +21,7 @@ from torch import nn
 
 from mgap.backbones.base import Backbone
 from mgap.decoding.trace import Recorder
+from mgap.decoding.turns import turn_of
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, Seam, Tap
 from mgap.methods.lanes import lanes_of
@@ -30,18 +35,31 @@ class Attachment:
 
     def __init__(self, backbone: Backbone, method: Method) -> None:
         self.method, self._model, self._tap = method, backbone.model, Tap()
-        refuse_stack([other.method for other in attached(backbone.model)], method)
-        with lanes_of(backbone.model).paused():  # a method may run the model while it looks at it
-            self._handle = method.attach(backbone, self._tap)
-        _attached.setdefault(self._model, []).append(self)
-        _forget_compiled()
+        self._thread = threading.get_ident()
+        with turn_of(backbone.model):
+            self._refuse_others()
+            with lanes_of(backbone.model).paused():  # a method may run the model while it looks at it
+                self._handle = method.attach(backbone, self._tap)
+            _attached.setdefault(self._model, []).append(self)
+            _forget_compiled()
+
+    def _refuse_others(self) -> None:
+        present = attached(self._model)
+        if any(other._thread != self._thread for other in present):
+            names = " and ".join(other.method.name for other in present)
+            raise SettingError(
+                f"{names} is on this model in another thread, and {self.method.name} would be mixed with it: let one thread at "
+                "a time switch methods on, or load a model for each"
+            )
+        refuse_stack([other.method for other in present], self.method)
 
     def detach(self) -> None:
         """Take the method off; the model is then as it was. Doing it twice does no harm."""
-        if self in attached(self._model):
-            self._handle.remove()
-            _attached[self._model].remove(self)
-            _forget_compiled()
+        with turn_of(self._model):
+            if self in attached(self._model):
+                self._handle.remove()
+                _attached[self._model].remove(self)
+                _forget_compiled()
 
     @contextmanager
     def record(self, top: int = 5) -> Iterator[Recorder]:
@@ -83,6 +101,19 @@ def attach(model: Any, method: Method) -> Attachment:
 
 def attached(model: nn.Module) -> list[Attachment]:
     return _attached.get(model, [])
+
+
+@contextmanager
+def answering(model: nn.Module, on: Sequence[Attachment]) -> Iterator[None]:
+    """Inside the block no other thread has the model; refused unless what is on is still what was on when it was asked."""
+    with turn_of(model):
+        if attached(model) != list(on):
+            were, are = (", ".join(each.method.name for each in some) or "no method" for some in (on, attached(model)))
+            raise SettingError(
+                f"methods were switched after this was asked, with {were} on and {are} now: ask inside the `with` block and "
+                "read all answers there, or load a model for each thread"
+            )
+        yield
 
 
 def refuse_stack(present: Sequence[Method], method: Method) -> None:

@@ -32,6 +32,7 @@ from mgap.backbones.rows import ALONG
 from mgap.decoding.attach import attached
 from mgap.decoding.captured import Told, step_for, uncapturable
 from mgap.decoding.generate import Generated, generation_config, seeded
+from mgap.decoding.turns import turn_of
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Method, Seam
 from mgap.methods.branch import PairedMethod
@@ -193,7 +194,7 @@ def generate_captured(
     """
     config, times = generation_config(backbone, decoding), decoding.num_return_sequences
     started = time.perf_counter()
-    with seeded(decoding, backbone.device), torch.no_grad():
+    with turn_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad():
         prompt = begin(backbone, inputs, cache)
         rows, each, length = len(prompt.ids) * times, prompt.each, prompt.mask.shape[1] + decoding.max_new_tokens
         step = step_for(backbone, prompt.cache, prompt.positions, rows * each, length, compiled=decoding.compile, told=told)

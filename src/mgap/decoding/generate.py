@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import CompileConfig, GenerationConfig
 
 from mgap.backbones.base import Backbone
+from mgap.decoding.turns import turn_of
 from mgap.types import Decoding
 
 
@@ -81,7 +82,7 @@ def generate(
     if keep_beams and decoding.num_beams > 1:
         config.output_scores = True  # transformers keeps the beams' rows only with the scores
     started = time.perf_counter()
-    with seeded(decoding, backbone.device), torch.no_grad():
+    with turn_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad():
         out = backbone.model.generate(**inputs, generation_config=config, **more)
     tokens = out.sequences[:, inputs["input_ids"].shape[1] :].cpu()
     beams = getattr(out, "beam_indices", None)

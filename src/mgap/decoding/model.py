@@ -16,7 +16,7 @@ from mgap.backbones.clock import ANSWERS, FIRST, INPUTS
 from mgap.backbones.loading import load_backbone
 from mgap.backbones.prefix import SharedPrefill
 from mgap.backbones.prepared import Picture
-from mgap.decoding.attach import Attachment, attach, attached, refuse_modes
+from mgap.decoding.attach import Attachment, answering, attach, attached, refuse_modes
 from mgap.decoding.compiled import generate_captured, head_of, is_ours
 from mgap.decoding.generate import Generated, end_ids, generate, until_end
 from mgap.decoding.prefix import PREFILLS, refuse_unshared
@@ -63,7 +63,10 @@ def wrap(model: Any, processor: Any, *, name: str | None = None) -> Model:
 
 
 class Model:
-    """Answers questions about pictures, plainly or under the methods that `using` switches on."""
+    """Answers questions about pictures, plainly or under the methods that `using` switches on.
+
+    Threads may share one: they are answered one after the other, each wholly under the methods that were on when it asked.
+    """
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
@@ -74,7 +77,8 @@ class Model:
         """Decode with a method inside the `with` block; the model is as it was afterwards, also after an error.
 
         Two methods stack if one acts at the head and the other has a second branch: `using(VCD(), MGAP(prior))`. The first
-        one's attachment is returned.
+        one's attachment is returned. A method is on for every thread that asks this model; another thread that would switch
+        one on meanwhile is refused.
         """
         with ExitStack() as stack:
             attachments = [stack.enter_context(attach(self, each)) for each in (method, *others)]
@@ -88,7 +92,9 @@ class Model:
         `options` are the fields of `Decoding`. `trace=True` keeps what the method saw and did at every token.
         `assistant` is a smaller model that drafts tokens (assisted decoding).
         """
-        return self._answer_rows([image], [prompt], Decoding.of(**options), trace=trace, assistant=assistant)[0]
+        decoding = Decoding.of(**options)
+        with answering(self.backbone.model, tuple(attached(self.backbone.model))):
+            return self._answer_rows([image], [prompt], decoding, trace=trace, assistant=assistant)[0]
 
     def answers(
         self,
@@ -108,7 +114,7 @@ class Model:
         decoding = Decoding.of(**options)
         if batch_size < 1:
             raise SettingError(f"batch_size={batch_size} must be at least 1")
-        modes = decoding.modes(rows=min(batch_size, len(prompts)))
+        modes, on = decoding.modes(rows=min(batch_size, len(prompts))), tuple(attached(self.backbone.model))
         self._check(modes, trace)
         shared = None
         if check_choice("prefill", prefill, PREFILLS) == "shared":
@@ -116,27 +122,31 @@ class Model:
             shared = SharedPrefill(self.backbone)
         for start in range(0, len(prompts), batch_size):
             rows = slice(start, start + batch_size)
-            yield from self._answer_rows(images[rows], prompts[rows], decoding, trace=trace, shared=shared)
+            with answering(self.backbone.model, on):
+                made = self._answer_rows(images[rows], prompts[rows], decoding, trace=trace, shared=shared)
+            yield from made
 
     def stream(self, image: Picture | None, prompt: str, *, assistant: Any = None, **options: Any) -> Iterator[str]:
         """Yield the answer's text as it is made. Leaving the loop early stops the model."""
         decoding = Decoding.of(**options)
-        modes = decoding.modes(stream=True, assistant=assistant is not None)
-        self._check(modes, False)
-        inputs = self.backbone.encode([image], [prompt])
-        head = head_of(self.backbone) if is_ours(self.backbone, modes) else None
+        modes, on = decoding.modes(stream=True, assistant=assistant is not None), tuple(attached(self.backbone.model))
+        with answering(self.backbone.model, on):
+            self._check(modes, False)
+            inputs = self.backbone.encode([image], [prompt])
+            head = head_of(self.backbone) if is_ours(self.backbone, modes) else None
         stop = Stop()
 
         def decode(say: Callable[[str], None]) -> None:
             streamer = Pieces(self.backbone.tokenizer, say)
-            if head is None:
-                criteria = StoppingCriteriaList([stop])
-                generate(self.backbone, inputs, decoding, streamer=streamer, stopping_criteria=criteria, **_draft(assistant))
-                return
-            heard = {"say": streamer.put, "is_stopped": lambda: stop.asked}
-            streamer.put(inputs["input_ids"])
-            generate_captured(self.backbone, inputs, decoding, head=head, told=self.hearer, **heard)
-            streamer.end()
+            with answering(self.backbone.model, on):
+                if head is None:
+                    how = {"streamer": streamer, "stopping_criteria": StoppingCriteriaList([stop]), **_draft(assistant)}
+                    generate(self.backbone, inputs, decoding, **how)
+                    return
+                heard = {"say": streamer.put, "is_stopped": lambda: stop.asked}
+                streamer.put(inputs["input_ids"])
+                generate_captured(self.backbone, inputs, decoding, head=head, told=self.hearer, **heard)
+                streamer.end()
 
         yield from from_thread(decode, stop)
 

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from mgap.data.prompts import check_prompt
 from mgap.decoding.unfold import unfold
 from mgap.errors import MgapError, SettingError
 from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, WAITING, Asked, Column, measure
@@ -18,6 +19,7 @@ from mgap.types import Mode
 
 OURS = MGAP.name
 MOST = 6  # methods side by side: as many as have a mark of their own
+LONGEST = 2000  # characters of a question: while a model reads one, everybody else waits
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,13 @@ def build_column(name: str, prior: Subspace, knobs: Knobs, given: Mapping[str, A
     method = METHODS.get(name)
     built: Method = method.of(**({"prior": prior} if method.takes_prior() else {}), **given)
     return Column(name, built, dict(given))
+
+
+def check_question(text: str) -> str:
+    """Refuse nothing, and what would keep the model from everybody else for long."""
+    if len(check_prompt(text, "the question")) > LONGEST:
+        raise SettingError(f"the question has {len(text):,} characters: at most {LONGEST:,} are asked here, so shorten it")
+    return text
 
 
 def check_methods(names: Sequence[str], given: Mapping[str, Mapping[str, Any]]) -> None:

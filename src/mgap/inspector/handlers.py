@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import astuple, fields, replace
@@ -10,10 +11,20 @@ from typing import Any
 
 import gradio as gr
 
-from mgap.data.prompts import check_prompt
 from mgap.decoding.replay import Paths
 from mgap.errors import MgapError, SettingError, one_line
-from mgap.inspector.asking import OURS, Knobs, answer, build_column, check_methods, offered, redraw, stop, unfinished
+from mgap.inspector.asking import (
+    OURS,
+    Knobs,
+    answer,
+    build_column,
+    check_methods,
+    check_question,
+    offered,
+    redraw,
+    stop,
+    unfinished,
+)
 from mgap.inspector.cases import Case
 from mgap.inspector.columns import Asked
 from mgap.inspector.dropped import Limits, open_dropped
@@ -38,6 +49,7 @@ from mgap.run.arms import VANILLA
 from mgap.states.subspace import Subspace
 
 Selected = tuple[int, int]  # which column, and which of its tokens
+REMEMBERED = 256  # sessions that are remembered so: many more than wait in line
 NOTHING = (gr.skip(), gr.skip(), gr.skip())  # answers, what was asked, and what is looked at stay as they are
 
 
@@ -58,7 +70,7 @@ class Handlers:
 
     def __init__(self, shelf: Shelf, *, limits: Limits, max_new_tokens: int, given: Mapping[str, Mapping[str, Any]]) -> None:
         self.shelf, self.limits, self.max_new_tokens, self.given = shelf, limits, max_new_tokens, given
-        self._stopped: set[str] = set()  # sessions whose user wants no more of what was asked last
+        self._stopped: OrderedDict[str, None] = OrderedDict()  # sessions whose user wants no more of what was asked last
 
     def load(self, name: str, progress: gr.Progress = gr.Progress()) -> Any:  # noqa: B008  how Gradio asks for it
         with told_in_the_page():
@@ -67,11 +79,13 @@ class Handlers:
 
     def begin(self, request: gr.Request) -> None:
         """Before a question gets in line: it is not stopped yet."""
-        self._stopped.discard(request.session_hash or "")
+        self._stopped.pop(request.session_hash or "", None)
 
     def stop(self, request: gr.Request) -> None:
         """Whatever of this user's is being answered, or waits, ends after the token that is being made."""
-        self._stopped.add(request.session_hash or "")
+        self._stopped[request.session_hash or ""] = None
+        while len(self._stopped) > REMEMBERED:  # a page that is closed says stop, and never begins again
+            self._stopped.popitem(last=False)
 
     def check_picture(self, dropped: str | None) -> Any:
         """What was dropped, or, where it cannot be opened, why not; it is then taken out again."""
@@ -90,7 +104,7 @@ class Handlers:
         progress: gr.Progress = gr.Progress(),  # noqa: B008
     ) -> Iterator[Any]:  # fmt: skip
         with told_in_the_page():
-            check_prompt(question)
+            check_question(question)
             check_methods(methods, self.given)
             shown: Scene | str
             if source == DRAWN:

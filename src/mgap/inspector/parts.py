@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from mgap.backbones.nulls import NULL_IMAGES
-from mgap.inspector.asking import OURS, Knobs, offered
+from mgap.inspector.asking import LONGEST, OURS, Knobs, offered
 from mgap.inspector.dropped import DroppedPicture
 from mgap.inspector.editor import SceneEditor
 from mgap.inspector.look import static
@@ -54,8 +54,9 @@ class Parts:
     def _question(self, given: Mapping[str, Mapping[str, Any]]) -> None:
         with gr.Row(equal_height=True):
             self.question = gr.Textbox(
-                QUESTIONS[0], label="Question or request", lines=1, max_lines=4, elem_id="question", scale=6, min_width=240
-            )
+                QUESTIONS[0], label="Question or request", lines=1, max_lines=4, max_length=LONGEST, elem_id="question",
+                scale=6, min_width=240,
+            )  # fmt: skip
             self.button = gr.Button("Ask", variant="primary", elem_id="ask-button", scale=1, min_width=90)
             self.stop = gr.Button("Stop", elem_id="stop-button", scale=1, min_width=90)
         with gr.Row(elem_id="suggestions"):

@@ -1,0 +1,139 @@
+"""Two hundred visitors at once, some of whom leave or are slow: everybody else has their own answer, or is told why not."""
+
+import asyncio
+import os
+import time
+
+import pytest
+from visitors import Outcome, Visitor, asking, caller, note
+
+from mgap.inspector.server import WAITING
+from mgap.pocket.benchmark import DEVELOPMENT, scenes
+from mgap.pocket.language import ask_colour
+
+MANY = 200
+FIRST = DEVELOPMENT + 60_000  # nothing is chosen, or judged, on these scenes
+METHODS = ("vanilla", "mgap")
+
+
+@pytest.fixture(scope="module")
+def questions():
+    """A scene for every visitor, and the colour of a thing in it."""
+    return [(scene, ask_colour(scene.names[0])) for scene in scenes(FIRST, MANY)]
+
+
+def with_visitors(server, call):
+    """Run a coroutine of a client and the number of the event that asks."""
+
+    async def run():
+        async with caller(server.address) as client:
+            return await call(client, await asking(client))
+
+    return asyncio.run(run())
+
+
+def open_files(server) -> int:
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
+
+
+def goes_back_to(count: int, look, seconds: float = 30) -> bool:
+    """Whether a number comes down again; connections take a moment to be let go."""
+    until = time.monotonic() + seconds
+    while look() > count and time.monotonic() < until:
+        time.sleep(0.2)
+    return look() <= count
+
+
+def is_refused(outcome: Outcome) -> bool:
+    return outcome.status == 503 and f"Queue is full. Max size is {WAITING}" in outcome.error
+
+
+def asked_alone(server, questions, places):
+    """What each of these visitors is answered with nobody else there."""
+
+    async def one_by_one(client, event):
+        return {place: await Visitor(client, event, *questions[place], METHODS).ask() for place in places}
+
+    return with_visitors(server, one_by_one)
+
+
+def check_own(server, questions, outcomes):
+    """Everybody who was answered has the very answer, every number of it, that they get alone."""
+    answered = {place: outcome for place, outcome in outcomes.items() if not is_refused(outcome)}
+    assert {(outcome.status, outcome.error) for outcome in answered.values()} == {(200, "")}
+    some = list(answered)[:: max(1, len(answered) // 8)]
+    alone = asked_alone(server, questions, some)
+    assert [answered[place].answers for place in some] == [alone[place].answers for place in some]
+    assert all(questions[place][1] in outcome.answers for place, outcome in answered.items())
+    assert all('data-state="done"' in outcome.answers for outcome in answered.values())
+    assert len({outcome.words for outcome in answered.values()}) > len(answered) // 3, "they do not all say the same"
+    return len(answered)
+
+
+def test_two_hundred_at_once_get_their_own_answers_or_hear_that_the_queue_is_full(server, questions):
+    asked_alone(server, questions, [0])
+    before = open_files(server)
+
+    async def storm(client, event):
+        visitors = [Visitor(client, event, *question, METHODS) for question in questions]
+        return dict(enumerate(await asyncio.gather(*(visitor.ask() for visitor in visitors))))
+
+    outcomes = with_visitors(server, storm)
+    assert len(outcomes) == MANY
+    assert check_own(server, questions, outcomes) >= WAITING
+    assert any(map(is_refused, outcomes.values()))
+    assert goes_back_to(before, lambda: open_files(server))
+
+
+def test_visitors_who_leave_or_are_slow_keep_nobody_from_an_answer(server, questions):
+    """Of 30 in line two thirds leave, while they wait or in the middle of an answer, and of the others every third is slow."""
+    before = open_files(server)
+
+    async def slowly(visitor: Visitor) -> Outcome:
+        """Comes back for the answer later, and takes a second for every few words of it."""
+        outcome = await visitor.join()
+        await asyncio.sleep(2)
+        if outcome.status == 200:
+            async with visitor.listening() as messages:
+                async for message in messages:
+                    await asyncio.sleep(0.2)
+                    note(outcome, message)
+        return outcome
+
+    async def storm(client, event):
+        visitors = {place: Visitor(client, event, *questions[place], METHODS) for place in range(30)}
+        ways = {0: Visitor.ask, 1: Visitor.ask, 2: slowly}
+        leaving = ("estimation", "process_starts", "process_generating")
+        calls = [
+            ways[place // 3 % 3](each) if place % 3 == 0 else each.leave(leaving[place % len(leaving)])
+            for place, each in visitors.items()
+        ]
+        outcomes = dict(zip(visitors, await asyncio.gather(*calls), strict=True))
+        return {place: outcome for place, outcome in outcomes.items() if place % 3 == 0}
+
+    stayed = with_visitors(server, storm)
+    assert check_own(server, questions, stayed) == len(stayed) == 10
+    assert goes_back_to(before, lambda: open_files(server))
+    assert "Traceback" not in server.log
+
+
+def test_what_is_wrong_is_told_to_who_asked_it_and_to_nobody_else(server, questions):
+    scene = questions[0][0]
+    wrong = {
+        "moon": ({"theme": "moon", "things": []}, "What?", METHODS),
+        "the question is empty": (scene, " ", METHODS),
+        "at most 2,000 are asked here": (scene, "x" * 100_000, METHODS),
+        "no method is chosen": (scene, "What?", ()),
+    }
+
+    async def mixed(client, event):
+        good = [Visitor(client, event, *question, METHODS) for question in questions[:6]]
+        bad = [Visitor(client, event, *each) for each in wrong.values()]
+        told = await asyncio.gather(*(visitor.ask() for visitor in (*good, *bad)))
+        return told[: len(good)], told[len(good) :]
+
+    good, bad = with_visitors(server, mixed)
+    assert check_own(server, questions, dict(enumerate(good))) == 6
+    assert [(why in outcome.error, outcome.answers) for why, outcome in zip(wrong, bad, strict=True)] == [(True, "")] * len(
+        wrong
+    )
