@@ -1,4 +1,5 @@
 # Two commands for a fresh clone: make demo, make test. Both call setup, which is quick when nothing changed.
+# make test-docs types every command of README.md and docs/.
 # make test-inspector needs a Chromium (apt-get install chromium).
 # make test-vllm has an environment of its own, with vLLM's CPU build: 3.5 GB.
 PYTHON ?= python3
@@ -10,7 +11,7 @@ VLLM_TORCH := $(shell grep '^torch==' $(PINNED))
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test test-gpu test-inspector test-vllm check clean
+.PHONY: setup demo docs test test-docs test-gpu test-inspector test-vllm check clean
 
 setup: .venv/ready
 
@@ -27,15 +28,21 @@ setup: .venv/ready
 demo: setup
 	@$(BIN)/mgap demo
 
+docs: setup
+
 check: setup
 	@echo "== lint and types"
-	@$(BIN)/ruff check src tests tests_browser tests_vllm bench examples
-	@$(BIN)/ruff format --check src tests tests_browser tests_vllm bench examples
+	@$(BIN)/ruff check src tests tests_browser tests_docs tests_vllm bench examples
+	@$(BIN)/ruff format --check src tests tests_browser tests_docs tests_vllm bench examples
 	@$(BIN)/mypy
 
 test: check
 	@echo "== tests"
 	@$(BIN)/pytest -n 2
+
+test-docs: docs
+	@echo "== every command and every block of Python in README.md and docs/"
+	@$(BIN)/pytest -c tests_docs/pytest.ini --rootdir . -n 2 --dist loadfile README.md docs tests_docs
 
 test-gpu: setup
 	@echo "== decoding tests, and those of states and methods, on the GPU"
