@@ -1,4 +1,5 @@
 # Two commands for a fresh clone: make demo, make test. Both call setup, which is quick when nothing changed.
+# make test-docs types every command of README.md and docs/.
 # make test-inspector needs a Chromium (apt-get install chromium).
 # make test-release builds wheel and sdist and tries them in an environment of their own: 1 GB in a temporary folder, 3 minutes.
 # make nightly fuzzes every reader, parser and saved file with 10,000 cases a test, and kills every writer at every moment: hours.
@@ -12,7 +13,7 @@ VLLM_TORCH := $(shell grep '^torch==' $(PINNED))
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo docs test nightly test-gpu test-inspector test-release test-vllm check clean
+.PHONY: setup demo docs test nightly test-docs test-gpu test-inspector test-release test-vllm check clean
 
 setup: .venv/ready
 
@@ -36,8 +37,8 @@ docs: setup  # not --quiet: mkdocs would count no warnings
 
 check: setup
 	@echo "== lint and types"
-	@$(BIN)/ruff check src tests tests_browser tests_release tests_vllm bench examples
-	@$(BIN)/ruff format --check src tests tests_browser tests_release tests_vllm bench examples
+	@$(BIN)/ruff check src tests tests_browser tests_docs tests_release tests_vllm bench examples
+	@$(BIN)/ruff format --check src tests tests_browser tests_docs tests_release tests_vllm bench examples
 	@$(BIN)/mypy
 
 test: check
@@ -47,6 +48,10 @@ test: check
 nightly: setup
 	@echo "== fuzzing: the tests of tests/fuzz, with other cases than in make test, and 10,000 of each"
 	@$(BIN)/pytest -n 2 --hypothesis-profile=nightly tests/fuzz
+
+test-docs: docs
+	@echo "== every command and every block of Python in README.md and docs/"
+	@$(BIN)/pytest -c tests_docs/pytest.ini --rootdir . -n 2 --dist loadfile README.md docs tests_docs
 
 test-gpu: setup
 	@echo "== decoding tests, and those of states and methods, on the GPU"
