@@ -43,7 +43,8 @@ class Command:
     line: int
     text: str
     needs: str = ""
-    said: str = ""  # what it prints, where a block of text right after it shows that
+    said: str = ""  # what its block prints, where a block of text right after that shows it; for the last of a block
+    begins: bool = True  # whether it is the first of its block
     is_inline: bool = False
 
     @property
@@ -134,7 +135,7 @@ def _read_fence(token: Token, name: str, line: int, needs: str, said: str) -> It
     elif tag == "bash":
         commands = split(token.content, f"{name}:{line}")
         for number, (at, text) in enumerate(commands, start=1):
-            yield Command(name, line + at, text, needs, said if number == len(commands) else "")
+            yield Command(name, line + at, text, needs, said if number == len(commands) else "", begins=number == 1)
 
 
 def split(text: str, where: str) -> list[tuple[int, str]]:

@@ -171,6 +171,15 @@ def test_what_is_printed_is_compared_with_the_page(tmp_path):
     execute(command("echo 'mgap: refused: say more' >&2; exit 2", said="mgap: refused: say more"), tmp_path, {}, {})
 
 
+def test_what_a_block_prints_is_compared_as_a_whole_with_numbers_that_are_close(tmp_path):
+    shown = "one 50.1%\n...\n│ a row │\nthree"
+    execute(command("echo one 50%"), tmp_path, {}, {})
+    execute(command("echo two; echo three", said=shown, begins=False), tmp_path, {}, {})
+    execute(command("echo one 60%"), tmp_path, {}, {})
+    with pytest.raises(Failed, match="one 50"):
+        execute(command("echo two; echo three", said=shown, begins=False), tmp_path, {}, {})
+
+
 def test_every_added_flag_is_one_of_its_command():
     for pattern, flags, _ in ADDED:
         assert flags.startswith("--"), pattern
