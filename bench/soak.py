@@ -10,7 +10,8 @@ every kind what the process holds is counted: resident memory (/proc/self/statm,
 objects that the collector knows, hooks on the model, open files, threads. The first rounds warm up and do not count.
 
 A line through the others says how much was added for every 1000 questions, with a 95% interval (Newey and West's: what is left
-over one sample is left over the next one too). By kind it is the mean of what each call added. One question is asked in every
+over one sample is left over the next one too). By kind it is the mean of what each call added; what is written down here after
+each is one object of it. One question is asked in every
 round, plainly and under MGAP: its answers must never change.
 
 By default it asks as many questions as a 7B model answers in two hours on one H200 at the pace of docs/performance.md.
@@ -77,7 +78,8 @@ class Growth(NamedTuple):
     high: float
 
     def text(self, digits: int = 3) -> str:
-        return f"{self.middle:+.{digits}f} ({self.low:+.{digits}f} to {self.high:+.{digits}f})"
+        low, middle, high = (f"{round(value, digits) + 0.0:+.{digits}f}" for value in self)  # + 0.0: no minus before a zero
+        return f"{middle} ({low} to {high})"
 
 
 def look(model: mgap.Model, kind: str, number: int, questions: int, began: float) -> Holding:
@@ -148,7 +150,7 @@ def _mean(rows: Sequence[tuple[int, float]]) -> Growth:
     return Growth((middle - half) * rate, middle * rate, (middle + half) * rate)
 
 
-def soak(model_name: str, questions: int, minutes: float, seed: int, out: Path) -> None:
+def soak(model_name: str, questions: int, minutes: float, seed: int, out: Path, without: Sequence[str] = ()) -> None:
     """Round after round, until so many questions were asked or the time is over; what was found is written after each."""
     model = mgap.load(model_name, device="cpu")
     gc.collect()
@@ -158,7 +160,8 @@ def soak(model_name: str, questions: int, minutes: float, seed: int, out: Path) 
     shown = render(scene)
     began, asked, number, held, told = time.perf_counter(), 0, 0, list[Holding](), list[str]()
     while asked < questions and time.perf_counter() - began < 60 * minutes:
-        kinds = work.kinds() | (work.seldom() if number % SELDOM == 0 else {})
+        due = work.kinds() | (work.seldom() if number % SELDOM == 0 else {})
+        kinds = {name: kind for name, kind in due.items() if name not in without}
         for kind in order.sample(list(kinds), len(kinds)):
             asked += kinds[kind]()
             held.append(look(model, kind, number, asked, began))
@@ -212,6 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--questions", type=int, default=TWO_HOURS, help="two hours' worth at 7B: %(default)s")
     parser.add_argument("--minutes", type=float, default=math.inf, help="at most")
     parser.add_argument("--seed", type=int, default=0, help="of the order of work")
+    parser.add_argument("--without", nargs="+", default=[], metavar="KIND", help="kinds of work to leave out, such as compiled")
     parser.add_argument("--out", type=Path, help="folder for soak.json and soak.md")
     parser.add_argument("--from", type=Path, dest="found", help="a soak.json: print its tables again")
     given = parser.parse_args(arguments)
@@ -221,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.out is None:
         parser.error("--out says where results go")
     given.out.mkdir(parents=True, exist_ok=True)
-    soak(given.model, given.questions, given.minutes, given.seed, given.out)
+    soak(given.model, given.questions, given.minutes, given.seed, given.out, given.without)
     sys.stdout.write((given.out / "soak.md").read_text())
 
 
