@@ -177,6 +177,7 @@ def make_clone(folder: Path, pictures: Path) -> None:
     folder.mkdir(parents=True)
     for name in CLONE:
         (folder / name).symlink_to(ROOT / name)
+    (folder / ".venv").symlink_to(sys.prefix)
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("*.png", "*.pdf", "*.svg"))
     for name in ("photos", "coco", "street.jpg", "mine.jsonl"):
         (folder / name).symlink_to(pictures / name)
