@@ -93,10 +93,13 @@ def test_rows_without_a_picture_stand_beside_prepared_ones_and_opened_pictures_d
         backbone.encode([ready, PICTURES[1]], ASKED[:2])
 
 
-def test_a_placeholder_in_a_question_is_refused(model):
-    ready = Preparer.of(model.backbone)(PICTURES[0])
+def test_a_second_placeholder_is_refused_in_a_question_and_in_a_rendered_text(model):
+    backbone, ready = model.backbone, Preparer.of(model.backbone)(PICTURES[0])
+    token = backbone.tokenizer.decode([backbone.image_token_id])
+    with pytest.raises(PromptError, match=r"leave .* out"):
+        backbone.encode([ready], [f"What is {token}?"])
     with pytest.raises(PromptError, match="2 pictures"):
-        model.backbone.encode([ready], [f"What is {model.backbone.tokenizer.decode([model.backbone.image_token_id])}?"])
+        backbone.encode_rendered([ready], [backbone.render("What is this?") + token])
 
 
 def test_pictures_of_unlike_sizes_are_filled_up_behind():
