@@ -113,7 +113,7 @@ def _check_end(log: Path) -> None:
 
 def _keep(command: Command, log: Path, block: Path, *, is_changed: bool) -> str:
     """What its block has printed so far."""
-    before = "" if command.begins else block.read_text()
+    before = "" if command.begins else block.read_text() if block.exists() else CHANGED  # those before were skipped
     block.write_text(before + (CHANGED if is_changed else log.read_text(errors="replace")))
     return block.read_text()
 
