@@ -85,7 +85,8 @@ class Config:
             )
         for name in ("batch_size", "scenes", "limit"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            is_left_out = value is None and name == "limit"
+            if not is_left_out and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise SettingError(f"{name}={value!r} must be a whole number of at least 1")
         is_count = isinstance(self.workers, int) and not isinstance(self.workers, bool) and self.workers >= 0
         if not is_count and self.workers != "auto":
