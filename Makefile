@@ -1,5 +1,5 @@
 # Two commands for a fresh clone: make demo, make test. Both call setup, which is quick when nothing changed.
-# make test-docs types every command of README.md and docs/.
+# make test-docs builds the documentation, types every command of README.md and docs/, and runs the examples.
 # make test-inspector needs a Chromium (apt-get install chromium).
 # make test-release builds wheel and sdist and tries them in an environment of their own: 1 GB in a temporary folder, 3 minutes.
 # make nightly fuzzes every reader, parser and saved file with 10,000 cases a test, and kills every writer at every moment: hours.
@@ -10,6 +10,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 VLLM := .venv-vllm/bin
 PINNED := tests_vllm/constraints.txt
 VLLM_TORCH := $(shell grep '^torch==' $(PINNED))
+EXAMPLES := tests/examples/test_scripts.py tests/examples/test_notebook.py
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
@@ -43,7 +44,7 @@ check: setup
 
 test: check
 	@echo "== tests"
-	@$(BIN)/pytest -n 2
+	@$(BIN)/pytest -n 2 $(foreach test,$(EXAMPLES),--ignore $(test))
 
 nightly: setup
 	@echo "== fuzzing: the tests of tests/fuzz, with other cases than in make test, and 10,000 of each"
@@ -52,6 +53,8 @@ nightly: setup
 test-docs: docs
 	@echo "== every command and every block of Python in README.md and docs/"
 	@$(BIN)/pytest -c tests_docs/pytest.ini --rootdir . -n 2 --dist loadfile README.md docs tests_docs
+	@echo "== the example scripts and the notebook"
+	@$(BIN)/pytest -n 2 --dist loadfile $(EXAMPLES)
 
 test-gpu: setup
 	@echo "== decoding tests, and those of states and methods, on the GPU"

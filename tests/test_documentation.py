@@ -11,13 +11,12 @@ import typer
 import yaml
 
 import mgap
-from mgap.cli.main import app
+from mgap.cli.main import VERBS, app
 from mgap.registry import METHODS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 BUILT_IN = sorted(METHODS._entries)
-VERBS = sorted([*(command.name for command in app.registered_commands), *(group.name for group in app.registered_groups)])
 API = "\n".join(page.read_text() for page in sorted((DOCS / "api").glob("*.md")))
 
 

@@ -257,7 +257,7 @@ def test_rows_that_have_nothing_to_share_are_refused(model):
     with pytest.raises(PromptError, match="1 images but 2"):
         tokens(model, ([A], ASKED[:2]), prefill="shared")
     placeholder = model.backbone.tokenizer.decode([model.backbone.image_token_id])
-    with pytest.raises(PromptError, match="2 pictures"):
+    with pytest.raises(PromptError, match=r"leave .* out"):
         tokens(model, ([A], [f"What is {placeholder}?"]), prefill="shared")
 
 

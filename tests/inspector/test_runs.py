@@ -162,7 +162,7 @@ def test_a_damaged_run_is_a_sentence(runs, tmp_path, damage):
 def test_a_line_that_is_no_record_is_a_sentence(runs, tmp_path):
     shutil.copytree(runs / "held-out", tmp_path / "run")
     (tmp_path / "run" / "answers" / "mgap" / "0-of-1.jsonl").write_text('{"text": "no id"}\n')
-    with pytest.raises(CorruptFile, match="damaged, or still being written"):
+    with pytest.raises(CorruptFile, match="the record has no 'id'; remove the line"):
         Archive(tmp_path).open("run")
 
 

@@ -41,8 +41,7 @@ def decode(model, main, vectors, layers, settings, new):
     def step(plus, minus, _t):
         return [(1 + settings["alpha"]) * a - settings["alpha"] * b for a, b in zip(plus, minus, strict=True)]
 
-    twin = SimpleNamespace(
-        backbone=SimpleNamespace(model=forward, image_token_id=backbone.image_token_id), _end_ids=model._end_ids
-    )
+    forward.generation_config = backbone.model.generation_config
+    twin = SimpleNamespace(backbone=SimpleNamespace(model=forward, image_token_id=backbone.image_token_id))
     plus, minus = {**main, "strength": settings["lam_pos"]}, {**main, "strength": -settings["lam_neg"]}
     return contrast.decode(twin, plus, minus, step, new)

@@ -52,8 +52,7 @@ def decode(model, main, alpha, gamma, blocks, new):
         scores = [gamma * a + (1 - gamma) * b for a, b in zip(c, u, strict=True)]
         return contrast.cut(scores, main, 0.1) if gamma != 1 else c
 
-    twin = SimpleNamespace(
-        backbone=SimpleNamespace(model=forward, image_token_id=backbone.image_token_id), _end_ids=model._end_ids
-    )
+    forward.generation_config = backbone.model.generation_config
+    twin = SimpleNamespace(backbone=SimpleNamespace(model=forward, image_token_id=backbone.image_token_id))
     with torch.no_grad():
         return contrast.decode(twin, main, contrast.without_image(backbone, main), step, new)

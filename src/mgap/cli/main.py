@@ -28,7 +28,9 @@ def _build(name: str) -> Any:
     if not isinstance(verb, typer.Typer):  # else it has verbs of its own
         function, verb = verb, typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
         verb.command(name, cls=SeveralAtOnce if name in SEVERAL else None)(function)
-    return typer.main.get_command(verb)
+    command = typer.main.get_command(verb)
+    command.name = name
+    return command
 
 
 class _Verbs(Mapping[str, Any]):
