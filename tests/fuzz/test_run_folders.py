@@ -89,6 +89,13 @@ def test_the_page_of_runs_shows_a_damaged_run_or_a_sentence(runs, data, word):
         outcome(list_answers, archive, ["pocket/llava"], entry.name, "Ours", "all", "", word)
 
 
+def test_a_runs_plan_of_brackets_without_end_is_named_and_not_read(runs, tmp_path):
+    shutil.copytree(runs / "questions", tmp_path / "questions")
+    (tmp_path / "questions" / "run.json").write_text("[" * 200_000)
+    (entry,) = Archive(tmp_path).entries()
+    assert "cannot be read" in str(entry)
+
+
 RECORDS = st.builds(
     Record, id=st.text(), text=st.text(), prompt=st.text(), tokens=st.integers(0, 10**6), stop=st.sampled_from(("", "end")),
     milliseconds=st.floats(0, 1e9), rows=st.integers(0, 64), failed=st.text(max_size=5),

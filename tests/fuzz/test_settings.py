@@ -59,6 +59,7 @@ REQUESTED = {
 
 @given(st.sampled_from((RUN, FAR, SERVED)).flatmap(damaged_value).filter(lambda value: isinstance(value, dict)))
 @example({**RUN, "batch_size": None})
+@example({**RUN, "methods": [{"method": "mgap", "label": []}]})
 def test_a_runs_keys(keys):
     found = outcome(Config.of, keys)
     if not isinstance(found, Refused):

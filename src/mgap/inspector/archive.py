@@ -139,7 +139,7 @@ def _told(path: Path, changed: int) -> tuple[str, str]:
         made = datetime.fromisoformat(str(plan["created"])) if "created" in plan else when
         said = f"{plan['benchmark']['name']}, {plan.get('model', {}).get('name', 'unknown model')}"
         return _minute(made), said
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return _minute(when), "cannot be read"
 
 

@@ -247,7 +247,8 @@ def _with_more(entries: Iterable[Any], settings: Mapping[str, Mapping[str, Any]]
     for entry in entries:
         keys: Any = {"method": entry} if isinstance(entry, str) else entry
         if isinstance(keys, Mapping):
-            names = [str(name) for name in dict.fromkeys((keys.get("method"), keys.get("label"))) if name in settings]
+            called = [name for name in (keys.get("method"), keys.get("label")) if isinstance(name, str)]
+            names = [name for name in dict.fromkeys(called) if name in settings]
             used |= set(names)
             keys = {**keys, **{key: value for name in names for key, value in settings[name].items()}}
         merged.append(keys)
