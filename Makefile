@@ -14,7 +14,7 @@ EXAMPLES := tests/examples/test_scripts.py tests/examples/test_notebook.py
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo docs test nightly test-docs test-gpu test-inspector test-release test-vllm check clean
+.PHONY: setup demo docs test nightly test-docs test-docs-vllm test-gpu test-inspector test-release test-vllm check clean
 
 setup: .venv/ready
 
@@ -86,7 +86,11 @@ test-release: setup
 
 test-vllm: .venv-vllm/ready
 	@echo "== tests of serving, with vLLM on the CPU"
-	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n 2 --dist loadfile tests_vllm
+	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n 2 --dist loadfile --ignore tests_vllm/test_docs.py tests_vllm
+
+test-docs-vllm: .venv-vllm/ready
+	@echo "== the commands of README.md and docs/ that need vLLM"
+	@$(VLLM)/pytest -c tests_vllm/pytest.ini tests_vllm/test_docs.py
 
 clean:
 	rm -rf site .venv .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -37,7 +37,8 @@ ODD_TEXTS = (
     "1e999",
     "null",
 )
-TEXTS = st.one_of(st.sampled_from(ODD_TEXTS), st.text(max_size=12))
+LETTERS = st.characters(exclude_characters="\n")  # a refusal that quotes what was given stays one line
+TEXTS = st.one_of(st.sampled_from(ODD_TEXTS), st.text(LETTERS, max_size=12))
 SCALARS = st.one_of(st.none(), st.booleans(), st.sampled_from(ODD_NUMBERS), st.integers(), st.floats(), TEXTS)
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=6
