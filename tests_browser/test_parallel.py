@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from visitors import Outcome, Visitor, asking, caller, note
@@ -23,13 +24,14 @@ def questions():
 
 
 def with_visitors(server, call):
-    """Run a coroutine of a client and the number of the event that asks."""
+    """Run a coroutine of a client and the number of the event that asks, beside the loop that the browser's tests keep running."""
 
     async def run():
         async with caller(server.address) as client:
             return await call(client, await asking(client))
 
-    return asyncio.run(run())
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(run())).result()
 
 
 def open_files(server) -> int:
