@@ -24,7 +24,7 @@ def questions():
 
 
 def with_visitors(server, call):
-    """Run a coroutine of a client and the number of the event that asks, beside the loop that the browser's tests keep running."""
+    """Run a coroutine of a client and the number of the event that asks; the browser's tests keep a loop running beside it."""
 
     async def run():
         async with caller(server.address) as client:
