@@ -7,7 +7,6 @@ from pathlib import Path
 
 import typer
 
-VANILLA = "vanilla"
 PRESETS = {  # of `mgap ls presets`, which has to import every method; a test holds the two together
     "code": ("reference-code", "haltrapper"),
     "dola": ("reference-code", "paper"),
@@ -34,8 +33,15 @@ def found(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
 
 def _methods() -> list[str]:
     from mgap.registry import METHODS
+    from mgap.run.arms import VANILLA
 
     return [*METHODS.names(), VANILLA]
+
+
+def _splits() -> tuple[str, ...]:
+    from mgap.data.pope import SPLITS
+
+    return SPLITS
 
 
 def _experiments() -> list[str]:
@@ -78,7 +84,7 @@ def _published() -> list[str]:
 method, experiment, parser = found(_methods), found(_experiments), found(_parsers)
 engine, dataset, language, published = found(_engines), found(_datasets), found(_languages), found(_published)
 dtype = words("auto", "float32", "bfloat16", "float16")
-split = words("random", "popular", "adversarial")
+split = found(_splits)
 
 
 def preset(ctx: typer.Context, incomplete: str) -> list[str]:
