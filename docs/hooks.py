@@ -28,36 +28,56 @@ MOST = 100_000  # bytes of a file that is shown
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """A page for everything that is linked to and is no page yet; what such a page links to in turn is left as it is."""
-    wanted = {
-        target
-        for file in files.documentation_pages()
-        for _, target in outward(Path(config.docs_dir), PurePosixPath(file.src_uri), file.content_string)
-    }
-    for target in sorted({each for found in wanted for each in (found, *listed(found))}):
-        path = source_page(Path(config.docs_dir), target)
-        files.append(File.generated(config, path, content=shown(target, Path(config.docs_dir))))
+    """A page for everything that is linked to and is no page yet: by a page, or by a Markdown file that became one so."""
+    docs = Path(config.docs_dir)
+    texts = {docs / file.src_uri: file.content_string for file in files.documentation_pages()}
+    wanted: set[Path] = set()
+    while texts:
+        linked = {target for origin, text in texts.items() for _, target in outward(docs, origin, text)}
+        new = {each for found in linked for each in (found, *listed(found))} - wanted
+        wanted |= new
+        texts = {target: shown(target, docs) for target in new if target.suffix == ".md"}
+    for target in sorted(wanted):
+        files.append(File.generated(config, source_page(docs, target), content=shown(target, docs)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
     """Lead outward links to those pages, and put the commands into theirs."""
     docs, here = Path(config.docs_dir), PurePosixPath(page.file.src_uri)
-    for link, target in outward(docs, here, markdown):
-        if page.file.generated_by is None:
-            markdown = markdown.replace(f"]({link})", f"]({relative(source_page(docs, target), here)})")
+    origin = docs / here
+    if page.file.generated_by is not None:
+        origin = docs.parent / here.relative_to("source").with_suffix("")
+        if origin.suffix != ".md":  # source in a fence, or a list whose links lead to pages already
+            return markdown
+        for link, target in links(docs, origin, markdown):
+            if target.is_relative_to(docs) and target.is_file():  # a page or picture, which the text knows from elsewhere
+                markdown = led(markdown, link, relative(target.relative_to(docs).as_posix(), here))
+    for link, target in outward(docs, origin, markdown):
+        markdown = led(markdown, link, relative(source_page(docs, target), here))
     return markdown.replace(COMMANDS, commands()) if COMMANDS in markdown else markdown
 
 
-def outward(docs: Path, page: PurePosixPath, markdown: str) -> Iterator[tuple[str, Path]]:
-    """The links of a page to files outside the documentation, and to folders, with what they lead to."""
+def led(markdown: str, link: str, to: str) -> str:
+    """The text with a link that leads elsewhere; the part of the page that it names stays."""
+    _, mark, part = link.partition("#")
+    return markdown.replace(f"]({link})", f"]({to}{mark}{part})")
+
+
+def links(docs: Path, origin: Path, markdown: str) -> Iterator[tuple[str, Path]]:
+    """The links of the text of a file to files and folders of the repository, with what they lead to."""
     root = docs.parent.resolve()
     for link in dict.fromkeys(LINK.findall(FENCE.sub("", markdown))):
         parts = urlsplit(link)
-        if parts.scheme or not parts.path:
-            continue
-        target = Path(os.path.normpath(docs / page.parent / parts.path))
-        if target.exists() and target.is_relative_to(root) and (target.is_dir() or not target.is_relative_to(docs)):
+        target = Path(os.path.normpath(origin.parent / parts.path))
+        if not parts.scheme and parts.path and target.exists() and target.is_relative_to(root):
+            yield link, target
+
+
+def outward(docs: Path, origin: Path, markdown: str) -> Iterator[tuple[str, Path]]:
+    """Of these, the links to files outside the documentation, and to folders."""
+    for link, target in links(docs, origin, markdown):
+        if target.is_dir() or not target.is_relative_to(docs):
             yield link, target
 
 

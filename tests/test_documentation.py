@@ -9,6 +9,8 @@ import griffe
 import pytest
 import typer
 import yaml
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
 
 import mgap
 from mgap.cli.main import VERBS, app
@@ -97,12 +99,32 @@ def test_a_link_out_of_the_documentation_leads_to_a_page_of_its_own(hooks, tmp_p
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "one.py").write_text("x = 1\n")
     text = "[code](../../code/one.py) [folder](../../code) [here](other.md) [net](https://x.y/z) [none](../../none.py)"
-    page = hooks.PurePosixPath("guides/page.md")
-    found = dict(hooks.outward(docs, page, text + "\n```text\n[in a fence](../../code/one.py#L1)\n```\n"))
+    found = dict(
+        hooks.outward(docs, docs / "guides" / "page.md", text + "\n```text\n[in a fence](../../code/one.py#L1)\n```\n")
+    )
     assert found == {"../../code/one.py": tmp_path / "code" / "one.py", "../../code": tmp_path / "code"}
     assert hooks.source_page(docs, tmp_path / "code" / "one.py") == "source/code/one.py.md"
     assert "```python\nx = 1\n" in hooks.shown(tmp_path / "code" / "one.py", docs)
     assert "- [one.py](code/one.py.md)" in hooks.shown(tmp_path / "code", docs)
+
+
+def test_links_of_a_markdown_file_outside_the_documentation_are_followed_from_where_it_lies(tmp_path):
+    docs, example = tmp_path / "docs", tmp_path / "examples" / "own"
+    docs.mkdir()
+    example.mkdir(parents=True)
+    (docs / "index.md").write_text("# Home\n\n[an example](../examples/own/README.md)\n")
+    (docs / "page.md").write_text("# Page\n\n## A part\n")
+    (example / "README.md").write_text("# Own\n\n[code](one.py) [all](../list.md) [page](../../docs/page.md#a-part)\n")
+    (example / "one.py").write_text("x = 1\n")
+    (tmp_path / "examples" / "list.md").write_text("# List\n\n[own](own/README.md)\n")
+    settings = {"site_name": "made", "theme": {"name": "mkdocs"}, "plugins": [], "strict": True, "use_directory_urls": False}
+    settings |= {"hooks": [str(DOCS / "hooks.py")], "validation": {"links": {"anchors": "warn"}}}
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(settings))
+    build(load_config(str(tmp_path / "mkdocs.yml"), site_dir=str(tmp_path / "site")))  # strict: a dead link ends it
+    page = (tmp_path / "site" / "source" / "examples" / "own" / "README.md.html").read_text()
+    for link in ("one.py.html", "../list.md.html", "../../../page.html#a-part"):
+        assert f'href="{link}"' in page
+    assert "x = 1" in (tmp_path / "site" / "source" / "examples" / "own" / "one.py.html").read_text()
 
 
 def test_comments_behind_the_fields_of_a_dataclass_describe_them_in_the_reference():
