@@ -12,7 +12,8 @@ runpy.run_path(str(Path(__file__).parent / "shim" / "sitecustomize.py"))  # this
 
 import pytest
 from engines import Engines
-from servers import Servers
+from servers import Server, Servers
+from strengths import SERVER, with_mgap
 from worlds import World
 
 from mgap.pocket.tiny import TINY_FAMILIES, build_tiny
@@ -79,3 +80,22 @@ def worlds(work) -> dict[str, World]:
 def world(family, worlds, engines) -> World:
     """The world of the family in hand: `world.requests()`, `world.answers(alpha)`, `world.prior`."""
     return worlds[family]
+
+
+@pytest.fixture(scope="session")
+def llava(worlds) -> World:
+    return worlds["llava"]
+
+
+@pytest.fixture(scope="module")
+def running(llava, served, server) -> Server:
+    """The OpenAI server of pocket/llava with MGAP, one for each file of tests."""
+    return server(served["llava"], **with_mgap(llava, SERVER, log_every=1))
+
+
+@pytest.fixture(scope="session")
+def texts(llava) -> dict[float, list[str]]:
+    """By strength, what transformers says to each question, one at a time in float32."""
+    decode = llava.model.backbone.tokenizer.decode
+    strengths = (0.0, SERVER, 5.0)
+    return {alpha: [decode(ids, skip_special_tokens=True).strip() for ids in llava.answers(alpha)] for alpha in strengths}

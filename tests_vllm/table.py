@@ -30,7 +30,7 @@ runpy.run_path(str(Path(__file__).parent / "shim" / "sitecustomize.py"))  # this
 import texts
 from engines import INTERPRETED, Engines, Refused, call, generate
 from servers import Servers
-from test_mgap import LENGTHS, OWN, SERVER, tokens, with_alpha, with_mgap
+from strengths import LENGTHS, OWN, SERVER, tokens, with_alpha, with_mgap
 from test_server import ask, said
 from transformers.utils.logging import disable_progress_bar
 from worlds import TOKENS, World

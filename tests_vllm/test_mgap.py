@@ -6,26 +6,12 @@ import pytest
 import torch
 from engines import INTERPRETED, call, generate, rpc
 from PIL import Image
+from strengths import LENGTHS, OWN, SERVER, tokens, with_alpha, with_mgap
 
 import mgap
 from mgap.states.collect import blind_states
 
-SERVER = 0.75
-OWN = {0: None, 1: 0.0, 2: 5.0}  # what every third request asks for; None: nothing
-LENGTHS = (4, 24, 11, 17)  # tokens of answers: rows leave and move
 EXTENSION = "mgap.serving.extension.Extension"
-
-
-def with_mgap(world, alpha, **more):
-    return {"additional_config": {"mgap": {"prior": str(world.prior), "alpha": alpha, "lam": 0.5, **more}}}
-
-
-def tokens(made):
-    return [each["tokens"] for each in made]
-
-
-def with_alpha(requests, alpha):
-    return [{**each, "sampling": {**each["sampling"], "extra_args": {"mgap_alpha": alpha}}} for each in requests]
 
 
 def mixed(world):

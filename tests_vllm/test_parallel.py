@@ -10,11 +10,10 @@ from typing import Any
 import httpx
 import pytest
 from PIL import Image
-from test_mgap import with_mgap
+from strengths import SERVER
 from worlds import FIRST, TOKENS
 
 MANY = 200
-SERVER = 0.75
 ALPHAS = (None, 0.0, SERVER, 5.0)  # None: the server's
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"vllm_xargs": {"mgap_alpha": -1}}, "must be a finite number of at least 0"),
@@ -26,25 +25,6 @@ EVERY = 10  # of ten requests the fourth is wrong, and the eighth leaves in the 
 WRONG_ONE, LEAVES = 3, 7
 PATIENCE = 120.0  # seconds
 UNSEEN = FIRST + 1000  # scenes
-
-
-@pytest.fixture(scope="module")
-def llava(worlds):
-    return worlds["llava"]
-
-
-@pytest.fixture(scope="module")
-def running(llava, served, server):
-    return server(served["llava"], **with_mgap(llava, SERVER, log_every=1))
-
-
-@pytest.fixture(scope="module")
-def texts(llava):
-    """By strength, what transformers says to each question, one at a time in float32."""
-    decode = llava.model.backbone.tokenizer.decode
-    return {
-        alpha: [decode(ids, skip_special_tokens=True).strip() for ids in llava.answers(alpha)] for alpha in (0.0, SERVER, 5.0)
-    }
 
 
 def encoded(picture: Image.Image) -> str:

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from engines import INTERPRETED, Refused, call, generate
 from safetensors.torch import load_file, save_file
-from test_mgap import with_alpha, with_mgap
+from strengths import with_alpha, with_mgap
 
 
 def config(**keys):

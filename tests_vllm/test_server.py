@@ -5,30 +5,10 @@ import io
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from test_mgap import with_mgap
+from strengths import SERVER
 from worlds import TOKENS
 
-SERVER = 0.75
 PARALLEL = 64
-
-
-@pytest.fixture(scope="module")
-def llava(worlds):
-    return worlds["llava"]
-
-
-@pytest.fixture(scope="module")
-def running(llava, served, server):
-    return server(served["llava"], **with_mgap(llava, SERVER, log_every=1))
-
-
-@pytest.fixture(scope="module")
-def texts(llava):
-    """By strength, what transformers says to each question."""
-    decode = llava.model.backbone.tokenizer.decode
-    return {
-        alpha: [decode(ids, skip_special_tokens=True).strip() for ids in llava.answers(alpha)] for alpha in (0.0, SERVER, 5.0)
-    }
 
 
 def ask(client, world, number, alpha=None, **more):

@@ -2,7 +2,7 @@
 
 import pytest
 from engines import INTERPRETED, call, generate
-from test_mgap import OWN, SERVER, tokens, with_alpha, with_mgap
+from strengths import OWN, SERVER, tokens, with_alpha, with_mgap
 from texts import SETTINGS, Text
 
 
