@@ -34,7 +34,8 @@ import mgap
 from mgap.backbones.clock import STARTING, WAITING
 from mgap.backbones.prepared import Preparer
 from mgap.data.images import ImageSource, open_image
-from mgap.pocket.benchmark import ASKED, SPLITS, TEST, pope
+from mgap.data.pope import SPLITS
+from mgap.pocket.benchmark import ASKED, TEST, pope
 from mgap.pocket.samples import name_of
 from mgap.pocket.scenes import render
 from mgap.run.ahead import Opening, Pictures

@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 import mgap
-from mgap.pocket.benchmark import SPLITS, TEST, chair_truth, pope, scenes
+from mgap.data.pope import SPLITS
+from mgap.pocket.benchmark import TEST, chair_truth, pope, scenes
 from mgap.pocket.language import DESCRIBE
 from mgap.pocket.scenes import render
 

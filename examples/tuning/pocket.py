@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 
 import mgap
+from mgap.data.pope import SPLITS
 from mgap.decoding.sweep import Grid, Point
-from mgap.pocket.benchmark import SPLITS, TEST, calibration_prompts
+from mgap.pocket.benchmark import TEST, calibration_prompts
 from mgap.pocket.samples import pope_samples
 from mgap.reports.tuning import spell
 from mgap.run.development import States, pocket_questions, read_rows, read_states

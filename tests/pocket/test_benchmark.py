@@ -5,8 +5,9 @@ from collections import Counter
 
 import pytest
 
+from mgap.data.pope import SPLITS
 from mgap.errors import SettingError
-from mgap.pocket.benchmark import ASKED, SPLITS, TEST, amber, chair_truth, pope, scenes, world_statistics
+from mgap.pocket.benchmark import ASKED, TEST, amber, chair_truth, pope, scenes, world_statistics
 from mgap.pocket.corpus import FIRST_TRAINING_SEED
 from mgap.pocket.language import NUMBERS, ask_existence, mentions
 from mgap.pocket.objects import plural

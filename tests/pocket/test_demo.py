@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 import mgap
+from mgap.data.pope import SPLITS
 from mgap.errors import CorruptFile, SettingError
-from mgap.pocket.benchmark import SPLITS, pope
+from mgap.pocket.benchmark import pope
 from mgap.pocket.demo import Change, Exhibit, Plan, Told, choose_methods, recorded_choice, run_demo, scenes_for, to_json
 from mgap.pocket.demo_page import command, demo_page
 from mgap.pocket.drawing import TRAINING_STYLES

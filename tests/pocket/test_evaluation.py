@@ -3,8 +3,9 @@
 import pytest
 
 import mgap
+from mgap.data.pope import SPLITS
 from mgap.errors import SettingError
-from mgap.pocket.benchmark import SPLITS, TEST, ColourQuestion, odd_colours, pope
+from mgap.pocket.benchmark import TEST, ColourQuestion, odd_colours, pope
 from mgap.pocket.evaluation import (
     evaluate_amber,
     evaluate_captions,

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mgap.data.pope import SPLITS
 from mgap.errors import SettingError
 from mgap.pocket import language
-from mgap.pocket.benchmark import SPLITS, TEST, amber, calibration_prompts, odd_colours, pope
+from mgap.pocket.benchmark import TEST, amber, calibration_prompts, odd_colours, pope
 from mgap.pocket.corpus import choose_extra
 from mgap.pocket.objects import NAMES, OBJECTS, plural
 from mgap.pocket.scenes import make_scene

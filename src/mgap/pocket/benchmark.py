@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from mgap.data.pope import SPLITS
 from mgap.errors import SettingError
 from mgap.pocket import language
 from mgap.pocket.corpus import FIRST_TRAINING_SEED, other_count
@@ -21,7 +22,6 @@ from mgap.pocket.objects import NAMES, OBJECTS
 from mgap.pocket.scenes import FORBIDDEN, WORLD, Scene, make_scene
 from mgap.pocket.themes import THEMES
 
-SPLITS = ("random", "popular", "adversarial")
 DEVELOPMENT = 100_000  # first seed of the scenes for choosing settings,
 FIT = 120_000  # for fitting what methods need, without labels,
 JUDGE = 140_000  # for the plain states that departures are measured against, which no method is given,

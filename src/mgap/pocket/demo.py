@@ -15,12 +15,13 @@ import torch
 import transformers
 
 import mgap
+from mgap.data.pope import SPLITS
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
 from mgap.methods.base import Method, check_strength
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP, PRESETS
-from mgap.pocket.benchmark import ASKED, SPLITS, TEST, Question
+from mgap.pocket.benchmark import ASKED, TEST, Question
 from mgap.pocket.evaluation import Asked, Captions, Scores, ask_pope, evaluate_captions
 from mgap.pocket.figures import FILE, NULLS, Choice, Figures, fit_prior, mgap_at
 from mgap.pocket.first_words import Progress

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mgap.data.pope import SPLITS
 from mgap.decoding.model import Model
 from mgap.methods.base import Method
-from mgap.pocket.benchmark import SPLITS, TEST, ColourQuestion, Question, amber, odd_colours, pope, scenes
+from mgap.pocket.benchmark import TEST, ColourQuestion, Question, amber, odd_colours, pope, scenes
 from mgap.pocket.drawing import COLOURS
 from mgap.pocket.first_words import Encode, Methods, Progress, encoded, first_words, refuse_attached, report, using
 from mgap.pocket.language import DESCRIBE, mentions

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from PIL import Image
 
+from mgap.data.pope import SPLITS
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
-from mgap.pocket.benchmark import FIT, SPLITS, pope, scenes
+from mgap.pocket.benchmark import FIT, pope, scenes
 from mgap.pocket.first_words import Progress, Row
 from mgap.pocket.language import DESCRIBE
 from mgap.pocket.scenes import render

@@ -9,9 +9,10 @@ import numpy as np
 from PIL import Image
 
 from mgap.data.benchmark import Benchmark
+from mgap.data.pope import SPLITS
 from mgap.errors import BenchmarkError
 from mgap.pocket import benchmark, language
-from mgap.pocket.benchmark import SPLITS, TEST
+from mgap.pocket.benchmark import TEST
 from mgap.pocket.objects import NAMES
 from mgap.pocket.scenes import WORLD, Scene, render
 from mgap.types import Sample

@@ -65,7 +65,8 @@ def pocket_questions(
     scenes: int = 300, splits: Sequence[str] | None = None, share: float = 0.5, *, has_labels: bool = True
 ) -> Development:
     """Of the pocket world's development scenes; never of those that methods are judged on."""
-    from mgap.pocket.benchmark import DEVELOPMENT, SPLITS
+    from mgap.data.pope import SPLITS
+    from mgap.pocket.benchmark import DEVELOPMENT
     from mgap.pocket.samples import pope_samples
 
     found = pope_samples(splits or SPLITS, scenes, first=DEVELOPMENT)

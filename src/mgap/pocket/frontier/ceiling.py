@@ -19,9 +19,10 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from mgap.backbones.sharing import shared_pictures
+from mgap.data.pope import SPLITS
 from mgap.decoding.model import Model
 from mgap.methods.bias import Bias
-from mgap.pocket.benchmark import DEVELOPMENT, REPORT, SPLITS, Question, pope
+from mgap.pocket.benchmark import DEVELOPMENT, REPORT, Question, pope
 from mgap.pocket.first_words import Progress, encoded, report
 from mgap.scoring.pope import tally_labels
 from mgap.scoring.stats import Rate

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.lines import Line2D
 
-from mgap.pocket.benchmark import SPLITS
+from mgap.data.pope import SPLITS
 from mgap.pocket.frontier.choosing import DEPARTED, RECALL, Choices
 from mgap.pocket.frontier.contenders import PLAIN
 from mgap.reports.printed.look import FAINT, GREY, TEXT, Print, Value, legend, looks, sheet, style

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from mgap.data.pope import SPLITS
 from mgap.decoding.along import answer_states
 from mgap.decoding.model import Model
 from mgap.decoding.pairs import Beside
-from mgap.pocket.benchmark import FIT, JUDGE, SPLITS
+from mgap.pocket.benchmark import FIT, JUDGE
 from mgap.pocket.figures import fit_prior
 from mgap.pocket.first_words import Progress, encoded, report
 from mgap.pocket.plain_states import KINDS, LONGEST, collect, fit_bank, rows_of

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mgap.data.pope import SPLITS
 from mgap.decoding.along import answer_states
 from mgap.decoding.effective import first_states
 from mgap.decoding.generate import end_ids, generate, until_end
@@ -29,7 +30,7 @@ from mgap.decoding.model import Model
 from mgap.errors import CorruptFile
 from mgap.methods.base import Method
 from mgap.methods.blindfold import BlindMethod
-from mgap.pocket.benchmark import SPLITS, Question, pope, scenes
+from mgap.pocket.benchmark import Question, pope, scenes
 from mgap.pocket.comparison import counting
 from mgap.pocket.evaluation import amber_questions, ask_groups
 from mgap.pocket.first_words import Encode, Methods, Progress, encoded, report, using

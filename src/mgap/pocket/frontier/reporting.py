@@ -13,11 +13,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from mgap.data.pope import SPLITS
 from mgap.data.typed import BROKEN, typed
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, RunError, one_line
 from mgap.methods.base import Method
-from mgap.pocket.benchmark import REPORT, SPLITS
+from mgap.pocket.benchmark import REPORT
 from mgap.pocket.first_words import Encode, Kept, Progress, encoded
 from mgap.pocket.frontier.choosing import FILE as CHOICES
 from mgap.pocket.frontier.choosing import Choices, about, check_about
