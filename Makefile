@@ -1,5 +1,6 @@
 # Two commands for a fresh clone: make demo, make test. Both call setup, which is quick when nothing changed.
-# make test-docs builds the documentation, types every command of README.md and docs/, and runs the examples.
+# make test-long: whole experiments, benchmarks and examples, and runs that are killed.
+# make test-docs builds the documentation and types every command of README.md and docs/.
 # make test-inspector needs a Chromium (apt-get install chromium).
 # make test-release builds wheel and sdist and tries them in an environment of their own: 1 GB in a temporary folder, 3 minutes.
 # make nightly fuzzes every reader, parser and saved file with 10,000 cases a test, and kills every writer at every moment: hours.
@@ -10,11 +11,10 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 VLLM := .venv-vllm/bin
 PINNED := tests_vllm/constraints.txt
 VLLM_TORCH := $(shell grep '^torch==' $(PINNED))
-EXAMPLES := tests/examples/test_scripts.py tests/examples/test_notebook.py
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo docs test nightly test-docs test-docs-vllm test-gpu test-inspector test-release test-vllm check clean
+.PHONY: setup demo docs test test-long nightly test-docs test-docs-vllm test-gpu test-inspector test-release test-vllm check clean
 
 setup: .venv/ready
 
@@ -44,7 +44,11 @@ check: setup
 
 test: check
 	@echo "== tests"
-	@$(BIN)/pytest -n 2 $(foreach test,$(EXAMPLES),--ignore $(test))
+	@$(BIN)/pytest -n 2 -m "not long"
+
+test-long: setup
+	@echo "== whole experiments, benchmarks and examples, and runs that are killed"
+	@$(BIN)/pytest -n 2 -m long
 
 nightly: setup
 	@echo "== fuzzing: the tests of tests/fuzz, with other cases than in make test, and 10,000 of each"
@@ -53,8 +57,6 @@ nightly: setup
 test-docs: docs
 	@echo "== every command and every block of Python in README.md and docs/"
 	@$(BIN)/pytest -c tests_docs/pytest.ini --rootdir . -n 2 --dist loadfile README.md docs tests_docs
-	@echo "== the example scripts and the notebook"
-	@$(BIN)/pytest -n 2 --dist loadfile $(EXAMPLES)
 
 test-gpu: setup
 	@echo "== decoding tests, and those of states and methods, on the GPU"

@@ -11,6 +11,8 @@ import torch
 
 import mgap
 
+pytestmark = pytest.mark.long
+
 BENCH = Path(__file__).parents[2] / "bench"
 
 

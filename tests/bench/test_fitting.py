@@ -7,6 +7,8 @@ import pytest
 
 from mgap.states.spectrum import SOLVERS
 
+pytestmark = pytest.mark.long
+
 BENCH = Path(__file__).parents[2] / "bench"
 
 

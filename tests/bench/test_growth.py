@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from mgap.reports.printed.look import FORMATS
 
+pytestmark = pytest.mark.long
+
 SMALL = [
     *("--device", "cpu", "--models", "tiny-llava", "tiny-qwen3-vl", "--batch", "2", "1", "--tokens", "12", "--rounds", "1"),
     *(

@@ -10,6 +10,8 @@ import torch
 from mgap.methods.branch import PairedMethod
 from mgap.registry import METHODS
 
+pytestmark = pytest.mark.long
+
 FILE = Path(__file__).parents[2] / "bench" / "launches.py"
 
 

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def measure(monkeypatch):

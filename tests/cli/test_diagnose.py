@@ -39,6 +39,7 @@ def test_a_word_that_belongs_to_no_option_is_an_error():
     assert found.exit_code == 2
 
 
+@pytest.mark.long
 def test_a_diagnosis_of_the_pocket_model(run, tmp_path):
     out = tmp_path / "diagnosis"
     asked = ["--model", "pocket/llava", "--method", "blind", "mgap", "--alpha", 0, 1, 2, "--scenes", 2, "--k", 3, "--out", out]

@@ -115,6 +115,7 @@ def test_pictures_that_are_missing_may_be_left_out(run, tiny, photos, tmp_path):
     assert "2 of 4 samples are left out" in error
 
 
+@pytest.mark.long
 def test_two_processes_on_one_folder_do_not_mix(tiny, tmp_path):
     """The second is refused while the first is at work, and goes on after it was killed."""
     command = [sys.executable, "-m", "mgap.cli.main", "run", "pope", "--model", tiny, "--dataset", "pocket", "--scenes", "40",

@@ -16,6 +16,8 @@ import mgap
 from mgap.decoding.captured import KEPT, forget
 from mgap.registry import METHODS
 
+pytestmark = pytest.mark.long
+
 LEFT_OUT = ("static",)  # keeps steps of several shapes: below
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.examples.notebooks import execute, printed
 
+pytestmark = pytest.mark.long
+
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "what_a_prior_does.ipynb"
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 

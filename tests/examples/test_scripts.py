@@ -12,6 +12,8 @@ import pytest
 
 from mgap.reports.records import Run
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SOURCES = str(EXAMPLES.parent / "src")
 

@@ -15,6 +15,7 @@ from tests.reference import opera as reference
 
 QUESTIONS = ("Is there a dog in the image?", "What?", "Describe what you can make out in this long and winding picture.")
 NEW = 20
+SHORT = 14  # where every token of the vocabulary is a candidate
 LONG = 30  # the search goes back to the eleventh token at the earliest
 BACK = {"sigma": 40.0, "candidates": 2, "beams": 2}  # with a small r the tiny models go back
 
@@ -88,10 +89,10 @@ def own_zero(exact, beams):
 
 @pytest.mark.parametrize("beams", [1, 3, 5])
 def test_its_zero_is_transformers_own_search(exact, picture, beams):
-    plain = [tell(exact, picture, question, num_beams=beams) for question in QUESTIONS]
+    plain = [tell(exact, picture, question, SHORT, num_beams=beams) for question in QUESTIONS]
     with exact.using(own_zero(exact, beams)):
-        assert tell(exact, picture, QUESTIONS[0]) == plain[0]
-        together = exact.answers([picture] * 3, QUESTIONS, max_new_tokens=NEW)
+        assert tell(exact, picture, QUESTIONS[0], SHORT) == plain[0]
+        together = exact.answers([picture] * 3, QUESTIONS, max_new_tokens=SHORT)
         assert [answer.token_ids for answer in together] == plain
 
 
@@ -123,13 +124,13 @@ def test_without_a_penalty_it_is_beam_search_among_the_candidates(exact, picture
     "options",
     [{}, {"length_penalty": 0.0}, {"length_penalty": -1.0}, {"early_stopping": True}, {"early_stopping": "never"},
      {"num_return_sequences": 3, "output_scores": True, "return_dict_in_generate": True}, {"repetition_penalty": 1.5},
-     {"min_new_tokens": 12}, {"bad_words_ids": [[65], [66, 67]]}],
+     {"min_new_tokens": 8}, {"bad_words_ids": [[65], [66, 67]]}],
     ids=str,
 )  # fmt: skip
 def test_answers_end_as_in_transformers_own_search(exact, picture, options):
     """With many end tokens: batches in which samples end early, each by the rules that were asked for."""
     own, inputs = exact.backbone.model, exact.backbone.encode([picture] * 3, QUESTIONS)
-    options = {"max_new_tokens": NEW, "eos_token_id": list(range(20, 384, 12)), "pad_token_id": 1, **options}
+    options = {"max_new_tokens": SHORT, "eos_token_id": list(range(20, 384, 12)), "pad_token_id": 1, **options}
     plain = own.generate(**inputs, **options, num_beams=3)
     made = plain if isinstance(plain, torch.Tensor) else plain.sequences
     assert (made[:, -1] == 1).any(), "some samples must end before others"

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import mgap
+from mgap.data.pope import SPLITS
 from mgap.errors import CorruptFile
-from mgap.pocket.benchmark import SPLITS, TEST
+from mgap.pocket.benchmark import TEST
 from mgap.pocket.comparison import ELSEWHERE, FILE, contenders, counting, load_results, measure_method, save_results, table
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
 from mgap.pocket.figures import Figures
@@ -18,6 +19,8 @@ from mgap.pocket.prior_map import fit_pocket_map
 from mgap.pocket.scenes import make_scene, render
 from mgap.pocket.steering import fit_steering, label_caption
 from mgap.registry import EMBEDDED, METHODS
+
+pytestmark = pytest.mark.long
 
 DOCS = Path(__file__).parents[2] / "docs" / "comparison"
 

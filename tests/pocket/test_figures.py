@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 import mgap
+from mgap.data.pope import SPLITS
 from mgap.errors import CorruptFile, SettingError
-from mgap.pocket.benchmark import DEVELOPMENT, SPLITS, TEST
+from mgap.pocket.benchmark import DEVELOPMENT, TEST
 from mgap.pocket.card import card_text, write_card
 from mgap.pocket.corpus import CORPUS
 from mgap.pocket.evaluation import evaluate_pope
@@ -112,6 +113,7 @@ def test_a_card_shows_harm_too(figures):
     assert "12.3 [10.0, 15.0]" in card_text(changed)
 
 
+@pytest.mark.long
 def test_the_command_measures_a_folder(checkpoints, tmp_path):
     sizes = ["--scenes", "1", "--development", "1", "--odd-scenes", "8", "--device", "cpu"]
     command = [sys.executable, "-m", "mgap.pocket.card", str(checkpoints["llava"]), "--out", str(tmp_path), *sizes]
@@ -139,6 +141,7 @@ def test_the_trained_models_are_what_their_cards_say(name):
     assert figures.odd_colours["vanilla"].usual.low > 2 / 11
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_the_trained_models_answer_as_measured(name):
     folder = EMBEDDED[name]

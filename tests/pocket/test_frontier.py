@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import mgap
+from mgap.data.pope import SPLITS
 from mgap.errors import CorruptFile, RunError, SettingError
-from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT, SPLITS, TEST, pope, scenes
+from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT, TEST, pope, scenes
 from mgap.pocket.comparison import counting
 from mgap.pocket.evaluation import evaluate_amber, evaluate_captions, evaluate_pope
 from mgap.pocket.figures import mgap_at
@@ -25,6 +26,8 @@ from mgap.pocket.frontier.tables import REPORT_FILE, TABLES, write_report
 from mgap.pocket.plain_states import LONGEST, collect, rows_of
 from mgap.pocket.scenes import render
 from mgap.states.bank import Bank
+
+pytestmark = pytest.mark.long
 
 SIZES = {"scenes": 2, "captions": 2, "fit": 2, "judge": 4}
 

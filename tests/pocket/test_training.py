@@ -18,6 +18,8 @@ from mgap.pocket.training.recipe import RECIPES, train
 from mgap.pocket.training.students import STUDENTS
 from mgap.pocket.training.text import Batches, Speller
 
+pytestmark = pytest.mark.long
+
 SEEDS = range(10_000_000, 10_000_006)
 
 

@@ -26,6 +26,8 @@ from mgap.run.job import Job
 from mgap.run.profile import save_profile, stages_table
 from tests.run.held import hold
 
+pytestmark = pytest.mark.long
+
 CPU = torch.device("cpu")
 QUESTIONS = ("Is there a dog?", "Is there a cat in this long and winding picture?", "What?")
 

@@ -6,8 +6,12 @@ import random
 import signal
 import time
 
+import pytest
+
 from mgap.reports.records import Run, read_lines
 from mgap.run.config import Config
+
+pytestmark = pytest.mark.long
 
 KILLS = 10
 KEYS = {
@@ -48,7 +52,7 @@ def test_three_hundred_questions_killed_ten_times_end_with_the_same_scores(tmp_p
         process = start(context, tmp_path / "killed")
         goal = moments.randrange(300 * kill // (KILLS + 1), 300 * (kill + 1) // (KILLS + 1))
         while len(answered(tmp_path / "killed")) < goal and process.is_alive():
-            time.sleep(0.002)
+            time.sleep(0.01)
         time.sleep(moments.uniform(0, 0.03))
         os.kill(process.pid, signal.SIGKILL)
         process.join()
