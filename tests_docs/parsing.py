@@ -69,6 +69,7 @@ def parse_mgap(given: list[str], *, is_whole: bool = True) -> None:
     name, context = "mgap", None
     try:
         while True:
+            _disarm(command)
             if not is_whole:
                 _relax(command)
             if not is_whole and (not words or (hasattr(command, "commands") and PLACEHOLDER.fullmatch(words[0]))):
@@ -83,6 +84,19 @@ def parse_mgap(given: list[str], *, is_whole: bool = True) -> None:
         is_placeholder = isinstance(error, typer.BadParameter) and any(map(PLACEHOLDER.fullmatch, words))
         if is_whole or not is_placeholder:
             raise NotUnderstood(f"mgap {' '.join(given)}: {error.format_message()}") from None
+
+
+def _disarm(command: Any) -> None:
+    """Options that act as soon as they are read, such as --install-completion, end the reading instead."""
+
+    def end(_context: Any, _parameter: Any, value: Any) -> Any:
+        if value:
+            raise typer.Exit
+        return value
+
+    for parameter in command.params:
+        if not parameter.expose_value or parameter.is_eager:
+            parameter.callback = end
 
 
 def _relax(command: Any) -> None:

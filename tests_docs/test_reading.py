@@ -126,12 +126,14 @@ def test_a_wrong_command_is_not_understood(text, why):
         "mgap serve MODEL --prior DIR -- --tensor-parallel-size 4",
         "python -m mgap.pocket.frontier draw docs/beyond/llava --out figures",
         "python bench/capacity.py",
+        "mgap --install-completion",
         "make demo",
         'pip install "mgap[vllm]"',
     ],
 )
 def test_a_right_command_is_understood_and_not_carried_out(text, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     parse(command(text))
     assert list(tmp_path.iterdir()) == []
 
