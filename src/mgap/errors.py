@@ -74,4 +74,5 @@ def require_extra(package: str, extra: str, purpose: str, *, module: str | None 
 
 def one_line(error: BaseException, most: int = 300) -> str:
     """What somebody else's error says, short enough to stand in a sentence of ours."""
-    return " ".join(str(error).split())[:most]
+    text = " ".join(str(error).split())
+    return text if len(text) <= most else f"{text[:most].rstrip()} ..."
