@@ -149,8 +149,12 @@ def test_tables_that_are_missing_or_broken_are_named(tmp_path, shared):
     (tagger / "weights.json").write_text("{")
     with pytest.raises(BenchmarkError, match=r"weights.json: no JSON"):
         find_language("nltk", data=tmp_path)
-    for name in ("weights", "tagdict", "classes"):
-        (tagger / f"{name}.json").write_text('["NN"]' if name == "classes" else "{}")
+    for name in ("weights", "tagdict"):
+        (tagger / f"{name}.json").write_text("{}")
+    (tagger / "classes.json").write_text("[]")
+    with pytest.raises(BenchmarkError, match=r"classes.json: not a table"):
+        find_language("nltk", data=tmp_path)
+    (tagger / "classes.json").write_text('["NN"]')
     language = find_language("nltk", data=tmp_path)  # tables of lemmas are read when they are needed
     with pytest.raises(BenchmarkError, match=r"lemma_table.json: not there"):
         language.lemmas("a dog")

@@ -53,7 +53,7 @@ class Nltk:
         """With the tagger's weights and tables of lemmas, and without NLTK's data."""
         nltk, root = _import(), Path(folder)
         weights, tags, classes = (
-            _read(root / name, check) for name, check in zip(_TAGGER, (_are_weights, _are_forms, _are_words), strict=True)
+            _read(root / name, check) for name, check in zip(_TAGGER, (_are_weights, _are_forms, _are_classes), strict=True)
         )
         tagger, words = nltk.PerceptronTagger(load=False), nltk.NLTKWordTokenizer()
         tagger.model.weights, tagger.tagdict = weights, tags
@@ -117,6 +117,10 @@ def _read(path: Path, check: Callable[[Any], bool]) -> Any:
 
 def _are_words(found: Any) -> bool:
     return isinstance(found, list) and all(isinstance(word, str) and word for word in found)
+
+
+def _are_classes(found: Any) -> bool:
+    return _are_words(found) and len(found) > 0  # the tagger takes the best of them
 
 
 def _are_forms(found: Any) -> bool:
