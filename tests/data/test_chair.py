@@ -208,6 +208,15 @@ def test_annotations_of_other_things_or_of_another_form_are_refused(annotations)
         find_truth(annotations, Lexicon.coco(), ChairScorer().finder.classes)
 
 
+def test_a_picture_without_a_name_is_refused(annotations):
+    path = annotations / "annotations" / "captions_val2014.json"
+    data = json.loads(path.read_text())
+    data["images"][0]["file_name"] = None
+    path.write_text(json.dumps(data))
+    with pytest.raises(BenchmarkError, match="None where str belongs"):
+        find_truth(annotations, Lexicon.coco(), ChairScorer().finder.classes)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mgap.data.lexicon import Lexicon
 from mgap.data.rows import FilePath, fingerprint, read_json
 from mgap.errors import BenchmarkError
 
+T = TypeVar("T")
 Named = Callable[[str], Iterable[str]]  # from a text to the classes that it names
 _NEEDED = "gt_val2014.json, or COCO's annotations: instances_*.json and captions_*.json"
 
@@ -86,11 +87,9 @@ def _annotated(instances: Sequence[Path], captions: Sequence[Path], lexicon: Lex
                 shown[entry["image_id"]].add(meanings[categories[entry["category_id"]]])
         for path in captions:
             data = _read(path)
-            names.update({image["id"]: image["file_name"] for image in data["images"]})
+            names.update({_of(int, image["id"]): _of(str, image["file_name"]) for image in data["images"]})
             for entry in data["annotations"]:
-                if not isinstance(entry["caption"], str):
-                    raise TypeError(f"the caption {entry['caption']!r:.40}")
-                told.setdefault(entry["image_id"], []).append(entry["caption"])
+                told.setdefault(entry["image_id"], []).append(_of(str, entry["caption"]))
     except (KeyError, TypeError) as error:
         raise BenchmarkError(f"{path}: not as COCO writes annotations ({error!r}); fetch it again") from None
 
@@ -99,6 +98,12 @@ def _annotated(instances: Sequence[Path], captions: Sequence[Path], lexicon: Lex
 
     both = {name: file for name, file in names.items() if name in shown}
     return GroundTruth(both, classes, _sources([*instances, *captions]))
+
+
+def _of(kind: type[T], value: Any) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r:.40} where {kind.__name__} belongs")
+    return value
 
 
 def _refuse_others(found: set[str], known: Collection[str], path: Path) -> None:
