@@ -2,7 +2,7 @@
 # make test-long: whole experiments, benchmarks and examples, and runs that are killed.
 # make test-docs builds the documentation and types every command of README.md and docs/.
 # make test-inspector needs a Chromium (apt-get install chromium).
-# make test-release builds wheel and sdist and tries them in an environment of their own: 1 GB in a temporary folder, 3 minutes.
+# make test-release builds wheel and sdist and tries them in an environment of their own: 1 GB in a temporary folder, 4 minutes.
 # make nightly fuzzes every reader, parser and saved file with 10,000 cases a test, and kills every writer at every moment: hours.
 # make test-vllm has an environment of its own, with vLLM's CPU build: 3.5 GB.
 PYTHON ?= python3
