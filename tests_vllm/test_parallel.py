@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from PIL import Image
-from strengths import SERVER
+from strengths import SERVER, with_mgap
 from worlds import FIRST, TOKENS
 
 MANY = 200
@@ -87,11 +87,14 @@ def wanted(number: int, texts) -> str:
     return texts[SERVER if alpha is None else alpha][number % len(texts[0.0])]
 
 
-def test_two_hundred_at_once_are_answered_as_one_at_a_time_or_refused(running, body, texts):
+def storm(running, body, texts, *, shared: bool) -> None:
+    """Two hundred at once, and what must come of each. `shared`: wrong requests show the pictures of right ones."""
+
     async def all_of_them(client):
         def one(number):
             if number % EVERY == WRONG_ONE:
-                return ask(client, body(number, unseen=number, **WRONG[number // EVERY % len(WRONG)][0]))
+                unseen = None if shared else number
+                return ask(client, body(number, unseen=unseen, **WRONG[number // EVERY % len(WRONG)][0]))
             return (leave if number % EVERY == LEAVES else ask)(client, body(number))
 
         return await asyncio.gather(*map(one, range(MANY)))
@@ -107,6 +110,10 @@ def test_two_hundred_at_once_are_answered_as_one_at_a_time_or_refused(running, b
     assert Counter(outcomes[number][0] for number in others) == {200: MANY * 8 // EVERY}
     assert [outcomes[number][1] for number in others] == [wanted(number, texts) for number in others]
     assert len(set(outcomes)) > 20, "they do not all say the same"
+
+
+def test_two_hundred_at_once_are_answered_as_one_at_a_time_or_refused(running, body, texts):
+    storm(running, body, texts, shared=False)
 
 
 def test_a_picture_whose_first_request_was_refused_is_answered_at_the_second_try_at_the_latest(running, body):
@@ -135,3 +142,10 @@ def test_the_server_answers_afterwards_and_its_counts_add_up(running, body, text
     assert all(0 <= float(beta) < 5 and 0 <= float(changed) <= 100 for beta, changed, _ in told)
     assert rows[-1] <= 2 * MANY * (TOKENS + 1)
     assert "Traceback" not in running.log
+
+
+def test_without_vllms_cache_of_pictures_a_refusal_is_nobody_elses(running, server, served, llava, body, texts):
+    """`--mm-processor-cache-gb 0`: right requests about a refused one's picture are answered at the first try."""
+    running.stop()
+    uncached = server(served["llava"], mm_processor_cache_gb=0, **with_mgap(llava, SERVER))
+    storm(uncached, body, texts, shared=True)
