@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from copy import copy
 from importlib.util import find_spec
 from io import StringIO
 from itertools import pairwise
@@ -69,9 +70,7 @@ def parse_mgap(given: list[str], *, is_whole: bool = True) -> None:
     name, context = "mgap", None
     try:
         while True:
-            _disarm(command)
-            if not is_whole:
-                _relax(command)
+            command = _harmless(command, is_whole=is_whole)
             if not is_whole and (not words or (hasattr(command, "commands") and PLACEHOLDER.fullmatch(words[0]))):
                 return
             context = command.make_context(name, list(words), parent=context)
@@ -86,22 +85,24 @@ def parse_mgap(given: list[str], *, is_whole: bool = True) -> None:
             raise NotUnderstood(f"mgap {' '.join(given)}: {error.format_message()}") from None
 
 
-def _disarm(command: Any) -> None:
-    """Options that act as soon as they are read, such as --install-completion, end the reading instead."""
+def _harmless(command: Any, *, is_whole: bool) -> Any:
+    """A copy in which options that act as soon as they are read, such as --install-completion, end the reading instead.
+
+    In running text nothing is required of it.
+    """
 
     def end(_context: Any, _parameter: Any, value: Any) -> Any:
         if value:
             raise typer.Exit
         return value
 
+    command = copy(command)
+    command.params = [copy(parameter) for parameter in command.params]
     for parameter in command.params:
         if not parameter.expose_value or parameter.is_eager:
             parameter.callback = end
-
-
-def _relax(command: Any) -> None:
-    for parameter in command.params:
-        parameter.required = False
+        parameter.required = parameter.required and is_whole
+    return command
 
 
 def _parse_make(targets: list[str]) -> None:

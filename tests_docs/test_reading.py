@@ -146,6 +146,12 @@ def test_running_text_may_leave_words_out_but_not_misspell_them():
             parse(command(text, is_inline=True))
 
 
+def test_what_running_text_may_leave_out_a_whole_command_may_not_afterwards():
+    parse(command("mgap fit --model M", is_inline=True))
+    with pytest.raises(NotUnderstood, match="--out"):
+        parse(command("mgap fit --model M"))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
