@@ -1,4 +1,4 @@
-# Two commands for a fresh clone: make demo, make test. Both call setup, which is quick when nothing changed.
+# Two commands for a fresh clone: make demo, make test. The first installs what mgap needs, the second also what its tests need.
 # make test-long: whole experiments, benchmarks and examples, and runs that are killed.
 # make test-docs builds the documentation and types every command of README.md and docs/.
 # make test-inspector needs a Chromium (apt-get install chromium).
@@ -11,6 +11,13 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 VLLM := .venv-vllm/bin
 PINNED := tests_vllm/constraints.txt
 VLLM_TORCH := $(shell grep '^torch==' $(PINNED))
+UV := $(shell command -v uv)
+# By uv where there is one, and by pip where there is none or where uv fails, as on an index that only pip.conf names.
+# $(1): the environment's bin, $(2): what, $(3): flags for pip alone. Python compiles what it imports, or `compile` all of it.
+install = $(if $(UV),$(UV) pip install -q --python $(1)/python $(2) || )$(1)/pip install -qq --no-compile $(3) $(2)
+compile = $(1)/python -m compileall -qq -j 0 $$($(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || true
+# Torch is pip's, for uv does not read pip.conf: the CPU build where pip finds one, for the other brings gigabytes of CUDA.
+cpu_torch = $(1)/pip install -qq --no-compile "$(2)+cpu" 2>/dev/null || $(1)/pip install -qq --no-compile $(2)
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
@@ -18,17 +25,24 @@ export TOKENIZERS_PARALLELISM := false
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml constraints.txt
-	@echo "== setting up .venv (a few minutes the first time)"
+.venv/runtime: pyproject.toml constraints.txt
+	@echo "== setting up .venv with mgap and what it needs, at the tested versions"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "== torch: the GPU build where there is a GPU, else the CPU build"
-	@if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then $(BIN)/pip install -qq $(TORCH); \
-	 else $(BIN)/pip install -qq "$(TORCH)+cpu" 2>/dev/null || $(BIN)/pip install -qq $(TORCH); fi
-	@echo "== mgap and what its tests need, at the tested versions"
-	@$(BIN)/pip install -qq -c constraints.txt -e ".[test]"
+	@if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then $(BIN)/pip install -qq --no-compile $(TORCH); \
+	 else $(call cpu_torch,$(BIN),$(TORCH)); fi
+	@echo "== mgap"
+	@$(call install,$(BIN),-c constraints.txt -e .)
 	@touch $@
 
-demo: setup
+.venv/ready: .venv/runtime
+	@echo "== what the tests need (a few minutes the first time)"
+	@$(call install,$(BIN),-c constraints.txt -e ".[test]")
+	@echo "== compiling it once for the processes that tests start"
+	@$(call compile,$(BIN))
+	@touch $@
+
+demo: .venv/runtime
 	@$(BIN)/mgap demo
 
 docs: setup  # not --quiet: mkdocs would count no warnings
@@ -76,14 +90,15 @@ test-release: setup
 .venv-vllm/ready: pyproject.toml $(PINNED) tests_vllm/requirements.txt tests_vllm/requires.py
 	@echo "== setting up .venv-vllm (a few minutes the first time)"
 	@test -x $(VLLM)/python || $(PYTHON) -m venv .venv-vllm
-	@$(VLLM)/pip install -qq "$(VLLM_TORCH)+cpu" 2>/dev/null || $(VLLM)/pip install -qq $(VLLM_TORCH)
+	@$(call cpu_torch,$(VLLM),$(VLLM_TORCH))
 	@echo "== vLLM without torch's companions, then what else it needs, at the tested versions"
-	@$(VLLM)/pip install -qq --no-deps -r tests_vllm/requirements.txt
-	@$(VLLM)/pip install -qq --no-deps $$(grep '^torchvision==' $(PINNED))
+	@$(call install,$(VLLM),--no-deps -r tests_vllm/requirements.txt)
+	@$(call install,$(VLLM),--no-deps $$(grep '^torchvision==' $(PINNED)))
 	@$(VLLM)/python tests_vllm/requires.py > .venv-vllm/requires.txt
-	@$(VLLM)/pip install -qq --no-warn-conflicts -c $(PINNED) -r .venv-vllm/requires.txt
-	@echo "== mgap"
-	@$(VLLM)/pip install -qq --no-warn-conflicts -c $(PINNED) -e . pytest pytest-xdist
+	@$(call install,$(VLLM),-c $(PINNED) -r .venv-vllm/requires.txt,--no-warn-conflicts)
+	@echo "== mgap, and its tests' own needs"
+	@$(call install,$(VLLM),-c $(PINNED) -e . pytest pytest-xdist,--no-warn-conflicts)
+	@$(call compile,$(VLLM))
 	@touch $@
 
 test-vllm: .venv-vllm/ready
