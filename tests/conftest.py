@@ -17,6 +17,7 @@ from PIL import Image
 import mgap
 from mgap.cli.main import main
 from mgap.pocket.tiny import TINY_FAMILIES, build_tiny
+from tests.processes import listen_to_signals
 
 settings.register_profile("mgap", deadline=None, derandomize=True)
 settings.register_profile(  # make nightly: --hypothesis-profile=nightly
@@ -25,6 +26,10 @@ settings.register_profile(  # make nightly: --hypothesis-profile=nightly
 settings.load_profile("mgap")
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+def pytest_configure():
+    listen_to_signals()
 
 
 def pytest_collection_modifyitems(items):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import mgap
+from tests import processes
 
 SOURCE = Path(mgap.__file__).parent
 LINE = ["data", "backbones", "states", "methods", "decoding", "scoring", "reports"]
@@ -62,8 +63,7 @@ def test_every_public_name_can_be_imported():
 
 
 def test_importing_mgap_and_its_command_line_imports_no_torch():
-    import subprocess
     import sys
 
     code = "import sys, mgap.cli.main; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert processes.run([sys.executable, "-c", code]).returncode == 0

@@ -1,7 +1,6 @@
 """The command line as a user types it: what it prints, and one sentence with exit status 2 for every mistake."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from PIL import Image
 
 import mgap
 from mgap.registry import METHODS
+from tests import processes
 
 
 @pytest.fixture(scope="session")
@@ -271,7 +271,7 @@ def test_a_mistake_gets_one_sentence_and_status_2(
 
 def test_a_mistake_typed_in_a_shell_shows_no_traceback(tmp_path):
     command = [sys.executable, "-m", "mgap.cli.main", "ask", str(tmp_path / "none.png"), "What?", "--model", "x"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = processes.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from mgap.cli import completing
 from mgap.registry import EXPERIMENTS, METHODS
 from mgap.scoring.parse import PARSERS
+from tests import processes
 
 PROGRAM = """
 import atexit, json, sys
@@ -26,7 +26,7 @@ main()
 def mgap(words, folder, **variables):
     environment = {**os.environ, "HOME": str(folder), "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     command = [sys.executable, "-c", PROGRAM, *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    return processes.run(command, capture_output=True, text=True, cwd=folder, env=environment)
 
 
 def bash(line, folder):
@@ -121,5 +121,5 @@ def test_bash_itself_completes_by_the_installed_script(tmp_path):
         f'{script}\nCOMP_WORDS=(mgap ask a.jpg What --method ha) COMP_CWORD=5\n_mgap_completion mgap\necho "${{COMPREPLY[@]}}"'
     )
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=environment, check=True)
+    done = processes.run(["bash", "-c", line], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.split() == ["haltrapper"]

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from importlib.metadata import requires
 from pathlib import Path
@@ -14,6 +13,7 @@ from packaging.version import Version
 import mgap
 from mgap.cli.doctor import _environment
 from mgap.cli.environment import BESIDE, SECRET, TESTED, VARIABLES, examine, outside
+from tests import processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,7 +111,7 @@ def test_every_variable_that_the_source_reads_is_known_to_the_doctor():
 
 def test_a_torch_that_cannot_be_imported_is_a_line_and_no_traceback():
     code = "import sys; sys.modules['torch'] = None; from mgap.cli.main import main; sys.argv = ['mgap', 'doctor']; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = processes.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "cannot be imported" in done.stdout
     assert "none that torch sees" in done.stdout

@@ -1,13 +1,13 @@
 """`--help` of every verb: it is there, it shows an example's worth of words, and it waits for nothing heavy."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 from help import verbs  # bench/help.py
 
 from mgap.cli.main import VERBS
+from tests import processes
 
 HEAVY = ("torch", "transformers", "numpy", "PIL", "matplotlib", "gradio", "pandas", "rich", "yaml", "huggingface_hub", "vllm")
 PROGRAM = f"""
@@ -26,7 +26,7 @@ print(json.dumps(imported))
 
 def test_no_help_imports_anything_heavy():
     command = [sys.executable, "-c", PROGRAM, json.dumps(verbs())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = processes.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     imported = json.loads(done.stdout)
     assert {"ask", "run", "score", "score pope", "build pope", "inspect", "doctor"} <= imported.keys()

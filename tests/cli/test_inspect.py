@@ -2,18 +2,20 @@
 
 import os
 import signal
-import subprocess
 import sys
+from subprocess import PIPE
 
+import httpx
 import pytest
 
 from mgap.inspector import server
+from tests import processes
 
 
 def test_help_names_the_variable_and_imports_nothing_heavy():
     code = "import sys; sys.argv[1:] = ['inspect', '--help']\nimport atexit\nfrom mgap.cli.main import main\n"
     code += "atexit.register(lambda: print({'torch', 'gradio'} & set(sys.modules)))\nmain()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = processes.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.rstrip().rpartition("\n")[2]) == (0, "set()")
     assert "MGAP_INSPECT_PASSWORD" in done.stdout
 
@@ -38,7 +40,7 @@ try:
 finally:
     assert "torch" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = processes.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == 'mgap: mgap inspect needs gradio; install it with: pip install "mgap[inspector]"\n'
 
@@ -80,13 +82,53 @@ def test_a_port_that_is_taken_is_told_before_models_are_loaded(run):
     assert err == f"mgap: port {port} is taken, perhaps by another inspector: choose another with --port, or --port 0\n"
 
 
-def test_opening_it_to_the_network_warns_and_ctrl_c_while_loading_is_no_traceback(tmp_path):
-    words = [sys.executable, "-m", "mgap.cli.main", "inspect", "--host", "0.0.0.0", "--port", "0", "--no-open"]
+@pytest.fixture
+def inspect(tmp_path):
+    """Starts `mgap inspect WORDS` in a process of its own, by Python code before it if one is given."""
     quiet = {name: value for name, value in os.environ.items() if name != "MGAP_INSPECT_PASSWORD"}
-    with subprocess.Popen(words, cwd=tmp_path, env=quiet, stderr=subprocess.PIPE, text=True) as process:
+
+    def start(*words, before=""):
+        code = f"import sys; sys.argv[:] = ['mgap', *sys.argv[1:]]\n{before}\nfrom mgap.cli.main import main; main()"
+        command = [sys.executable, "-c", code, "inspect", "--port", "0", "--no-open", *words]
+        return processes.started(command, cwd=tmp_path, env=quiet, stdout=PIPE, stderr=PIPE, text=True)
+
+    return start
+
+
+IGNORING = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_opening_it_to_the_network_warns_and_ending_it_while_it_loads_is_no_traceback(inspect, by):
+    with inspect("--host", "0.0.0.0") as process:
         first = process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
+        process.send_signal(by)
+        out, err = process.communicate()
     assert first.startswith("mgap: warning: NO PASSWORD IS SET: everyone on the networks of this machine can open")
-    assert process.returncode == 130
-    assert "Traceback" not in rest
+    assert (process.returncode, out) == (128 + by, "")
+    assert "Traceback" not in err
+
+
+def test_started_with_ctrl_c_ignored_it_says_how_it_ends_and_ends_so_while_it_loads(inspect):
+    with inspect(before=IGNORING) as process:
+        first = process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate()
+    assert first == f"mgap: Ctrl-C is ignored here; end this with: kill {process.pid}\n"
+    assert (process.returncode, out) == (143, "")
+    assert "Traceback" not in err
+
+
+def test_started_with_ctrl_c_ignored_its_page_outlives_ctrl_c_and_kill_ends_it(inspect, checkpoints):
+    with inspect("--model", str(checkpoints["llava"]), before=IGNORING) as process:
+        address = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        url = address.removeprefix("mgap inspect: ").split()[0]
+        assert httpx.get(url, trust_env=False).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate()
+    assert address == f"mgap inspect: {url} (kill {process.pid} ends it)\n"
+    assert (process.returncode, out) == (143, "")
+    assert "Traceback" not in err
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url, trust_env=False)

@@ -12,6 +12,7 @@ import yaml
 
 from mgap.pocket.samples import Drawn
 from mgap.pocket.tiny import build_tiny
+from tests import processes
 
 
 @pytest.fixture(scope="module")
@@ -127,13 +128,13 @@ def test_two_processes_on_one_folder_do_not_mix(tiny, tmp_path):
         while not (answers.is_file() and answers.stat().st_size) and first.poll() is None:
             time.sleep(0.01)
         first.send_signal(signal.SIGSTOP)  # at work, however long the second takes to start
-        second = subprocess.run(command, capture_output=True, text=True, check=False)
+        second = processes.run(command, capture_output=True, text=True)
         assert second.returncode == 2
         assert f"process {first.pid} is answering this share already" in second.stderr
     finally:
         first.kill()
         first.wait()
-    third = subprocess.run(command, capture_output=True, text=True, check=False)
+    third = processes.run(command, capture_output=True, text=True)
     assert third.returncode == 0, third.stderr
     ids = [json.loads(line)["id"] for line in answers.read_text().splitlines()]
     assert len(ids) == len(set(ids)) == 240

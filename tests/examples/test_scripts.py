@@ -4,13 +4,13 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from mgap.reports.records import Run
+from tests import processes
 
 pytestmark = pytest.mark.long
 
@@ -21,7 +21,7 @@ SOURCES = str(EXAMPLES.parent / "src")
 def start(script, folder, *words):
     """In a process of its own, in a folder of its own; gives what it printed."""
     paths = os.pathsep.join([SOURCES, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    ran = subprocess.run(
+    ran = processes.run(
         [sys.executable, str(EXAMPLES / script), *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},

@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from mgap.inspector.scenes import plain, python_lines, scene_of
 from mgap.pocket.objects import NAMES, OBJECTS
 from mgap.pocket.scenes import MOST, Placed, Scene, make_scene, render
 from mgap.pocket.showcase import cases, compose, describe, listed, put
+from tests import processes
 
 BANANA = {"name": "banana", "colour": "blue", "x": 0.3, "y": 0.4}
 SCENES = [*(make_scene(seed) for seed in range(100_000, 100_040)), *(case.scene for case in cases()), compose(0, "snow")]
@@ -123,7 +123,7 @@ def test_the_python_lines_look_as_a_formatter_writes_them():
     for scene in drawn:
         lines = python_lines(scene)
         command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", "88", "-"]
-        done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
+        done = processes.run(command, input=lines, capture_output=True, text=True, check=True)
         assert done.stdout == lines
 
 

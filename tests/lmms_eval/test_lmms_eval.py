@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import warnings
 from dataclasses import replace
@@ -17,6 +16,7 @@ from mgap.errors import BackboneMismatch, SettingError, UnsupportedDecoding, Uns
 from mgap.pocket.benchmark import pope
 from mgap.pocket.scenes import render
 from mgap.scoring.parse import yes_or_no
+from tests import processes
 
 pytestmark = [
     pytest.mark.skipif(find_spec("lmms_eval") is None, reason="lmms-eval is not installed: see docs/lmms-eval.md"),
@@ -162,7 +162,7 @@ def test_decoding_that_the_method_does_not_accept_is_refused(plugin, questions):
 def test_a_run_of_lmms_eval_gives_the_figures_of_the_answers(tmp_path, plain, questions):
     def call(*words):
         env = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        done = processes.run([sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -1,6 +1,5 @@
 """Every registered method is measured, what was measured is kept, and the table in the docs is what was measured."""
 
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from mgap.pocket.prior_map import fit_pocket_map
 from mgap.pocket.scenes import make_scene, render
 from mgap.pocket.steering import fit_steering, label_caption
 from mgap.registry import EMBEDDED, METHODS
+from tests import processes
 
 pytestmark = pytest.mark.long
 
@@ -88,12 +88,12 @@ def test_the_table_has_a_row_a_method(results):
 def test_the_command_goes_on_where_it_stopped(tmp_path):
     command = [sys.executable, "-m", "mgap.pocket.comparison", "pocket/llava", "--out", str(tmp_path), "--device", "cpu",
                "--scenes", "1", "--captions", "1", "--method", "vanilla", "--method"]  # fmt: skip
-    first = subprocess.run([*command, "bias"], capture_output=True, text=True, check=True)
+    first = processes.run([*command, "bias"], capture_output=True, text=True, check=True)
     assert "bias: measured\n" in first.stdout
-    again = subprocess.run([*command, "dola"], capture_output=True, text=True, check=True)
+    again = processes.run([*command, "dola"], capture_output=True, text=True, check=True)
     assert again.stdout.startswith("vanilla: measured before\ndola: measured\n")
     assert list(load_results(tmp_path)) == ["vanilla", "bias", "dola"]
-    wrong = subprocess.run([*command, "nothing"], capture_output=True, text=True, check=False)
+    wrong = processes.run([*command, "nothing"], capture_output=True, text=True)
     assert "unknown method 'nothing'" in wrong.stderr
 
 

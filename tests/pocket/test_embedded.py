@@ -1,7 +1,6 @@
 """Models that come with the package: found by name, known by name, and refused when misspelt."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 import mgap
 from mgap.errors import ModelError, SettingError
 from mgap.registry import EMBEDDED, locate
+from tests import processes
 
 FAMILY_OF = {name: name.removeprefix("pocket/") for name in EMBEDDED}
 
@@ -64,5 +64,5 @@ def test_nothing_that_a_checkpoint_holds_is_ignored_by_git():
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         pytest.skip("not a git checkout")
-    found = subprocess.run(["git", "check-ignore", "--no-index", *paths], cwd=root, capture_output=True, text=True, check=False)
+    found = processes.run(["git", "check-ignore", "--no-index", *paths], cwd=root, capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (1, "")

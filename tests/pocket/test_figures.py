@@ -1,6 +1,5 @@
 """The rule picks as it says, the figures survive their file, and the card shows them as they are."""
 
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from mgap.pocket.evaluation import evaluate_pope
 from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, Figures, Trial, fit_prior, measure, mgap_at, pick
 from mgap.registry import EMBEDDED
 from mgap.scoring.stats import Rate
+from tests import processes
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_a_card_shows_harm_too(figures):
 def test_the_command_measures_a_folder(checkpoints, tmp_path):
     sizes = ["--scenes", "1", "--development", "1", "--odd-scenes", "8", "--device", "cpu"]
     command = [sys.executable, "-m", "mgap.pocket.card", str(checkpoints["llava"]), "--out", str(tmp_path), *sizes]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = processes.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "POPE, held-out style" in done.stderr
     assert Figures.load(tmp_path).scenes == 1

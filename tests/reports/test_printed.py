@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -41,6 +40,7 @@ from mgap.reports.printed.spectra import print_angles, print_spectrum, print_sub
 from mgap.reports.records import Arm, Record, Run
 from mgap.reports.report import report_files
 from mgap.reports.scores import score
+from tests import processes
 from tests.reports.runs import PUBLISHED, answers, questions, write_run
 
 STRENGTHS, ALPHA = (0.0, 0.5, 1.0), "\N{GREEK SMALL LETTER ALPHA}"
@@ -125,7 +125,7 @@ def test_a_csv_gives_back_every_number_and_word(tmp_path_factory, rows):
 
 def test_the_same_data_gives_the_same_bytes_in_another_process(tmp_path):
     code = "import sys; from tests.reports.test_printed import *; print_manifold(small_picture()).save(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "there")], check=True)
+    processes.run([sys.executable, "-c", code, str(tmp_path / "there")], check=True)
     for path in print_manifold(small_picture()).save(tmp_path / "here"):
         assert path.read_bytes() == (tmp_path / "there" / path.name).read_bytes(), path.name
 

@@ -2,12 +2,12 @@
 
 import re
 import shutil
-import subprocess
 
 import pytest
 
 from mgap.reports.page import Cell, Group, Row, Table, render_page
 from mgap.reports.tables import WIDE, escape, latex, markdown, plain
+from tests import processes
 
 NASTY = r'50% of $x_1$ & {a} #2 ~ ^ \cmd | <b> "q" `c` *' + "\u2193\u2020\u03b1"
 TABLE = Table(
@@ -104,7 +104,7 @@ def test_latex_compiles(tmp_path):
     document = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n" + tables + "\\end{document}\n"
     (tmp_path / "all.tex").write_text(document)
     words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
-    assert subprocess.run(words, cwd=tmp_path, check=False, capture_output=True).returncode == 0
+    assert processes.run(words, cwd=tmp_path, capture_output=True).returncode == 0
 
 
 def test_json_has_every_cell():

@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from mgap.run.engine import execute
 from mgap.run.folder import Shard
 from mgap.run.job import Job
 from mgap.run.profile import save_profile, stages_table
+from tests import processes
 from tests.run.held import hold
 
 pytestmark = pytest.mark.long
@@ -182,7 +182,7 @@ if __name__ == "__main__":
 def test_what_workers_import_begins_before_they_are_needed_and_ctrl_c_is_for_the_run_alone(photos, tmp_path):
     script = tmp_path / "early.py"
     script.write_text(EARLY)
-    done = subprocess.run([sys.executable, script, photos], capture_output=True, text=True, timeout=120, check=False)
+    done = processes.run([sys.executable, script, photos], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.strip() == Opening(Folder(photos), None)["0.png"].digest

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgap.cli import completing
+from mgap.cli.ending import Terminated, tell_if_interrupt_is_ignored, way_to_end
 from mgap.cli.options import Device, Dtype, Revision, SavedPrior, TrustRemoteCode
 from mgap.cli.running import by_method
 from mgap.errors import SettingError
@@ -69,9 +70,10 @@ def inspect(
         raise SettingError(f"--runs {runs} is a file: give the folder that holds runs")
     given = by_method(set_ or [], None)
     names = model or list(EMBEDDED)
-    warning = exposure(host, password is not None)
+    warning, ends = exposure(host, password is not None), f"{way_to_end()} ends it"
     try:
         with private_uploads(), bind(host, port) as door:
+            tell_if_interrupt_is_ignored()
             if warning:
                 print(f"mgap: warning: {warning}", file=sys.stderr, flush=True)
             from mgap.inspector.asking import check_given
@@ -100,12 +102,15 @@ def inspect(
                 password=password,
                 max_bytes=limits.bytes,
                 open_browser=sys.stdout.isatty() if open_ is None else open_,
-                ready=lambda address: print(f"mgap inspect: {address} (Ctrl-C ends it)", flush=True),
+                ready=lambda address: print(f"mgap inspect: {address} ({ends})", flush=True),
                 css=style(),
                 theme=theme(),
             )
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+    except Terminated as asked:
+        leave(int(asked.code or 0))
+        raise
     leave(0)
 
 

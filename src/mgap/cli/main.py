@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import mgap
+from mgap.cli.ending import ending_on_sigterm
 from mgap.cli.options import Group, SeveralAtOnce
 from mgap.errors import MgapError
 
@@ -84,7 +85,8 @@ def _root(
 def main() -> None:
     warnings.showwarning = _show_warning
     try:
-        app(prog_name="mgap")
+        with ending_on_sigterm():
+            app(prog_name="mgap")
     except MgapError as error:
         print(f"mgap: {error}", file=sys.stderr)
         sys.exit(2)

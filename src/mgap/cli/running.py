@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from mgap.cli.ending import Terminated, tell_if_interrupt_is_ignored
 from mgap.cli.options import load_model, parse_settings, print_scores, working
 from mgap.errors import SettingError
 
@@ -40,14 +44,15 @@ def answer(config: Config, out: str | None, shard: str | None, retry_failed: boo
     from mgap.run.progress import bars
 
     job = _prepare(config, out, shard)
-    device = launched_device(config.device)
-    job.foresee(device)
-    model = load_model(config.model, device, config.dtype, config.revision, config.trust_remote_code)
-    with bars() as told:
-        run, worker = job.begin(model, told=told, noted=_note)
-    if config.profile:
-        model.backbone.clock = Clock(model.backbone.device)
-    summary = _go_through(job, run, worker, retry_failed, model.backbone.clock)
+    with _telling_how_to_go_on(job, out):
+        device = launched_device(config.device)
+        job.foresee(device)
+        model = load_model(config.model, device, config.dtype, config.revision, config.trust_remote_code)
+        with bars() as told:
+            run, worker = job.begin(model, told=told, noted=_note)
+        if config.profile:
+            model.backbone.clock = Clock(model.backbone.device)
+        summary = _go_through(job, run, worker, retry_failed, model.backbone.clock)
     if summary.spent:
         print(stages_table(summary.spent), file=sys.stderr)
         print(save_profile(run.folder, job.shard, summary.spent), file=sys.stderr)
@@ -62,10 +67,11 @@ def answer_served(config: Config, out: str | None, shard: str | None, retry_fail
     from mgap.run.served import begin
 
     job = _prepare(config, out, shard)
-    with bars() as told:
-        run, worker = begin(job, told=told, noted=_note, said=_say)
-    with closing(worker):
-        return run, _go_through(job, run, worker, retry_failed)
+    with _telling_how_to_go_on(job, out):
+        with bars() as told:
+            run, worker = begin(job, told=told, noted=_note, said=_say)
+        with closing(worker):
+            return run, _go_through(job, run, worker, retry_failed)
 
 
 def _prepare(config: Config, out: str | None, shard: str | None) -> Job:
@@ -73,10 +79,29 @@ def _prepare(config: Config, out: str | None, shard: str | None) -> Job:
     from mgap.run.job import Job
 
     job = Job.prepare(config, out, Shard.parse(shard) if shard else None)
+    tell_if_interrupt_is_ignored()
     _say(f"{job.benchmark.name}: {len(job.benchmark.samples)} questions, {len(config.methods)} methods -> {job.out}")
     for note in job.benchmark.notes:
         _note(note)
     return job
+
+
+@contextmanager
+def _telling_how_to_go_on(job: Job, out: str | None) -> Iterator[None]:
+    """When Ctrl-C or SIGTERM ends the run: what is kept, and what to type."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated):
+        from mgap.reports.records import RUN, Run
+        from mgap.run.job import shell_command
+
+        whole = len(job.benchmark.samples) * len(job.labels)
+        run = Run.load(job.out) if (job.out / RUN).is_file() else None
+        kept = sum(len(run.records(arm)) for arm in run.arms if arm.label in job.labels) if run else 0
+        so_far = f"{kept} of {whole} answers are kept in {job.out}" if kept else "nothing was answered yet"
+        again = shell_command() if out is not None else f"{shell_command()} --out {shlex.quote(str(job.out))}"
+        _say(f"mgap: stopped; {so_far}; go on with: {again}")
+        raise
 
 
 def _go_through(job: Job, run: Run, worker: Worker, retry_failed: bool, clock: Clock | None = None) -> Summary:

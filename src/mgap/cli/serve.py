@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mgap.cli import completing
+from mgap.cli.ending import way_to_end
 from mgap.cli.options import Revision, TrustRemoteCode
 from mgap.errors import SettingError
 
@@ -58,5 +59,5 @@ def serve(
     print(launch.line, flush=True)
     if dry_run:
         return
-    print("starting it, which takes half a minute or more; Ctrl-C ends it", file=sys.stderr, flush=True)
+    print(f"starting it, which takes half a minute or more; {way_to_end()} ends it", file=sys.stderr, flush=True)
     os.execve(sys.executable, launch.command, os.environ)

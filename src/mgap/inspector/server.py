@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mgap.errors import MissingExtra, SettingError
@@ -160,11 +161,12 @@ def serve(
     ready: Callable[[str], None],
     **look: Any,
 ) -> None:
-    """Until Ctrl-C, or a request to end. `ready` hears the address once the page can be opened."""
+    """Until Ctrl-C, where that is not ignored, or SIGTERM. `ready` hears the address once the page can be opened."""
     import uvicorn
 
     app = application(page, local=is_loopback(host), password=password, max_bytes=max_bytes, **look)
     address = address_of(host, door)
+    is_interrupt_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -172,6 +174,10 @@ def serve(
             ready(address)
             if open_browser:
                 threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            if sig != signal.SIGINT or not is_interrupt_ignored:  # uvicorn would listen to it again
+                super().handle_exit(sig, frame)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             app.routes[-1].app.stop_event.set()  # type: ignore[attr-defined]  # Gradio's: ends the streams that pages listen to
@@ -182,13 +188,15 @@ def serve(
     config = uvicorn.Config(
         app, log_level="critical", access_log=False, timeout_graceful_shutdown=PATIENCE, server_header=False
     )
-    before = signal.signal(signal.SIGTERM, _end) if threading.current_thread() is threading.main_thread() else None
+    is_ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if is_ours:
+        signal.signal(signal.SIGTERM, _end)
     try:
         with suppress(KeyboardInterrupt):  # uvicorn's way to say that it has ended because of one
             Server(config).run(sockets=[door])
     finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        if is_ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def leave(status: int) -> None:
