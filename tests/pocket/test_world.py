@@ -10,7 +10,7 @@ from mgap.errors import SettingError
 from mgap.pocket import language
 from mgap.pocket.drawing import COLOURS, SPRITE, STYLES, TRAINING_STYLES
 from mgap.pocket.objects import NAMES, OBJECTS, plural, with_article
-from mgap.pocket.scenes import FORBIDDEN, MOST, make_scene, render
+from mgap.pocket.scenes import FORBIDDEN, MOST, make_scene, render, scene_names
 from mgap.pocket.themes import THEMES
 
 SCENES = [make_scene(seed) for seed in range(400)]
@@ -20,6 +20,12 @@ def test_there_are_enough_objects_and_themes():
     assert len(OBJECTS) >= 48
     assert len(THEMES) >= 10
     assert {name for theme in THEMES.values() for name in theme.things} == set(NAMES)
+
+
+def test_the_names_of_a_scene_can_be_had_alone():
+    assert [scene_names(scene.seed) for scene in SCENES] == [scene.names for scene in SCENES]
+    with pytest.raises(SettingError, match="seed=-1"):
+        scene_names(-1)
 
 
 def test_objects_have_coco_names(shared):

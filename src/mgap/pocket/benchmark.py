@@ -19,7 +19,7 @@ from mgap.pocket import language
 from mgap.pocket.corpus import FIRST_TRAINING_SEED, other_count
 from mgap.pocket.drawing import COLOURS
 from mgap.pocket.objects import NAMES, OBJECTS
-from mgap.pocket.scenes import FORBIDDEN, WORLD, Scene, make_scene
+from mgap.pocket.scenes import FORBIDDEN, WORLD, Scene, make_scene, scene_names
 from mgap.pocket.themes import THEMES
 
 DEVELOPMENT = 100_000  # first seed of the scenes for choosing settings,
@@ -177,8 +177,8 @@ def world_statistics(count: int = 4000) -> tuple[Counter[str], Counter[frozenset
     """In how many scenes each thing, and each pair of things, is found."""
     frequency: Counter[str] = Counter()
     together: Counter[frozenset[str]] = Counter()
-    for scene in scenes(STATISTICS, count):
-        names = scene.names
+    for seed in range(STATISTICS, STATISTICS + count):
+        names = scene_names(seed)
         frequency.update(names)
         together.update(frozenset((a, b)) for i, a in enumerate(names) for b in names[i + 1 :])
     return frequency, together
