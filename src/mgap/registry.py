@@ -29,10 +29,10 @@ class Registry:
         return sorted(self._all())
 
     def __contains__(self, name: str) -> bool:
-        return name in self._all()
+        return name in self._entries or name in self._all()
 
     def get(self, name: str) -> Any:
-        entries = self._all()
+        entries = self._entries if name in self._entries else self._all()  # looking through all installed packages takes time
         if name not in entries:
             close = difflib.get_close_matches(name, entries, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
