@@ -1,5 +1,5 @@
 # Two commands for a fresh clone: make demo, make test. The first installs what mgap needs, the second also what its tests need.
-# make test-long: whole experiments, benchmarks and examples, and runs that are killed.
+# make test-all adds the product of methods, modes and families, and whole experiments, benchmarks, examples and killed runs.
 # make test-docs builds the documentation and types every command of README.md and docs/.
 # make test-inspector needs a Chromium (apt-get install chromium).
 # make test-release builds wheel and sdist and tries them in an environment of their own: 1 GB in a temporary folder, 4 minutes.
@@ -18,10 +18,12 @@ install = $(if $(UV),$(UV) pip install -q --python $(1)/python $(2) || )$(1)/pip
 compile = $(1)/python -m compileall -qq -j 0 $$($(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || true
 # Torch is pip's, for uv does not read pip.conf: the CPU build where pip finds one, for the other brings gigabytes of CUDA.
 cpu_torch = $(1)/pip install -qq --no-compile "$(2)+cpu" 2>/dev/null || $(1)/pip install -qq --no-compile $(2)
+PYTEST := $(BIN)/pytest
+QUICK := not long and not product
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo docs test test-long nightly test-docs test-docs-vllm test-gpu test-inspector test-release test-vllm check clean
+.PHONY: setup demo docs test test-all nightly test-docs test-docs-vllm test-gpu test-inspector test-release test-vllm check clean
 
 setup: .venv/ready
 
@@ -56,36 +58,36 @@ check: setup
 	@$(BIN)/ruff format --check src tests tests_browser tests_docs tests_release tests_vllm bench examples
 	@$(BIN)/mypy
 
-test: check
-	@echo "== tests"
-	@$(BIN)/pytest -n 2 -m "not long"
+test: check docs
+	@echo "== tests: every formula and refusal, every method, every mode with a method of each kind"
+	@$(PYTEST) -n 2 --dist worksteal -m "$(QUICK)"
 
-test-long: setup
-	@echo "== whole experiments, benchmarks and examples, and runs that are killed"
-	@$(BIN)/pytest -n 2 -m long
+test-all: test
+	@echo "== the rest: all methods in all modes on both families; whole experiments, benchmarks and examples; killed runs"
+	@$(PYTEST) -n 2 --dist worksteal -m "not ($(QUICK))"
 
 nightly: setup
 	@echo "== fuzzing: the tests of tests/fuzz, with other cases than in make test, and 10,000 of each"
-	@$(BIN)/pytest -n 2 --hypothesis-profile=nightly tests/fuzz
+	@$(PYTEST) -n 2 --hypothesis-profile=nightly tests/fuzz
 
 test-docs: docs
 	@echo "== every command and every block of Python in README.md and docs/"
-	@$(BIN)/pytest -c tests_docs/pytest.ini --rootdir . -n 2 --dist loadfile README.md docs tests_docs
+	@$(PYTEST) -c tests_docs/pytest.ini --rootdir . -n 2 --dist loadfile README.md docs tests_docs
 
 test-gpu: setup
 	@echo "== decoding tests, and those of states and methods, on the GPU"
-	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/decoding
-	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/states tests/methods -m gpu
+	@MGAP_TEST_GPU=1 $(PYTEST) tests/decoding
+	@MGAP_TEST_GPU=1 $(PYTEST) tests/states tests/methods -m gpu
 	@echo "== benchmarks, in a process of their own: torch's profiler crashes where graphs were captured before it"
-	@MGAP_TEST_GPU=1 $(BIN)/pytest tests/bench -m gpu
+	@MGAP_TEST_GPU=1 $(PYTEST) tests/bench -m gpu
 
 test-inspector: setup
 	@echo "== tests of the inspector, in a real browser"
-	@$(BIN)/pytest -c tests_browser/pytest.ini tests_browser
+	@$(PYTEST) -c tests_browser/pytest.ini tests_browser
 
 test-release: setup
 	@echo "== wheel and sdist, built, installed without extras, and tried without a network"
-	@$(BIN)/pytest -c tests_release/pytest.ini tests_release
+	@$(PYTEST) -c tests_release/pytest.ini tests_release
 
 .venv-vllm/ready: pyproject.toml $(PINNED) tests_vllm/requirements.txt tests_vllm/requires.py
 	@echo "== setting up .venv-vllm (a few minutes the first time)"

@@ -5,6 +5,7 @@ import sys
 import warnings
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on models this small, threads wait for each other
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client: no test reaches for the network
 if "MGAP_TEST_GPU" not in os.environ:  # make test-gpu
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -18,6 +19,7 @@ import mgap
 from mgap.cli.main import main
 from mgap.pocket.tiny import TINY_FAMILIES, build_tiny
 from tests.processes import listen_to_signals
+from tests.tiers import mark_the_rest
 
 settings.register_profile("mgap", deadline=None, derandomize=True)
 settings.register_profile(  # make nightly: --hypothesis-profile=nightly
@@ -32,7 +34,9 @@ def pytest_configure():
     listen_to_signals()
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects by markers
 def pytest_collection_modifyitems(items):
+    mark_the_rest(items)
     for item in items:
         if item.get_closest_marker("gpu") and "MGAP_TEST_GPU" not in os.environ:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device: make test-gpu"))

@@ -14,6 +14,8 @@ from mgap.errors import UnsupportedHead
 peft = pytest.importorskip("peft", reason="adapters on the head need peft")
 bitsandbytes = pytest.importorskip("bitsandbytes", reason="weights in four bits need bitsandbytes")
 
+pytestmark = pytest.mark.both_families
+
 
 @pytest.fixture
 def fresh(family, checkpoints):

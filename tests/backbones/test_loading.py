@@ -13,6 +13,8 @@ from mgap.backbones.llava import Llava
 from mgap.backbones.qwen_vl import QwenVL
 from mgap.errors import ImageError, ModelError, PromptError, SettingError
 
+pytestmark = pytest.mark.both_families
+
 
 def test_both_families_load_by_folder_with_and_without_torchvision(model, family):
     assert type(model.backbone) is {"llava": Llava, "qwen3-vl": QwenVL}[family]

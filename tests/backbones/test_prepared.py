@@ -16,6 +16,8 @@ from mgap.errors import ImageError, PromptError
 from mgap.pocket.tiny import build_tiny
 from tests.backbones import families
 
+pytestmark = pytest.mark.both_families
+
 TINY = {"llava": lambda folder: build_tiny("llava", folder), "qwen3_vl": lambda folder: build_tiny("qwen3-vl", folder)}
 ASKED = ["Is there a dog?", "What?", "Describe what you can make out in this long and winding picture, please.", " Why? "]
 

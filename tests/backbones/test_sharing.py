@@ -7,6 +7,8 @@ from PIL import Image
 import mgap
 from mgap.backbones.sharing import digest, shared_pictures
 
+pytestmark = pytest.mark.both_families
+
 QUESTIONS = ["Is there a dog?", "What?", "Describe what you can make out in this long and winding picture, please.", "Why?"]
 
 

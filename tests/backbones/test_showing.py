@@ -10,6 +10,8 @@ from mgap.backbones import showing
 from mgap.backbones.showing import ENCODED, Showing, join_pictures
 from mgap.errors import ModelError, UnsupportedDecoding
 
+pytestmark = pytest.mark.both_families
+
 QUESTIONS = ["What?", "Describe what you can make out in this picture."]
 
 

@@ -25,6 +25,7 @@ def exact(family, checkpoints):
 
 
 @pytest.mark.parametrize(("alpha", "beta", "step"), [(1.0, 0.1, 500), (3.0, 0.0, 999)])
+@pytest.mark.both_families
 def test_vcd_is_what_its_equations_say(exact, picture, alpha, beta, step):
     method = mgap.VCD(alpha=alpha, beta=beta, noise_step=step)
 

@@ -16,7 +16,7 @@ from mgap.methods.seen import Seen
 from mgap.states.collect import catch_states
 from tests.reference import mgap as reference
 
-pytestmark = pytest.mark.filterwarnings("ignore:alpha=")
+pytestmark = [pytest.mark.both_families, pytest.mark.filterwarnings("ignore:alpha=")]
 
 
 @pytest.fixture

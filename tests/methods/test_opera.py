@@ -40,6 +40,7 @@ def tell(model, picture, question, new=NEW, **options):
      {"alpha": 5e5, "sigma": 30.0, "candidates": 4, "beams": 1}],
     ids=["paper", "strong", "one beam"],
 )  # fmt: skip
+@pytest.mark.both_families
 def test_opera_is_what_its_equations_say(exact, picture, settings):
     told, without = [], []
     for question in QUESTIONS[:2]:

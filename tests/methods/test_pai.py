@@ -24,6 +24,7 @@ def exact(family, checkpoints):
 @pytest.mark.parametrize(
     ("alpha", "gamma", "start", "end"), [(0.5, 1.1, 2, None), (3.0, 2.0, 0, 2), (2.0, 1.0, 0, None)], ids=str
 )
+@pytest.mark.both_families
 def test_pai_is_what_its_equations_say(exact, picture, alpha, gamma, start, end):
     lengths = []
     for question in QUESTIONS:

@@ -1,0 +1,37 @@
+"""Which tests are `make test`, and which are left to `make test-all`.
+
+Most tests run on both tiny families, and many go through all methods and all modes of decoding. `make test` has every method on
+the first family, one method of each kind on both, every mode with one method of each kind, and every refusal. What is left, the
+rest of the product of methods, modes and families, is marked `product` here, when tests are collected.
+
+`@pytest.mark.both_families` keeps a test, or with `pytestmark` a file, on both families: where the family is what is tested.
+"""
+
+import pytest
+
+from mgap.pocket.tiny import TINY_FAMILIES
+from mgap.registry import METHODS
+from mgap.types import Mode
+
+FIRST, SECOND = TINY_FAMILIES
+NAMES = frozenset(METHODS.names())
+ONE_OF_A_KIND = {"head": "mgap", "branch": "vcd", "layers": "deco", "attention": "pai", "search": "opera"}  # by seam
+
+
+def is_in_the_rest(item) -> bool:
+    """Whether a test is left to `make test-all`."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    method = next((value for value in params.values() if isinstance(value, str) and value in NAMES), None)
+    stands_for_its_kind = method in ONE_OF_A_KIND.values()
+    if not {SECOND, f"pocket/{SECOND}"}.isdisjoint(value for value in params.values() if isinstance(value, str)):
+        return not (stands_for_its_kind or item.get_closest_marker("both_families"))
+    modes = [value for value in params.values() if isinstance(value, Mode)]
+    if method is None or not modes or stands_for_its_kind:
+        return False
+    return any(mode in METHODS.get(method).modes and mode is not Mode.GREEDY for mode in modes)
+
+
+def mark_the_rest(items) -> None:
+    for item in items:
+        if is_in_the_rest(item):
+            item.add_marker(pytest.mark.product)
