@@ -2,10 +2,10 @@
 
 import json
 import os
+import shlex
 import signal
-import subprocess
 import sys
-import time
+from subprocess import DEVNULL, PIPE
 
 import pytest
 import yaml
@@ -116,24 +116,60 @@ def test_pictures_that_are_missing_may_be_left_out(run, tiny, photos, tmp_path):
     assert "2 of 4 samples are left out" in error
 
 
+def wait_for_answers(process):
+    """Until it tells how far it is, which it does after its first batch; what it has said so far."""
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if " of 240; " in line:
+            return said
+    raise AssertionError("".join(said))
+
+
+def pope(tiny, out, *words):
+    """The words of a run of 240 questions, in batches of four."""
+    return ["run", "pope", "--model", tiny, "--dataset", "pocket", "--scenes", "40", "--method", "vanilla", "--split", "random",
+            "--decoding", "max_new_tokens=2", "--batch-size", "4", "--out", str(out), *words]  # fmt: skip
+
+
+IGNORING = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+
+
+@pytest.mark.parametrize(
+    ("by", "before"),
+    [pytest.param("SIGINT", "", id="ctrl-c", marks=pytest.mark.long), pytest.param("SIGTERM", IGNORING, id="sigterm alone")],
+)
+def test_a_run_that_is_stopped_keeps_its_answers_and_says_how_to_go_on(tiny, tmp_path, by, before):
+    out, number = tmp_path / "a run", signal.Signals[by]
+    code = f"{before}\nfrom mgap.cli.main import main\nif __name__ == '__main__': main()"
+    (tmp_path / "mgap").write_text(code)
+    words = pope(tiny, out, "--workers", "1")
+    with processes.started([sys.executable, str(tmp_path / "mgap"), *words], stdout=DEVNULL, stderr=PIPE, text=True) as process:
+        said = wait_for_answers(process)
+        process.send_signal(number)
+        last = process.stderr.read()  # to the end: those that prepare pictures have it too, and have ended
+        process.wait()
+    assert process.returncode == 128 + number, last
+    kept = len((out / "answers" / "vanilla" / "0-of-1.jsonl").read_text().splitlines())
+    assert 4 <= kept < 240
+    *_, told = last.splitlines()
+    assert told == f"mgap: stopped; {kept} of 240 answers are kept in {out}; go on with: {shlex.join(['mgap', *words])}"
+    assert "Traceback" not in last
+    ignored = f"mgap: Ctrl-C is ignored here; end this with: kill {process.pid}\n"
+    assert (ignored in said) == bool(before)
+
+
 @pytest.mark.long
 def test_two_processes_on_one_folder_do_not_mix(tiny, tmp_path):
     """The second is refused while the first is at work, and goes on after it was killed."""
-    command = [sys.executable, "-m", "mgap.cli.main", "run", "pope", "--model", tiny, "--dataset", "pocket", "--scenes", "40",
-               "--method", "vanilla", "--decoding", "max_new_tokens=2", "--batch-size", "4", "--split", "random",
-               "--out", str(tmp_path / "run")]  # fmt: skip
+    command = [sys.executable, "-m", "mgap.cli.main", *pope(tiny, tmp_path / "run")]
     answers = tmp_path / "run" / "answers" / "vanilla" / "0-of-1.jsonl"
-    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while not (answers.is_file() and answers.stat().st_size) and first.poll() is None:
-            time.sleep(0.01)
+    with processes.started(command, stdout=DEVNULL, stderr=PIPE, text=True) as first:
+        wait_for_answers(first)
         first.send_signal(signal.SIGSTOP)  # at work, however long the second takes to start
         second = processes.run(command, capture_output=True, text=True)
         assert second.returncode == 2
         assert f"process {first.pid} is answering this share already" in second.stderr
-    finally:
-        first.kill()
-        first.wait()
     third = processes.run(command, capture_output=True, text=True)
     assert third.returncode == 0, third.stderr
     ids = [json.loads(line)["id"] for line in answers.read_text().splitlines()]

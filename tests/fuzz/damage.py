@@ -4,6 +4,7 @@ import copy
 import json
 import resource
 import signal
+import time
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,14 +87,15 @@ def _bounded():
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limits = resource.getrlimit(resource.RLIMIT_AS)
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(HANG)
+    whole, began = signal.setitimer(signal.ITIMER_REAL, HANG)[0], time.monotonic()  # of the whole test's limit, what is left
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ROOM, limits[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, max(whole - (time.monotonic() - began), 0.001) if whole else 0)
 
 
 @st.composite

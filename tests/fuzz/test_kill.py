@@ -5,10 +5,10 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from hypothesis import settings
@@ -24,6 +24,7 @@ from mgap.states.bank import Bank
 from mgap.states.prior_map import PriorMap
 from mgap.states.steering import Steering
 from mgap.states.subspace import Subspace
+from tests import processes
 from tests.fuzz import writers
 from tests.fuzz.saved import tensors
 
@@ -42,8 +43,8 @@ def server(place):
     root = Path(__file__).parents[2]
     path = os.pathsep.join([str(root), *sys.path])
     where = {"cwd": root, "env": {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}}
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.fuzz.writers"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **where
+    with processes.started(
+        [sys.executable, "-m", "tests.fuzz.writers"], stdin=PIPE, stdout=PIPE, text=True, **where
     ) as process:
 
         def tell(**command):
@@ -55,7 +56,6 @@ def server(place):
             return json.loads(process.stdout.readline())
 
         yield tell
-        process.stdin.close()
 
 
 def numbers(found):

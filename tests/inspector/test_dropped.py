@@ -3,12 +3,10 @@
 import io
 import json
 import os
-import socket
 import struct
-import subprocess
 import sys
-import time
 import zlib
+from subprocess import PIPE
 
 import httpx
 import numpy as np
@@ -18,6 +16,7 @@ from PIL import Image
 from mgap.data.images import MAX_PIXELS
 from mgap.errors import ImageError, SettingError
 from mgap.inspector.dropped import NOT_DROPPED, Limits, open_dropped
+from tests import processes
 
 META = {"_type": "gradio.FileData"}
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40"><rect width="40" height="40"/></svg>'
@@ -120,8 +119,6 @@ def test_limits_that_mean_nothing_are_refused(wrong):
 
 
 PAGE = """
-import sys
-
 import gradio as gr
 
 from mgap.errors import ImageError
@@ -141,7 +138,11 @@ def look(path):
 with gr.Blocks() as page:
     picture, said = DroppedPicture(), gr.Textbox()
     gr.Button().click(look, picture, said, api_visibility="private")
-page.launch(server_name="127.0.0.1", server_port=int(sys.argv[1]), max_file_size=Limits(megabytes=0.5).bytes)
+_, address, _ = page.launch(
+    server_name="127.0.0.1", max_file_size=Limits(megabytes=0.5).bytes, quiet=True, prevent_thread_lock=True
+)
+print(address, flush=True)
+page.block_thread()
 """
 
 
@@ -150,29 +151,14 @@ def server(tmp_path_factory):
     """A page of its own process, as `mgap inspect` has it; what Gradio and pandas warn of there is theirs."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "page.py").write_text(PAGE)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     environment = {**os.environ, "GRADIO_TEMP_DIR": str(folder / "uploads"), "GRADIO_ANALYTICS_ENABLED": "False"}
     with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(folder / "page.py"), str(port)], stdout=log, stderr=log, env=environment
-        )
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}/gradio_api", timeout=20) as client:
-                deadline = time.monotonic() + 60
-                while True:
-                    try:
-                        client.get("/startup-events")
-                        break
-                    except httpx.TransportError:
-                        assert process.poll() is None, (folder / "log").read_text()
-                        assert time.monotonic() < deadline, (folder / "log").read_text()
-                        time.sleep(0.1)
+        command = [sys.executable, str(folder / "page.py")]
+        with processes.started(command, stdout=PIPE, stderr=log, env=environment, text=True) as process:
+            address = process.stdout.readline().strip()
+            assert address, (folder / "log").read_text()
+            with httpx.Client(base_url=f"{address}gradio_api", timeout=20) as client:
                 yield client
-        finally:
-            process.terminate()
-            process.wait(timeout=10)
 
 
 def upload(server, name, content):

@@ -3,11 +3,12 @@
 import os
 import signal
 import stat
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from urllib.parse import quote
 
 import httpx
@@ -17,6 +18,7 @@ import pytest
 from mgap.errors import MissingExtra, SettingError
 from mgap.inspector import server
 from mgap.inspector.guard import MOST, is_loopback
+from tests import processes
 
 PICTURE = {"meta": {"_type": "gradio.FileData"}, "orig_name": "a.png", "size": 1}
 
@@ -24,54 +26,39 @@ PICTURE = {"meta": {"_type": "gradio.FileData"}, "orig_name": "a.png", "size": 1
 class Small(httpx.Client):
     """A client of small.py, which runs in a process of its own."""
 
-    def __init__(self, host="127.0.0.1", password="", max_bytes=1000, wait=0.0, guarded=True):
-        words = [sys.executable, str(Path(__file__).with_name("small.py")), host, password, str(max_bytes), str(wait)]
-        words += [] if guarded else ["unguarded"]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.uploads, address = (self.process.stdout.readline().strip() for _ in range(2))
+    def __init__(self, process):
+        self.process = process
+        self.uploads, address = (process.stdout.readline().strip() for _ in range(2))
         if not address:
-            raise RuntimeError(self.process.communicate()[1])
+            raise RuntimeError(process.communicate()[1])
         super().__init__(base_url=address, trust_env=False, timeout=30)
 
     def end(self, by=signal.SIGINT):
         """As Ctrl-C does; returns exit status, and what it printed then."""
-        if self.process.poll() is None:
-            self.process.send_signal(by)
+        self.process.send_signal(by)
         self.close()
-        try:
-            out, err = self.process.communicate(timeout=20)
-        finally:
-            self.process.kill()
+        out, err = self.process.communicate()
         return self.process.returncode, out, err
+
+
+@contextmanager
+def served(*how, host="127.0.0.1", password="", max_bytes=1000):
+    words = [sys.executable, str(Path(__file__).with_name("small.py")), host, password, str(max_bytes), *how]
+    with processes.started(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process, Small(process) as small:
+        yield small
 
 
 @pytest.fixture(scope="module")
 def page():
-    small = Small()
-    yield small
-    small.end()
+    with served() as small:
+        yield small
 
 
 @pytest.fixture(scope="module")
 def wide():
     """Open to the network, and without our own look at what a page sends: what does Gradio refuse?"""
-    small = Small(host="0.0.0.0", guarded=False)
-    yield small
-    small.end()
-
-
-@pytest.fixture
-def small():
-    """Starts another one, with other settings."""
-    started = []
-
-    def start(**settings):
-        started.append(Small(**settings))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.end()
+    with served("unguarded", host="0.0.0.0") as small:
+        yield small
 
 
 def ask(client, picture=None, question="What?", session="one"):
@@ -166,33 +153,49 @@ def test_what_gradio_offers_besides_the_page_is_off(page):
         assert answer.status_code in (403, 404) or "not enabled" in answer.text, path
 
 
-def test_a_password_is_asked_for_and_ctrl_c_ends_it_tidily(small):
-    page = small(password="s\u00e9same")
-    (config,) = [part for part in page.get("/").text.split("<script>") if "gradio_config" in part][:1]
+@pytest.fixture
+def locked():
+    with served(password="s\u00e9same") as small:
+        yield small
+
+
+def test_a_password_is_asked_for_and_ctrl_c_ends_it_tidily(locked):
+    (config,) = [part for part in locked.get("/").text.split("<script>") if "gradio_config" in part][:1]
     assert server.MESSAGE in config
     assert '"components":[]' in config
-    refused = [page.get("/config"), page.get("/gradio_api/file=/etc/hostname"), page.post("/gradio_api/upload"), ask(page)]
+    refused = [
+        locked.get("/config"),
+        locked.get("/gradio_api/file=/etc/hostname"),
+        locked.post("/gradio_api/upload"),
+        ask(locked),
+    ]
     assert [answer.status_code for answer in refused] == [401] * 4
     began = time.monotonic()
-    wrong = page.post("/login", data={"username": "anyone", "password": "sesame"})
+    wrong = locked.post("/login", data={"username": "anyone", "password": "sesame"})
     assert (wrong.status_code, time.monotonic() - began >= 1) == (400, True)
-    assert page.get("/config").status_code == 401
-    assert page.post("/login", data={"username": "anyone", "password": "s\u00e9same"}).json() == {"success": True}
-    assert page.get("/config").status_code == 200
-    page.post("/gradio_api/upload", files={"files": ("dropped.png", b"dropped")}).raise_for_status()
-    assert any(Path(page.uploads).iterdir())
-    assert page.end() == (0, "ended\n", "")
-    assert not Path(page.uploads).exists()
+    assert locked.get("/config").status_code == 401
+    assert locked.post("/login", data={"username": "anyone", "password": "s\u00e9same"}).json() == {"success": True}
+    assert locked.get("/config").status_code == 200
+    locked.post("/gradio_api/upload", files={"files": ("dropped.png", b"dropped")}).raise_for_status()
+    assert any(Path(locked.uploads).iterdir())
+    assert locked.end() == (0, "ended\n", "")
+    assert not Path(locked.uploads).exists()
 
 
-def test_a_flood_is_refused_once_the_queue_is_full_and_nothing_is_sent_out(small):
-    page = small(wait=0.2)
+@pytest.fixture
+def busy():
+    """Takes one question, and does not come to an end with it."""
+    with served("busy") as small:
+        yield small
+
+
+def test_a_flood_is_refused_once_the_queue_is_full_and_nothing_is_sent_out(busy):
     with ThreadPoolExecutor(8) as threads:
-        sent = list(threads.map(lambda number: ask(page, session=f"s{number}"), range(server.WAITING + 8)))
+        sent = list(threads.map(lambda number: ask(busy, session=f"s{number}"), range(server.WAITING + 8)))
     assert {answer.status_code for answer in sent} == {200, 503}
     assert "Queue is full" in next(answer.text for answer in sent if answer.status_code == 503)
-    assert page.end(signal.SIGTERM) == (0, "ended\n", "")  # small.py would write down whom it wanted to reach
-    assert not Path(page.uploads).exists()
+    assert busy.end(signal.SIGTERM) == (0, "ended\n", "")  # small.py would write down whom it wanted to reach
+    assert not Path(busy.uploads).exists()
 
 
 def test_uploads_lie_in_a_folder_of_this_user_that_goes_away(monkeypatch):

@@ -1,20 +1,21 @@
-"""A run that is busy, with a worker that would wait for ever; in processes of their own."""
+"""A run that is busy, with a worker that waits for ever; in processes of their own."""
 
 import multiprocessing
 import os
-import time
+import signal
 
 from mgap.run import ahead
 
 
-def hold(path):
-    worker = multiprocessing.get_context("forkserver").Process(target=wait, args=(path,))
+def hold(teller):
+    worker = multiprocessing.get_context("forkserver").Process(target=wait, args=(teller,))
     worker.start()
     worker.join()
 
 
-def wait(path):
-    """The worker writes down who it is."""
+def wait(teller):
+    """The worker says who it is; the line is cut when it ends."""
     ahead._end_with_parent(0)
-    path.write_text(str(os.getpid()))
-    time.sleep(600)
+    teller.send(os.getpid())
+    while True:
+        signal.pause()

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -236,24 +235,23 @@ def test_a_worker_that_is_killed_is_told_in_a_sentence_and_a_defect_is_not_swall
             pictures.take([3])
 
 
-def test_a_worker_ends_with_a_run_that_is_killed(tmp_path):
-    path = tmp_path / "pid"
-    run = multiprocessing.get_context("forkserver").Process(target=hold, args=(path,))
+def test_a_worker_ends_with_a_run_that_is_killed():
+    context = multiprocessing.get_context("forkserver")
+    heard, teller = context.Pipe(duplex=False)
+    run = context.Process(target=hold, args=(teller,))
     run.start()
-    while not (path.exists() and path.read_text()):
-        time.sleep(0.01)
-    worker = int(path.read_text())
-    os.kill(worker, 0)
-    run.kill()
-    run.join()
-    for _ in range(500):
-        try:
-            os.kill(worker, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.01)
-    os.kill(worker, signal.SIGKILL)
-    pytest.fail("the worker outlives its run")
+    teller.close()  # so that those two alone have it
+    try:
+        worker = heard.recv()
+    finally:
+        run.kill()
+        run.join()
+    try:
+        with pytest.raises(EOFError):
+            heard.recv()  # until the worker has ended
+    except BaseException:
+        os.kill(worker, signal.SIGKILL)
+        raise
 
 
 def test_pictures_that_cannot_be_sent_are_refused():

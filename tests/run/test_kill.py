@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import random
 import signal
-import time
 
 import pytest
 
@@ -20,23 +19,39 @@ KEYS = {
 }  # fmt: skip
 
 
-def answer(folder: str) -> None:
-    """In a process of its own."""
+def answer(folder: str, goal: int | None = None, forwards: int = 0) -> None:
+    """In a process of its own, which kills itself so many forward passes after so many answers."""
     from mgap.decoding.model import load
     from mgap.run.engine import execute
     from mgap.run.job import Job
 
     job = Job.prepare(Config.of(KEYS), folder)
-    run, worker = job.begin(load(KEYS["model"], device="cpu", dtype=KEYS["dtype"]))
-    execute(run, worker, shard=job.shard, labels=job.labels)
+    model = load(KEYS["model"], device="cpu", dtype=KEYS["dtype"])
+    written, passed = 0, 0
+
+    def write(state) -> None:
+        nonlocal written
+        written = state.done
+
+    def forward(*_) -> None:
+        nonlocal passed
+        if goal is not None and written >= goal:
+            passed += 1
+            if passed > forwards:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    run, worker = job.begin(model)
+    written = sum(len(run.records(arm)) for arm in run.arms)
+    model.backbone.model.register_forward_pre_hook(forward)
+    execute(run, worker, shard=job.shard, labels=job.labels, listener=write)
 
 
 def answered(folder) -> list[dict]:
     return [line for path in sorted((folder / "answers").rglob("*.jsonl")) for line in read_lines(path)]
 
 
-def start(context, folder):
-    process = context.Process(target=answer, args=(str(folder),))
+def start(context, folder, *when):
+    process = context.Process(target=answer, args=(str(folder), *when), daemon=True)  # so it does not outlive the tests
     process.start()
     return process
 
@@ -49,12 +64,8 @@ def test_three_hundred_questions_killed_ten_times_end_with_the_same_scores(tmp_p
     assert whole.exitcode == 0
     moments, killed_at = random.Random(0), []
     for kill in range(KILLS):
-        process = start(context, tmp_path / "killed")
         goal = moments.randrange(300 * kill // (KILLS + 1), 300 * (kill + 1) // (KILLS + 1))
-        while len(answered(tmp_path / "killed")) < goal and process.is_alive():
-            time.sleep(0.01)
-        time.sleep(moments.uniform(0, 0.03))
-        os.kill(process.pid, signal.SIGKILL)
+        process = start(context, tmp_path / "killed", goal, moments.randrange(5))
         process.join()
         assert process.exitcode == -signal.SIGKILL
         killed_at.append(len(answered(tmp_path / "killed")))

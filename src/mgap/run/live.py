@@ -89,7 +89,7 @@ class _Lines:
     """Prints a line when a method is done, and now and then before."""
 
     def __init__(self) -> None:
-        self._last = 0.0
+        self._last = -PAUSE
 
     def __call__(self, state: State, score: str) -> None:
         now = time.monotonic()
