@@ -99,7 +99,7 @@ test-release: setup
 	@$(VLLM)/python tests_vllm/requires.py > .venv-vllm/requires.txt
 	@$(call install,$(VLLM),-c $(PINNED) -r .venv-vllm/requires.txt,--no-warn-conflicts)
 	@echo "== mgap, and its tests' own needs"
-	@$(call install,$(VLLM),-c $(PINNED) -e . pytest pytest-xdist,--no-warn-conflicts)
+	@$(call install,$(VLLM),-c $(PINNED) -e . pytest pytest-timeout pytest-xdist,--no-warn-conflicts)
 	@$(call compile,$(VLLM))
 	@touch $@
 

@@ -3,6 +3,7 @@
 import os
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on models this small, threads wait for each other
@@ -28,6 +29,12 @@ settings.register_profile(  # make nightly: --hypothesis-profile=nightly
 settings.load_profile("mgap")
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+def pytest_addoption(parser):
+    if find_spec("pytest_timeout") is None:  # as on a card's machine, where nothing can be installed: no limits there
+        for name in ("timeout", "timeout_method"):
+            parser.addini(name, "pytest-timeout's, which is not installed")
 
 
 def pytest_configure():

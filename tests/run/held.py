@@ -15,7 +15,7 @@ def hold(teller):
 
 def wait(teller):
     """The worker says who it is; the line is cut when it ends."""
-    ahead._end_with_parent(0)
+    ahead._begin_worker(0)
     teller.send(os.getpid())
     while True:
         signal.pause()

@@ -254,6 +254,14 @@ def test_a_worker_ends_with_a_run_that_is_killed():
         raise
 
 
+def test_a_worker_says_nothing_of_a_run_that_was_stopped_while_it_took_a_picture(capsys):
+    for error in (ConnectionResetError(), BrokenPipeError(), EOFError()):
+        ahead._tell_unless_cut(type(error), error, None)
+    assert capsys.readouterr().err == ""
+    ahead._tell_unless_cut(ValueError, ValueError("a defect"), None)
+    assert "ValueError: a defect" in capsys.readouterr().err
+
+
 def test_pictures_that_cannot_be_sent_are_refused():
     with Pictures(Opening(lambda name: name, None), 1, CPU) as pictures, pytest.raises(SettingError, match="use workers 0"):
         pictures.expect(["0.png"])

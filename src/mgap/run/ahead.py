@@ -15,6 +15,7 @@ import os
 import pickle
 import shutil
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -162,7 +163,7 @@ class Pictures:
             persistent_workers=True,
             pin_memory=self.device.type == "cuda",
             multiprocessing_context=context,
-            worker_init_fn=_end_with_parent,
+            worker_init_fn=_begin_worker,
             generator=torch.Generator(),  # so that the caller's is not drawn from
         )
 
@@ -184,7 +185,18 @@ def _serve(modules: Iterable[str]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end_with_parent(_: int) -> None:
+def _begin_worker(_: int) -> None:
+    sys.excepthook = _tell_unless_cut
+    _end_with_parent()
+
+
+def _tell_unless_cut(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """In a worker, from the thread that hands tensors over: that a run was stopped in the middle of it is no error of ours."""
+    if not issubclass(kind, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, trace)
+
+
+def _end_with_parent() -> None:
     """In a worker: its parent is the fork server, which outlives a run that was killed as long as a worker does."""
     run = parent_process()
 
