@@ -1,19 +1,29 @@
 """What a user installs: wheel and sdist built from here, and a new environment that has the wheel and no extra.
 
+What the wheel says it needs, and what that needs in turn, is not downloaded once more: it is linked from the environment that
+runs the tests, distribution by distribution, and nothing else is. `pip check` judges the versions.
+
 Commands run there without a network: in a network namespace of their own that has no way out, or, where the system allows none,
 with a Python whose sockets refuse every address. There is nothing in any cache.
 """
 
+import contextlib
+import email
 import functools
 import os
-import re
+import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
-from pathlib import Path
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from importlib.metadata import Distribution, distribution, distributions
+from pathlib import Path, PurePosixPath
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 NAMESPACE = ["unshare", "--map-root-user", "--net"]
@@ -25,12 +35,26 @@ def refuse(*_, **__):
 
 socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
 """
+LONGEST = 600.0  # seconds; a safety net, not a measure
 Done = subprocess.CompletedProcess[str]
 
 
-def call(*words: str | Path, **options) -> None:
+def finish(command: list[str], **options) -> Done:
+    """Run it to its end, within a limit; what it started ends with it, whatever happens."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, **options)
+    try:
+        out, told = process.communicate(timeout=LONGEST)
+        return Done(command, process.returncode, out, told)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def call(*words: str | Path) -> None:
     """Run it; what it printed is shown where it fails."""
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False, **options)
+    done = finish(list(map(str, words)))
     if done.returncode:
         pytest.fail(f"{' '.join(map(str, words))}\n{done.stdout}\n{done.stderr}")
 
@@ -63,15 +87,52 @@ def unpacked(sdist, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def bare(wheel, tmp_path_factory) -> Path:
-    """The bin folder of a new environment: torch as `make setup` takes it, then the wheel, at the tested versions."""
+    """The bin folder of a new environment: the wheel, and what it says it needs at the versions that are tested here."""
     home = tmp_path_factory.mktemp("bare")
-    call(sys.executable, "-m", "venv", home)
-    pip = [home / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
-    torch = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[0]
-    if subprocess.run([*map(str, pip), f"{torch}+cpu"], capture_output=True, check=False).returncode:
-        call(*pip, torch)
-    call(*pip, "--constraint", ROOT / "constraints.txt", wheel)
+    call(sys.executable, "-m", "venv", "--without-pip", home)
+    (packages,) = home.glob("lib/python*/site-packages")
+    link(needed(wheel), packages)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", home / "bin" / "python"]
+    call(*pip, "install", "--quiet", "--no-index", "--no-deps", wheel)
+    call(*pip, "check")
     return home / "bin"
+
+
+def needed(wheel: Path) -> list[Distribution]:
+    """What pip would install with a wheel, without extras: the requirements of its own metadata, and theirs."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        told = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])
+    found: dict[str, Distribution] = {}
+    asked, waiting = set[tuple[str, str]](), _wanted(told, "")
+    while waiting:
+        wanted = waiting.pop()
+        if wanted not in asked:
+            asked.add(wanted)
+            name, extra = wanted
+            found[name] = distribution(name)
+            waiting += _wanted(found[name].requires or (), extra)
+    return list(found.values())
+
+
+def _wanted(requirements: Iterable[str], extra: str) -> list[tuple[str, str]]:
+    """Names, each with no extra and with those that are asked for, where a requirement holds on this machine."""
+    held = (each for each in map(Requirement, requirements) if each.marker is None or each.marker.evaluate({"extra": extra}))
+    return [(canonicalize_name(each.name), more) for each in held for more in ("", *each.extras)]
+
+
+def link(wanted: list[Distribution], packages: Path) -> None:
+    """Put them into an environment: whole folders, and single files of folders that several distributions share."""
+    owners = Counter(top for each in distributions() for top in {path.parts[0] for path in each.files or ()})
+    for each in wanted:
+        assert each.files, f"{each.name} does not say what its files are"
+        kept = {path if owners[path.parts[0]] > 1 else PurePosixPath(path.parts[0]) for path in each.files}
+        for path in kept:
+            if path.parts[0] in ("..", "__pycache__"):  # commands, and what Python makes again
+                continue
+            place = packages / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(each.locate_file(path))
 
 
 @functools.cache
@@ -96,7 +157,7 @@ def alone(bare, tmp_path_factory) -> Callable[..., Done]:
 
     def run(program: str, *words: str | Path, cwd: Path | None = None) -> Done:
         command = [*(NAMESPACE if has_namespaces() else []), str(bare / program), *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd or home, env=environment)
+        return finish(command, cwd=cwd or home, env=environment)
 
     return run
 

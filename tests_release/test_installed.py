@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from conftest import needed
 
 import mgap
 
@@ -50,10 +51,12 @@ except OSError as error:
     assert "unreachable" in python(code)
 
 
-def test_no_extra_is_installed(python):
+def test_no_extra_is_installed(python, wheel):
     modules = ("scipy", "nltk", "faiss", "spacy", "gradio", "vllm", "peft", "accelerate", "bitsandbytes", "sklearn", "pytest")
     code = f"from importlib.util import find_spec; print([name for name in {modules} if find_spec(name)])"
     assert python(code) == "[]"
+    listed = python("from importlib.metadata import distributions; print(*{each.name for each in distributions()})").split()
+    assert sorted(listed) == sorted(["mgap", *(each.name for each in needed(wheel))])
     assert python("import mgap; print(mgap.__version__)") == mgap.__version__
 
 
