@@ -11,7 +11,6 @@ from mgap.scoring.amber import AmberScorer
 from mgap.scoring.amber_answers import NORMALISERS, find_normaliser
 from mgap.scoring.amber_captions import Vocabulary
 from mgap.scoring.amber_official import amber_score, kind_of, official, per_response
-from mgap.scoring.language import find_language
 from mgap.types import Sample
 
 CAPTIONS = ("real_llava15_7b_generative_1_83", "made_up_generative_exact", "made_up_generative_with_table")
@@ -74,11 +73,7 @@ def test_captions_get_the_published_figures_counters_and_words(shared, amber, pu
         assert row == wanted
 
 
-def test_with_nltks_own_data_the_other_nouns_are_the_published_ones_too(amber, published):
-    try:
-        find_language("nltk")
-    except BenchmarkError:
-        pytest.skip("NLTK's data is not on this machine")
+def test_with_nltks_own_data_the_other_nouns_are_the_published_ones_too(amber, published, nltk_data):
     for name in CAPTIONS[:2]:
         expected, texts = published(name)
         samples = asked(amber, texts)

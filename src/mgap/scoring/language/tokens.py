@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator
 
 _END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]}\u201d\u2019]))\s+")
-_SHORTENED = re.compile(r"(?:.*[^\w.])?(?:[^\W\d_](?:\.[^\W\d_])*|[\d-]*\d)\.\W?")  # an initial or a number with a full stop
+_INITIAL = re.compile(r"(?:.*[^\w.])?[^\W\d_](?:\.[^\W\d_])*\.\W?")  # with a full stop
+_NUMBER = re.compile(r"(?:.*[^\w.])?[\d-]*\d\.\W?")
 _STOP = re.compile(r"(?s)(.*[^.])\.([\])}>\"'\u00bb\u201d\u2019 ]*)")  # before a final full stop, and what closes after it
 _ALONE = r";@#$%&?!*()\[\]{}<>\u00ab\u00bb\u2018\u2019\u201c\u201d\u201e\u2012-\u2015"  # each a token of its own
 _PIECE = re.compile(
@@ -28,11 +29,12 @@ _JOINED = re.compile(r"(can)(not)|(gon)(na)|(wan)(na)|(got)(ta)|(gim)(me)|(lem)(
 def sentences(text: str) -> list[str]:
     """A sentence ends after . ! or ?, perhaps with one closing quote or bracket, and white space.
 
-    A full stop after a number or a single letter is taken for that of an abbreviation.
+    A full stop after a single letter is taken for that of an abbreviation, and after a number where a small letter follows.
     """
     found: list[str] = []
     for part in _END.split(text.strip()):
-        if found and _SHORTENED.fullmatch(found[-1].rsplit(maxsplit=1)[-1]):
+        last = found[-1].rsplit(maxsplit=1)[-1] if found else ""
+        if _INITIAL.fullmatch(last) or (part[:1].islower() and _NUMBER.fullmatch(last)):
             found[-1] += f" {part}"
         else:
             found.append(part)
