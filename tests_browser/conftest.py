@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,6 +21,11 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 FAILED = Path(tempfile.gettempdir()) / "mgap-browser"  # screenshots of tests that failed
+STARTING = 240  # seconds that a server may take until it listens, on a busy machine
+
+os.environ.pop("MGAP_INSPECT_PASSWORD", None)  # the tester's own
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; servers would inherit it and never end
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def chromium() -> str:
@@ -34,28 +41,39 @@ def chromium() -> str:
     return found
 
 
-class Server:
-    """A running `mgap inspect` on a free port, and what it has printed."""
+class Served:
+    """A process that serves a page: its address, which it prints as soon as it listens, and all else that it has printed."""
 
-    def __init__(self, folder: Path, *words: str, **variables: str) -> None:
-        self.path, self.runs = folder / "log.txt", folder / "runs"
-        command = [sys.executable, "-m", "mgap.cli.main", "inspect", "--port", "0", "--no-open", "--runs", str(self.runs)]
-        known = {name: value for name, value in os.environ.items() if name != "MGAP_INSPECT_PASSWORD"}
-        env = {**known, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **variables}
-        with self.path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, *words], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        self.address = self._wait()
+    def __init__(self, command: list[str], log: Path, line: str, **variables: str) -> None:
+        """`line` is a pattern of the line with the address, which is its first group."""
+        self.path, self._line, self._told = log, re.compile(line), SimpleQueue[str | None]()
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reading = Thread(target=self._read, daemon=True)
+        self._reading.start()
+        try:
+            address = self._told.get(timeout=STARTING)
+        except Empty:
+            address = None
+        if address is None:
+            self.kill()
+            raise RuntimeError(f"the server has ended, or did not start within {STARTING} s\n{self.log}")
+        self.address = address
 
-    def _wait(self, seconds: float = 300) -> str:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and self.process.poll() is None:
-            if said := re.search(r"^mgap inspect: (http://\S+) \(Ctrl-C ends it\)$", self.log, re.MULTILINE):
-                return said[1]
-            time.sleep(0.05)
-        self.process.kill()
-        raise RuntimeError(f"the server did not start within {seconds:.0f} s\n{self.log}")
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.path.open("wb", buffering=0) as log, self.process.stdout as printed:
+            for line in printed:
+                log.write(line)
+                if said := self._line.search(line.decode(errors="replace")):
+                    self._told.put(said[1])
+        self._told.put(None)
 
     @property
     def log(self) -> str:
@@ -68,7 +86,24 @@ class Server:
         try:
             return self.process.wait(20)
         finally:
-            self.process.kill()
+            self.kill()
+
+    def kill(self) -> None:
+        """With whatever it has started: they are a session of their own."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._reading.join()
+
+
+class Server(Served):
+    """A running `mgap inspect` on a free port."""
+
+    def __init__(self, folder: Path, *words: str, **variables: str) -> None:
+        self.runs = folder / "runs"
+        command = [sys.executable, "-m", "mgap.cli.main", "inspect", "--port", "0", "--no-open", "--runs", str(self.runs)]
+        line = r"^mgap inspect: (http://\S+) \(Ctrl-C ends it\)$"
+        super().__init__([*command, *words], folder / "log.txt", line, **variables)
 
 
 class Watched:

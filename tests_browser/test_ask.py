@@ -7,11 +7,13 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
-import numpy as np
 import pytest
 from conftest import DESK
 from PIL import Image
 from playwright.sync_api import Page, expect
+
+from mgap.pocket.scenes import render
+from mgap.pocket.showcase import cases
 
 LONG = 30_000  # milliseconds that an answer may take on a busy machine
 
@@ -47,10 +49,9 @@ def set_knob(page: Page, name: str, value: float) -> None:
     number.press("Enter")
 
 
-def picture(width: int, height: int) -> bytes:
-    pixels = np.random.default_rng(0).integers(0, 256, (height // 8, width // 8, 3), dtype=np.uint8)
+def png(image: Image.Image) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(pixels).resize((width, height), Image.Resampling.NEAREST).save(file, format="PNG")
+    image.save(file, format="PNG")
     return file.getvalue()
 
 
@@ -153,22 +154,21 @@ def test_what_is_taken_along_is_the_same_answer(page, tmp_path):
 
 
 def test_a_dropped_picture_is_asked_about(page):
-    drop(page, "noise.png", picture(320, 240))
+    drop(page, "drawn.png", png(render(cases()[1].scene).resize((320, 240))))
     expect(page.locator("#dropped img")).to_be_visible(timeout=LONG)
     ask(page, "Describe this image.")
     assert text(page, "vanilla")
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "make", "said"),
     [
-        ("broken.png", b"\x89PNG\r\n\x1a\n" + b"nothing like a picture" * 50, "broken.png"),
-        ("text.png", b"just words", "text.png"),
-        ("huge.png", picture(12_000, 8_000), "at most 50,000,000 are taken"),
+        ("broken.png", lambda: b"\x89PNG\r\n\x1a\n" + b"nothing like a picture" * 50, "broken.png"),
+        ("huge.png", lambda: png(Image.new("1", (12_000, 8_000))), "at most 50,000,000 are taken"),
     ],
 )
-def test_a_picture_that_cannot_be_opened_is_refused_by_a_sentence(page, name, data, said):
-    drop(page, name, data)
+def test_a_picture_that_cannot_be_opened_is_refused_by_a_sentence(page, name, make, said):
+    drop(page, name, make())
     toast = page.locator(".toast-body").first
     expect(toast).to_contain_text(said, timeout=LONG)
     assert "Traceback" not in toast.inner_text()

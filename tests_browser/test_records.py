@@ -64,8 +64,8 @@ def test_a_runs_tables_are_shown_and_its_answers_filtered_and_opened(page, run):
 
 
 def test_on_a_phone_runs_and_gallery_do_not_run_off_the_side(phone, run):
-    for name in ("Gallery", "Runs"):
+    for name, shown in (("Gallery", "button.card:visible img"), ("Runs", "table:visible")):
         phone.get_by_role("tab", name=name).click()
         expect(phone.locator(".records:visible").first).to_be_visible(timeout=LONG)
-        phone.wait_for_timeout(500)
+        expect(phone.locator(shown).first).to_be_visible(timeout=LONG)
         assert phone.evaluate("document.documentElement.scrollWidth") <= 390

@@ -29,8 +29,9 @@ def test_the_page_fits_a_phone(phone):
 
 
 def test_nothing_is_asked_of_another_host(watched):
-    expect(watched.page.locator("button:visible").first).to_be_visible()
-    watched.page.wait_for_timeout(1000)  # what a page asks for late, such as fonts; it never falls silent, it listens on
+    """Until it is drawn, its fonts included; what a page asks for later, when it is used, every other test looks at."""
+    expect(watched.page.locator("#answers .hint")).to_be_visible()
+    watched.page.evaluate("document.fonts.ready.then(() => document.fonts.size)")
     assert watched.elsewhere == []
     refused = watched.page.evaluate("fetch('https://example.com/').then(() => 'fetched', () => 'refused')")
     assert refused == "refused"
