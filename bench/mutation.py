@@ -1,0 +1,288 @@
+"""What the tests would notice: change the code in small wrong ways and count the changes that `make test` catches.
+
+    python bench/mutation.py sample mutants.json --count 150       # as many of every package, drawn by a seed
+    python bench/mutation.py cover coverage.json                   # which tests reach which line; needs coverage
+    python bench/mutation.py run mutants.json coverage.json caught.jsonl
+    python bench/mutation.py table caught.jsonl                    # share a package, and who survived
+
+Of every mutant only the tests that reach its line are run, in a copy of the tree, until one fails. A survivor's line is either
+not asserted or the change makes no difference; one that no test reaches counts as a survivor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import json
+import os
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from copies import ROOT, SOURCE, Copies, enter, run_apart
+from mutants import Mutant, sample
+
+PACKAGES = ["methods", "decoding", "states", "scoring"]
+QUICK = "not long and not product"  # what make test runs
+HEAVY = (  # imported once, before processes are forked
+    "torch", "transformers", "transformers.generation.utils", "transformers.models.llava.modeling_llava", "pytest",
+    "transformers.models.qwen3_vl.modeling_qwen3_vl", "transformers.models.qwen3_vl.processing_qwen3_vl", "matplotlib.pyplot",
+    "transformers.models.llava.processing_llava", "PIL.Image", "yaml", "typer", "scipy.stats", "sklearn.neighbors",
+)  # fmt: skip
+GRACE_S = 30.0
+QUIET = [
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-W",
+    "ignore::pytest.PytestAssertRewriteWarning",
+]  # plugins are imported before the fork
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which tests reach which line, and how long each takes."""
+
+    seconds: dict[str, float]  # of tests that pass
+    lines: dict[str, dict[int, list[str]]]  # file -> line -> tests
+
+    @classmethod
+    def load(cls, path: Path) -> Reach:
+        content = json.loads(path.read_text())
+        names = list(content["seconds"])
+        lines = {f: {int(n): [names[k] for k in which] for n, which in each.items()} for f, each in content["lines"].items()}
+        return cls(content["seconds"], lines)
+
+    def save(self, path: Path) -> None:
+        numbers = {name: number for number, name in enumerate(self.seconds)}
+        lines = {
+            file: {line: sorted(numbers[t] for t in tests if t in numbers) for line, tests in each.items()}
+            for file, each in self.lines.items()
+        }
+        path.write_text(json.dumps({"seconds": self.seconds, "lines": lines}))
+
+    def tests_of(self, mutant: Mutant, source: bytes) -> list[str]:
+        """Those that run the mutant's statement or are named after its file; of a line that runs on import, all of the file."""
+        known = self.lines.get(mutant.file, {})
+        found = {test for line in _statement(source, mutant.line) for test in known.get(line, ())}
+        if not found and _is_outside_functions(source, mutant.line):
+            found = {test for tests in known.values() for test in tests}
+        own = f"test_{Path(mutant.file).stem}.py"
+        found |= {test for test in self.seconds if _file(test).endswith(f"/{own}")}
+        total = Counter[str]()
+        for test in found:
+            total[_file(test)] += self.seconds[test]
+        return sorted(found, key=lambda test: (not _file(test).endswith(own), total[_file(test)], _file(test)))
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def _function(test: str) -> str:
+    return test.partition("[")[0]
+
+
+def _statement(source: bytes, line: int) -> range:
+    """The lines of the innermost statement; of one with a body, those before it."""
+    best = range(line, line + 1)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            if line <= last and (best == range(line, line + 1) or node.lineno >= best.start):
+                best = range(node.lineno, max(last, node.lineno) + 1)
+    return best
+
+
+def _is_outside_functions(source: bytes, line: int) -> bool:
+    spans = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef))
+    return not any(n.body[0].lineno <= line <= (n.end_lineno or n.lineno) for n in spans)
+
+
+class Covering:
+    """The pytest plugin that tells coverage which test is running."""
+
+    def __init__(self, coverage: Any) -> None:
+        self.coverage, self.seconds, self.failed = coverage, dict[str, float](), set[str]()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.coverage.switch_context(nodeid)
+        self.seconds[nodeid] = -_processor_s()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.seconds[nodeid] += _processor_s()
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.outcome != "passed":
+            self.failed.add(report.nodeid)
+
+
+def _processor_s() -> float:
+    """What this process and its children have used: the same on a busy machine."""
+    return sum(os.times()[:4])
+
+
+def cover(args: argparse.Namespace) -> None:
+    import coverage
+    import pytest
+
+    copies = Copies(args.jobs, args.tests)
+    files = sorted(str(p.relative_to(args.tests.parent)) for p in args.tests.rglob("test_*.py"))
+
+    def start(number: int, file: str, path: Path) -> tuple[Callable[[], None], float]:
+        tree = copies.tree(number)
+
+        def work() -> None:
+            enter(tree)
+            package = tree / "src" / "mgap"
+            watching = coverage.Coverage(data_file=None, source=[str(package / name) for name in PACKAGES], config_file=False)
+            watching.start()
+            plugin = Covering(watching)
+            pytest.main([file, "-m", args.select, *QUIET], plugins=[plugin])
+            watching.stop()
+            data, lines = watching.get_data(), dict[str, dict[int, list[str]]]()
+            for measured in data.measured_files():
+                by_line = data.contexts_by_lineno(measured)
+                lines[str(Path(measured).relative_to(package))] = {n: [t for t in which if t] for n, which in by_line.items()}
+            passed = {test: s for test, s in plugin.seconds.items() if test not in plugin.failed}
+            path.write_text(json.dumps([passed, lines, sorted(plugin.failed)]))
+
+        return work, 3000.0
+
+    seconds, merged = dict[str, float](), defaultdict[str, dict[int, list[str]]](dict)
+    for file, answer in run_apart(args.jobs, files, start):
+        if answer is None:
+            print(f"{file}: ended", flush=True)
+            continue
+        seconds |= answer[0]
+        for name, lines in answer[1].items():
+            for line, tests in lines.items():
+                merged[name].setdefault(int(line), []).extend(tests)
+        print(f"{file}: {len(answer[0])} passed, {len(answer[2])} failed or skipped", flush=True)
+    Reach(seconds, merged).save(args.coverage)
+    copies.remove()
+    print(f"{len(seconds)} tests, {sum(seconds.values()):.0f} s")
+
+
+class Ordered:
+    """The pytest plugin that runs chosen tests in an order, each with a limit, and keeps the first that fails."""
+
+    def __init__(self, tests: list[str], seconds: dict[str, float], *, by_function: bool) -> None:
+        self.tests, self.seconds, self.by = tests, seconds, ""
+        self.name = _function if by_function else str
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        chosen = set(map(self.name, self.tests))
+        items[:] = [item for item in items if self.name(item.nodeid) in chosen]
+        files = {_file(test): number for number, test in enumerate(self.tests)}
+        items.sort(key=lambda item: files[_file(item.nodeid)])  # stable: a file's own order keeps fixtures together
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process: a test that goes on and on has noticed
+        signal.alarm(int(GRACE_S + 10 * self.seconds.get(nodeid, GRACE_S)))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and not self.by:
+            self.by = report.nodeid
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed and not self.by:
+            self.by = report.nodeid
+
+
+def run(args: argparse.Namespace) -> None:
+    import pytest
+
+    every = [Mutant(**each) for each in json.loads(args.mutants.read_text())]
+    reach, copies = Reach.load(args.coverage), Copies(args.jobs, args.tests)
+    known = set[tuple[str, int, str]]()
+    if args.out.exists():  # go on
+        known = {(d["file"], d["start"], d["new"]) for d in map(json.loads, args.out.read_text().splitlines())}
+    todo = list[tuple[Mutant, list[str]]]()
+    for mutant in every:
+        if (mutant.file, mutant.start, mutant.new) not in known:
+            todo.append((mutant, reach.tests_of(mutant, (SOURCE / mutant.file).read_bytes())))
+    cost = {id(t): sum(reach.seconds[test] for test in t[1]) for t in todo}
+    todo.sort(key=lambda t: -cost[id(t)])  # the longest first, so that all processes end together
+
+    def start(number: int, task: tuple[Mutant, list[str]], path: Path) -> tuple[Callable[[], None], float]:
+        mutant, tests = task
+        copies.change(number, mutant)
+
+        def work() -> None:
+            enter(copies.tree(number))
+            plugin = Ordered(tests, reach.seconds, by_function=args.by_function)
+            files = list(dict.fromkeys(map(_file, tests)))
+            code = pytest.main([*files, "-x", "-m", args.select, *QUIET], plugins=[plugin])
+            path.write_text(json.dumps([int(code), plugin.by]))
+
+        return (work if tests else lambda: path.write_text('[0, ""]')), GRACE_S * 4 + 4 * cost[id(task)]
+
+    began, caught = time.monotonic(), 0
+    with args.out.open("a") as out:
+        for done, ((mutant, tests), answer) in enumerate(run_apart(args.jobs, todo, start), start=1):
+            by = "no answer" if answer is None else answer[1] or (f"status {answer[0]}" if answer[0] else "")
+            caught += bool(by)
+            out.write(json.dumps({**asdict(mutant), "tests": len(tests), "by": by}) + "\n")
+            out.flush()
+            if done % 20 == 0:
+                print(f"{done} of {len(todo)}, {caught} caught, {time.monotonic() - began:.0f} s", flush=True)
+    copies.remove()
+
+
+def table(args: argparse.Namespace) -> None:
+    for path in args.caught:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        print(f"{path}\n| package | mutants | caught | share |\n|---|---|---|---|")
+        for package in PACKAGES:
+            of = [row for row in rows if row["file"].startswith(f"{package}/")]
+            if of:
+                caught = sum(bool(row["by"]) for row in of)
+                print(f"| {package} | {len(of)} | {caught} | {100 * caught / len(of):.1f}% |")
+        for row in rows if args.survivors else ():
+            if not row["by"]:
+                print(f"{row['file']}:{row['line']}: {row['old']!r} -> {row['new']!r}, {row['tests']} tests")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(required=True)
+    drawing = verbs.add_parser("sample")
+    drawing.add_argument("mutants", type=Path)
+    drawing.add_argument("--count", type=int, default=150, help="of every package")
+    drawing.add_argument("--seed", type=int, default=0)
+    drawing.add_argument("--leave-out", nargs="*", default=["methods/kernels.py"], help="files that only run on a GPU")
+    drawing.set_defaults(call=lambda a: a.mutants.write_text(json.dumps(
+        [asdict(m) for m in sample(SOURCE, PACKAGES, a.count, a.seed, a.leave_out)])))  # fmt: skip
+    covering, running = verbs.add_parser("cover"), verbs.add_parser("run")
+    covering.add_argument("coverage", type=Path)
+    running.add_argument("mutants", type=Path)
+    running.add_argument("coverage", type=Path)
+    running.add_argument("out", type=Path)
+    running.add_argument("--by-function", action="store_true", help="with all parameters of a test that reaches the line")
+    for verb, call in ((covering, cover), (running, run)):
+        verb.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+        verb.add_argument("--select", default=QUICK, help="pytest's -m")
+        verb.add_argument("--tests", type=Path, default=ROOT / "tests", help="another state of them, to compare with")
+        verb.set_defaults(call=call)
+    showing = verbs.add_parser("table")
+    showing.add_argument("caught", type=Path, nargs="+")
+    showing.add_argument("--survivors", action="store_true")
+    showing.set_defaults(call=table)
+    args = parser.parse_args()
+    if args.call in (cover, run):
+        os.environ["OMP_NUM_THREADS"] = "1"  # as in make test
+        args.tests = args.tests.resolve()
+        for name in HEAVY:  # once, before processes are forked; mgap itself is imported by each of them
+            importlib.import_module(name)
+    args.call(args)
+
+
+if __name__ == "__main__":
+    main()
