@@ -5,7 +5,8 @@
     python bench/mutation.py run mutants.json coverage.json caught.jsonl
     python bench/mutation.py table caught.jsonl                    # share a package, and who survived
 
-Of every mutant only the tests that reach its line are run, in a copy of the tree, until one fails. A survivor's line is either
+Of every mutant only the tests of FOLDERS that reach its line are run, in a copy of the tree, until one fails: other tests might
+catch a few more. A survivor's line is either
 not asserted or the change makes no difference; one that no test reaches counts as a survivor.
 """
 
@@ -28,6 +29,7 @@ from copies import ROOT, SOURCE, Copies, enter, run_apart
 from mutants import Mutant, sample
 
 PACKAGES = ["methods", "decoding", "states", "scoring"]
+FOLDERS = ["methods", "decoding", "states", "scoring", "backbones", "verify"]
 QUICK = "not long and not product"  # what make test runs
 HEAVY = (  # imported once, before processes are forked
     "torch", "transformers", "transformers.generation.utils", "transformers.models.llava.modeling_llava", "pytest",
@@ -133,9 +135,9 @@ def cover(args: argparse.Namespace) -> None:
     import pytest
 
     copies = Copies(args.jobs, args.tests)
-    files = sorted(str(p.relative_to(args.tests.parent)) for p in args.tests.rglob("test_*.py"))
+    folders = [f"tests/{name}" for name in args.folders]
 
-    def start(number: int, file: str, path: Path) -> tuple[Callable[[], None], float]:
+    def start(number: int, folder: str, path: Path) -> tuple[Callable[[], None], float]:
         tree = copies.tree(number)
 
         def work() -> None:
@@ -144,7 +146,7 @@ def cover(args: argparse.Namespace) -> None:
             watching = coverage.Coverage(data_file=None, source=[str(package / name) for name in PACKAGES], config_file=False)
             watching.start()
             plugin = Covering(watching)
-            pytest.main([file, "-m", args.select, *QUIET], plugins=[plugin])
+            pytest.main([folder, "-m", args.select, *QUIET], plugins=[plugin])
             watching.stop()
             data, lines = watching.get_data(), dict[str, dict[int, list[str]]]()
             for measured in data.measured_files():
@@ -156,15 +158,15 @@ def cover(args: argparse.Namespace) -> None:
         return work, 3000.0
 
     seconds, merged = dict[str, float](), defaultdict[str, dict[int, list[str]]](dict)
-    for file, answer in run_apart(args.jobs, files, start):
+    for folder, answer in run_apart(args.jobs, folders, start):
         if answer is None:
-            print(f"{file}: ended", flush=True)
+            print(f"{folder}: ended", flush=True)
             continue
         seconds |= answer[0]
         for name, lines in answer[1].items():
             for line, tests in lines.items():
                 merged[name].setdefault(int(line), []).extend(tests)
-        print(f"{file}: {len(answer[0])} passed, {len(answer[2])} failed or skipped", flush=True)
+        print(f"{folder}: {len(answer[0])} passed, {len(answer[2])} failed or skipped", flush=True)
     Reach(seconds, merged).save(args.coverage)
     copies.remove()
     print(f"{len(seconds)} tests, {sum(seconds.values()):.0f} s")
@@ -262,6 +264,7 @@ def main() -> None:
         [asdict(m) for m in sample(SOURCE, PACKAGES, a.count, a.seed, a.leave_out)])))  # fmt: skip
     covering, running = verbs.add_parser("cover"), verbs.add_parser("run")
     covering.add_argument("coverage", type=Path)
+    covering.add_argument("--folders", nargs="+", default=FOLDERS, help="of tests that are asked at all")
     running.add_argument("mutants", type=Path)
     running.add_argument("coverage", type=Path)
     running.add_argument("out", type=Path)

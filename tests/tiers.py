@@ -5,6 +5,7 @@ the first family, one method of each kind on both, every mode with one method of
 rest of the product of methods, modes and families, is marked `product` here, when tests are collected.
 
 `@pytest.mark.both_families` keeps a test, or with `pytestmark` a file, on both families: where the family is what is tested.
+`@pytest.mark.each_kind` leaves all but one method of each kind to the rest: where what a kind has in common is tested.
 """
 
 import pytest
@@ -20,15 +21,19 @@ ONE_OF_A_KIND = {"head": "mgap", "branch": "vcd", "layers": "deco", "attention":
 
 def is_in_the_rest(item) -> bool:
     """Whether a test is left to `make test-all`."""
-    params = item.callspec.params if hasattr(item, "callspec") else {}
-    method = next((value for value in params.values() if isinstance(value, str) and value in NAMES), None)
+    params = list(item.callspec.params.values()) if hasattr(item, "callspec") else []
+    names = {value for value in params if isinstance(value, str)}
+    method = next(iter(names & NAMES), None)
     stands_for_its_kind = method in ONE_OF_A_KIND.values()
-    if not {SECOND, f"pocket/{SECOND}"}.isdisjoint(value for value in params.values() if isinstance(value, str)):
-        return not (stands_for_its_kind or item.get_closest_marker("both_families"))
-    modes = [value for value in params.values() if isinstance(value, Mode)]
-    if method is None or not modes or stands_for_its_kind:
+    is_second = bool(names & {SECOND, f"pocket/{SECOND}"})
+    if is_second and not (stands_for_its_kind or item.get_closest_marker("both_families")):
+        return True
+    if method is None or (stands_for_its_kind and not is_second):
         return False
-    return any(mode in METHODS.get(method).modes and mode is not Mode.GREEDY for mode in modes)
+    if item.get_closest_marker("each_kind"):
+        return True
+    modes = [value for value in params if isinstance(value, Mode) and value is not Mode.GREEDY]
+    return any(is_second or mode in METHODS.get(method).modes for mode in modes)
 
 
 def mark_the_rest(items) -> None:

@@ -82,6 +82,7 @@ def test_both_ways_of_running_a_branch_agree(exact, prior, picture, name, option
 
 @pytest.mark.parametrize("name", BRANCHES)
 @pytest.mark.parametrize("mode", ["batched", "sequential"])
+@pytest.mark.each_kind
 def test_beams_search_the_combined_scores(exact, prior, picture, name, mode):
     check_beams(exact, picture, replace(build(name, prior), branch_mode=mode))
 
