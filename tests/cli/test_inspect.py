@@ -119,6 +119,7 @@ def test_started_with_ctrl_c_ignored_it_says_how_it_ends_and_ends_so_while_it_lo
     assert "Traceback" not in err
 
 
+@pytest.mark.long
 def test_started_with_ctrl_c_ignored_its_page_outlives_ctrl_c_and_kill_ends_it(inspect, checkpoints):
     with inspect("--model", str(checkpoints["llava"]), before=IGNORING) as process:
         address = process.stdout.readline()

@@ -136,14 +136,18 @@ IGNORING = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 
 @pytest.mark.parametrize(
-    ("by", "before"),
-    [pytest.param("SIGINT", "", id="ctrl-c", marks=pytest.mark.long), pytest.param("SIGTERM", IGNORING, id="sigterm alone")],
+    ("by", "before", "workers"),
+    [
+        pytest.param("SIGTERM", IGNORING, 0, id="sigterm"),
+        pytest.param("SIGTERM", IGNORING, 1, id="sigterm, with a worker", marks=pytest.mark.long),
+        pytest.param("SIGINT", "", 1, id="ctrl-c, with a worker", marks=pytest.mark.long),
+    ],
 )
-def test_a_run_that_is_stopped_keeps_its_answers_and_says_how_to_go_on(tiny, tmp_path, by, before):
+def test_a_run_that_is_stopped_keeps_its_answers_and_says_how_to_go_on(tiny, tmp_path, by, before, workers):
     out, number = tmp_path / "a run", signal.Signals[by]
     code = f"{before}\nfrom mgap.cli.main import main\nif __name__ == '__main__': main()"
     (tmp_path / "mgap").write_text(code)
-    words = pope(tiny, out, "--workers", "1")
+    words = pope(tiny, out, "--workers", str(workers))
     with processes.started([sys.executable, str(tmp_path / "mgap"), *words], stdout=DEVNULL, stderr=PIPE, text=True) as process:
         said = wait_for_answers(process)
         process.send_signal(number)
