@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 
 from mgap.inspector.scenes import plain
-from mgap.inspector.shelf import NULL_IMAGE
 from mgap.pocket.scenes import Scene
 
 PATIENCE = 120  # seconds that an answer may take on a busy machine
@@ -58,6 +57,8 @@ class Visitor:
 
     async def join(self) -> Outcome:
         """Get in line, or be refused."""
+        from mgap.inspector.shelf import NULL_IMAGE  # imports torch, which a process without visitors need not
+
         scene = plain(self.scene) if isinstance(self.scene, Scene) else self.scene
         data = ["pocket/llava", None, {"scene": scene}, None, self.question, list(self.methods), NULL_IMAGE]
         data += [0.75, 0.5, 5, True, True, "beta"]

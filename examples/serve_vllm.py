@@ -16,7 +16,6 @@ import base64
 import json
 import mimetypes
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -102,8 +101,11 @@ def serving(model: str, prior: str, flags: list[str]) -> Iterator[str]:
             time.sleep(0.5)
         yield url
     finally:
-        process.send_signal(signal.SIGINT)  # as Ctrl-C does
-        process.wait()
+        process.terminate()  # not by Ctrl-C's signal, which programs in a shell's background ignore
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
 
 
 def is_up(url: str) -> bool:

@@ -3,11 +3,14 @@
 import os
 import runpy
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; servers would inherit it and never end
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 runpy.run_path(str(Path(__file__).parent / "shim" / "sitecustomize.py"))  # this process prepares pictures as vLLM does
 
 import pytest
@@ -20,6 +23,26 @@ from mgap.pocket.tiny import TINY_FAMILIES, build_tiny
 from mgap.serving.checkpoint import servable
 
 FAMILIES = ("llava", "qwen3-vl")
+STRENGTHS = (0.0, SERVER, 5.0)  # at which servers are asked
+TOGETHER = {  # by how their ids begin: tests that share engines, a server, vLLM's parser or a port, and so a process
+    "engines": ("test_mgap.py", "test_plain.py", "test_refusals.py", "test_text_models.py"),
+    "servers": ("test_parallel.py", "test_server.py"),
+    "flags": ("test_examples.py::test_vllm_",),
+    "port 8000": ("test_docs.py::test_the_page_does_what_it_says[serving",),
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With -n: what is in TOGETHER stays together, and the largest part is begun first; every other test goes where time is."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            name = nodeid.rpartition("tests_vllm/")[2]
+            return next((scope for scope, begins in TOGETHER.items() if name.startswith(begins)), nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +57,6 @@ def work() -> Iterator[Path]:
 def engines(work) -> Iterator[Engines]:
     """Engine checks: `engines.run(model, generate(...), **settings)`; see engines.py."""
     started = Engines(work)
-    started.start()  # imports vLLM while transformers makes the references
     yield started
     started.close()
 
@@ -79,6 +101,7 @@ def worlds(work) -> dict[str, World]:
 @pytest.fixture(scope="session")
 def world(family, worlds, engines) -> World:
     """The world of the family in hand: `world.requests()`, `world.answers(alpha)`, `world.prior`."""
+    engines.start()  # imports vLLM while transformers makes the references
     return worlds[family]
 
 
@@ -87,15 +110,17 @@ def llava(worlds) -> World:
     return worlds["llava"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def running(llava, served, server) -> Server:
-    """The OpenAI server of pocket/llava with MGAP, one for each file of tests."""
-    return server(served["llava"], **with_mgap(llava, SERVER, log_every=1))
+    """The OpenAI server of pocket/llava with MGAP, one for all tests that ask it."""
+    started = server(served["llava"], wait=False, **with_mgap(llava, SERVER, log_every=1))
+    for alpha in STRENGTHS:
+        llava.answers(alpha)  # kept for `texts`, and made while the server imports vLLM
+    return started.wait()
 
 
 @pytest.fixture(scope="session")
 def texts(llava) -> dict[float, list[str]]:
     """By strength, what transformers says to each question, one at a time in float32."""
     decode = llava.model.backbone.tokenizer.decode
-    strengths = (0.0, SERVER, 5.0)
-    return {alpha: [decode(ids, skip_special_tokens=True).strip() for ids in llava.answers(alpha)] for alpha in strengths}
+    return {alpha: [decode(ids, skip_special_tokens=True).strip() for ids in llava.answers(alpha)] for alpha in STRENGTHS}

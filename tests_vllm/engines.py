@@ -24,6 +24,11 @@ SETTINGS: dict[str, Any] = {
     "kv_cache_memory_bytes": 64 << 20,  # else vLLM takes half of the memory
     "seed": 0,
 }
+QUICK = {  # an engine in the process that asks for it, and no compiler for small functions of vLLM's own
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "TORCHDYNAMO_DISABLE": "1",
+    "NUMBA_DISABLE_JIT": "1",
+}
 INTERPRETED = {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1", "TORCHDYNAMO_DISABLE": "1"}  # the V2 runner on CPU
 
 
@@ -63,7 +68,10 @@ def call(function: str, **given: Any) -> dict[str, Any]:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """For every process with vLLM in it: the shim, our sources, no network, and nothing left outside of `folder`."""
+    """For every process with vLLM in it: the shim, our sources, no network, and nothing left outside of `folder`.
+
+    But for what vLLM finds out about an architecture, in 13 s: it stays in the environment, for whoever asks next.
+    """
     (folder / "s").mkdir(parents=True, exist_ok=True)
     paths = [HERE / "shim", HERE, HERE.parent / "src"]
     return {
@@ -73,7 +81,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CACHE_ROOT": str(folder / "cache"),  # looking into an architecture takes 13 s the first time
+        "VLLM_CACHE_ROOT": str(Path(sys.prefix) / "vllm-cache"),
         "VLLM_RPC_BASE_PATH": str(folder / "s"),  # a socket's path has 107 characters at most
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TMPDIR": str(folder),
@@ -87,7 +95,7 @@ class Worker:
 
     def __init__(self, folder: Path, number: int, env: dict[str, str]) -> None:
         self.log = folder / f"worker-{number}.log"
-        told = environment(folder, **{"VLLM_ENABLE_V1_MULTIPROCESSING": "0", **env})
+        told = environment(folder, **{**QUICK, **env})
         command = [sys.executable, str(HERE / "worker.py")]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -126,10 +134,9 @@ class Worker:
 
     def close(self) -> None:
         self.leave()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        self.kill()
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()

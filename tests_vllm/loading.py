@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from mgap.serving.attaching import HELD
+from mgap.errors import SettingError
+from mgap.serving.attaching import HELD, refuse_engine
 
 
 def runner_of(llm: Any) -> Any:
@@ -34,6 +35,31 @@ def states(llm: Any, requests: list[dict[str, Any]]) -> str:
     finally:
         held.compute = compute
     return json.dumps([rows.tolist() for (rows,) in seen])
+
+
+def refused_request(llm: Any, request: dict[str, Any]) -> str:
+    """What a request is refused with; empty if it is answered."""
+    from vllm.exceptions import VLLMValidationError
+    from worker import generate
+
+    try:
+        generate(llm, [request])
+    except VLLMValidationError as error:
+        return str(error)
+    return ""
+
+
+def refusal(llm: Any, **settings: Any) -> str:
+    """What an engine of the same model with other settings is refused with, by its configuration alone; no process starts."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    mine = llm.llm_engine.vllm_config
+    config = EngineArgs(mine.model_config.model, additional_config=mine.additional_config, **settings).create_engine_config()
+    try:
+        refuse_engine(config, config.model_config, runner_of(llm).get_model())
+    except SettingError as error:
+        return str(error)
+    return ""
 
 
 def about(llm: Any) -> dict[str, Any]:

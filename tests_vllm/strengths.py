@@ -20,3 +20,14 @@ def with_alpha(requests: list[dict[str, Any]], alpha: float) -> list[dict[str, A
 def tokens(made: list[dict[str, Any]]) -> list[list[int]]:
     """What an engine answered, as tokens."""
     return [each["tokens"] for each in made]
+
+
+def mixed(world: Any) -> tuple[list[dict[str, Any]], list[list[int]]]:
+    """Requests of several strengths and lengths, and what transformers answers to each alone."""
+    requests, expected = [], []
+    for number, each in enumerate(world.requests()):
+        own, most = OWN[number % 3], LENGTHS[number % 4]
+        asked = each if own is None else with_alpha([each], own)[0]
+        requests.append({**asked, "sampling": {**asked["sampling"], "max_tokens": most}})
+        expected.append(world.answers(SERVER if own is None else own)[number][:most])
+    return requests, expected

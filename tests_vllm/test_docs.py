@@ -1,6 +1,7 @@
 """What the pages ask to be typed where vLLM is installed: `<!-- needs: vllm -->`, run with vLLM's CPU build.
 
-A page's commands keep their own text and get flags behind it; a later flag replaces an earlier one.
+A page's commands keep their own text and get flags behind it; a later flag replaces an earlier one. All pages have one folder:
+what two of them say in the same words is typed once.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from engines import environment
 from executing import execute, server
 from parsing import parse
 from reading import Command, Snippet, parse_page
+from servers import IN_PROCESS
 
 HERE = Path(__file__).parents[1]
 CPU = "--tensor-parallel-size 1 --dtype float32 --enforce-eager --max-model-len 512 --kv-cache-memory-bytes 67108864"
@@ -40,6 +42,18 @@ def shelf(work):
     return Shelf(work / "shelf")
 
 
+@pytest.fixture(scope="module")
+def typed():
+    """The commands that were run so far, as words."""
+    return []
+
+
+def named(page):
+    """Pages with a server say so, and take turns: the pages' clients ask one port (conftest.py)."""
+    has_server = any(isinstance(block, Command) and server(block) for block in PAGES[page])
+    return pytest.param(page, id=f"serving-{page}" if has_server else page)
+
+
 def added(command):
     found = {}
     for words in command.simple:
@@ -57,10 +71,12 @@ def ask(snippet, folder, monkeypatch):
     assert len(told.getvalue().split()) >= 3  # it was answered at three strengths
 
 
-@pytest.mark.parametrize("page", [name for name, blocks in PAGES.items() if any(isinstance(each, Command) for each in blocks)])
-def test_the_page_does_what_it_says(page, shelf, work, monkeypatch):
-    blocks, folder = PAGES[page], shelf.folder(page)
-    env = {**environment(work), **shelf.environment, "PYTHONPATH": environment(work)["PYTHONPATH"]}
+@pytest.mark.parametrize(
+    "page", [named(name) for name, blocks in PAGES.items() if any(isinstance(each, Command) for each in blocks)]
+)
+def test_the_page_does_what_it_says(page, shelf, typed, work, monkeypatch):
+    blocks, folder = PAGES[page], shelf.folder("pages")
+    env = {**environment(work, **IN_PROCESS), **shelf.environment, "PYTHONPATH": environment(work)["PYTHONPATH"]}
     for block, following in zip(blocks, [*blocks[1:], None], strict=True):
         if isinstance(block, Snippet) or (is_published(block) and not SHARED.is_dir()):
             continue
@@ -68,6 +84,9 @@ def test_the_page_does_what_it_says(page, shelf, work, monkeypatch):
             parse(block)
             continue
         client = following if server(block) and isinstance(following, Snippet) else None
+        if client is None and block.simple in typed:
+            continue
+        typed.append(block.simple)
         execute(block, folder, env, added(block), client and (lambda asked=client: ask(asked, folder, monkeypatch)))
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from engines import environment
+from servers import IN_PROCESS
 
 import mgap
 from mgap.pocket.scenes import make_scene, render
@@ -57,7 +58,8 @@ def test_vllm_knows_the_flags_that_the_page_names(parser):
 @pytest.mark.parametrize(("family", "more"), [("llava", []), ("qwen3-vl", ["--offline"])])
 def test_the_script_asks_at_three_strengths_and_leaves_no_server_behind(work, tmp_path, family, more):
     words = [sys.executable, str(HERE / "examples" / "serve_vllm.py"), "--model", f"pocket/{family}", *more]
-    ran = subprocess.run(words, cwd=tmp_path, env=environment(work), capture_output=True, text=True, timeout=400)
+    env = environment(work, **IN_PROCESS)
+    ran = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=400)
     assert ran.returncode == 0, ran.stderr[-4000:]
     model, prior = mgap.load(f"pocket/{family}", dtype="float32"), mgap.Subspace.load(tmp_path / "priors/serve_vllm")
     wanted = ["Is there a cup in the image?"]

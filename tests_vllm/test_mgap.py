@@ -6,23 +6,12 @@ import pytest
 import torch
 from engines import INTERPRETED, call, generate, rpc
 from PIL import Image
-from strengths import LENGTHS, OWN, SERVER, tokens, with_alpha, with_mgap
+from strengths import SERVER, mixed, tokens, with_alpha, with_mgap
 
 import mgap
 from mgap.states.collect import blind_states
 
 EXTENSION = "mgap.serving.extension.Extension"
-
-
-def mixed(world):
-    """Requests of several strengths and lengths, and what transformers answers to each alone."""
-    requests, expected = [], []
-    for number, each in enumerate(world.requests()):
-        own, most = OWN[number % 3], LENGTHS[number % 4]
-        asked = each if own is None else with_alpha([each], own)[0]
-        requests.append({**asked, "sampling": {**asked["sampling"], "max_tokens": most}})
-        expected.append(world.answers(SERVER if own is None else own)[number][:most])
-    return requests, expected
 
 
 def test_strengths_change_what_is_said(world):
@@ -111,25 +100,3 @@ def test_the_second_model_runner(world, served, engines):
         served[world.family], generate([requests[n] for n in few]), env=INTERPRETED, **with_mgap(world, SERVER)
     )
     assert tokens(made) == [expected[n] for n in few]
-
-
-def test_two_ranks_of_a_sharded_head(worlds, served, engines):
-    world = worlds["llava"]
-    requests, expected = mixed(world)
-    two = {"tensor_parallel_size": 2, "alone": True, "env": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}}
-    ran = engines.run(served["llava"], generate(requests), **with_mgap(world, SERVER), **two)
-    assert tokens(ran[0]) == expected
-    assert ran.log.count("MGAP on ") == 2
-
-
-def test_drafted_tokens_are_checked_under_mgap(worlds, served, engines):
-    world = worlds["llava"]
-    drafts = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}, "alone": True}
-    (made,) = engines.run(served["llava"], generate(world.requests()), **with_mgap(world, 5.0), **drafts)
-    assert tokens(made) == world.answers(5.0)
-
-
-def test_compiled_models(worlds, served, engines):
-    world = worlds["llava"]
-    (made,) = engines.run(served["llava"], generate(world.requests()), enforce_eager=False, alone=True, **with_mgap(world, 5.0))
-    assert tokens(made) == world.answers(5.0)

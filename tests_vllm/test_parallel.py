@@ -144,8 +144,8 @@ def test_the_server_answers_afterwards_and_its_counts_add_up(running, body, text
     assert "Traceback" not in running.log
 
 
-def test_without_vllms_cache_of_pictures_a_refusal_is_nobody_elses(running, server, served, llava, body, texts):
+def test_without_vllms_cache_of_pictures_a_refusal_is_nobody_elses(server, served, llava, body, texts):
     """`--mm-processor-cache-gb 0`: right requests about a refused one's picture are answered at the first try."""
-    running.stop()
     uncached = server(served["llava"], mm_processor_cache_gb=0, **with_mgap(llava, SERVER))
     storm(uncached, body, texts, shared=True)
+    assert uncached.stop() == 0

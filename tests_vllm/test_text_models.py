@@ -21,7 +21,7 @@ def differing(one, other):
 
 
 def test_drafted_tokens_are_checked_at_each_requests_own_strength(llama, engines):
-    """By the second model runner; the first does not say which rows are whose, and is refused (test_refusals.py)."""
+    """By the second model runner; the first does not say which rows are whose, and is refused (test_alone.py)."""
     requests, expected = [], []
     for number, each in enumerate(llama.requests(max_tokens=8)[:6]):
         own = OWN[number % 3]
