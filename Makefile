@@ -68,7 +68,7 @@ test-all: test
 
 nightly: setup
 	@echo "== fuzzing: the tests of tests/fuzz, with other cases than in make test, and 10,000 of each"
-	@$(PYTEST) -n 2 --hypothesis-profile=nightly tests/fuzz
+	@$(PYTEST) -n 2 --hypothesis-profile=nightly --timeout 14400 -o faulthandler_timeout=14520 tests/fuzz
 
 test-docs: docs
 	@echo "== every command and every block of Python in README.md and docs/"
