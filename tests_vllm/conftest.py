@@ -24,11 +24,10 @@ from mgap.serving.checkpoint import servable
 
 FAMILIES = ("llava", "qwen3-vl")
 STRENGTHS = (0.0, SERVER, 5.0)  # at which servers are asked
-TOGETHER = {  # by how their ids begin: tests that share engines, a server, vLLM's parser or a port, and so a process
+TOGETHER = {  # by how their ids begin: tests that share engines, a server or vLLM's parser, and so a process
     "engines": ("test_mgap.py", "test_plain.py", "test_refusals.py", "test_text_models.py"),
     "servers": ("test_parallel.py", "test_server.py"),
     "flags": ("test_examples.py::test_vllm_",),
-    "port 8000": ("test_docs.py::test_the_page_does_what_it_says[serving",),
 }
 
 

@@ -1,12 +1,14 @@
 """What the pages ask to be typed where vLLM is installed: `<!-- needs: vllm -->`, run with vLLM's CPU build.
 
 A page's commands keep their own text and get flags behind it; a later flag replaces an earlier one. All pages have one folder:
-what two of them say in the same words is typed once.
+what two of them say in the same words is typed once. A server that no client of a page asks gets a free port where its flags
+allow one, so that pages can be tried at the same time: one page alone uses the port that its client asks.
 """
 
 import contextlib
 import io
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -48,16 +50,29 @@ def typed():
     return []
 
 
-def named(page):
-    """Pages with a server say so, and take turns: the pages' clients ask one port (conftest.py)."""
-    has_server = any(isinstance(block, Command) and server(block) for block in PAGES[page])
-    return pytest.param(page, id=f"serving-{page}" if has_server else page)
+def is_told_before(page, command):
+    """Whether a page before this one starts the same server."""
+    same = (
+        name for name, blocks in PAGES.items() for each in blocks if isinstance(each, Command) and each.simple == command.simple
+    )
+    return bool(server(command)) and next(same) != page
 
 
-def added(command):
+def with_port(flags, program):
+    """The flags and a free port, where the program's own flags can still be given."""
+    if program == "mgap" and not flags.startswith("-- "):
+        return flags
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"--port {free.getsockname()[1]} {flags}"
+
+
+def added(command, *, has_client):
     found = {}
     for words in command.simple:
         flags = next((flags for pattern, flags, _ in ADDED if re.match(pattern, " ".join(words) + " ")), "")
+        if server(command) and not has_client:
+            flags = with_port(flags, words[0])
         found |= {words[0]: flags} if flags else {}
     return found
 
@@ -71,9 +86,7 @@ def ask(snippet, folder, monkeypatch):
     assert len(told.getvalue().split()) >= 3  # it was answered at three strengths
 
 
-@pytest.mark.parametrize(
-    "page", [named(name) for name, blocks in PAGES.items() if any(isinstance(each, Command) for each in blocks)]
-)
+@pytest.mark.parametrize("page", [name for name, blocks in PAGES.items() if any(isinstance(each, Command) for each in blocks)])
 def test_the_page_does_what_it_says(page, shelf, typed, work, monkeypatch):
     blocks, folder = PAGES[page], shelf.folder("pages")
     env = {**environment(work, **IN_PROCESS), **shelf.environment, "PYTHONPATH": environment(work)["PYTHONPATH"]}
@@ -84,10 +97,11 @@ def test_the_page_does_what_it_says(page, shelf, typed, work, monkeypatch):
             parse(block)
             continue
         client = following if server(block) and isinstance(following, Snippet) else None
-        if client is None and block.simple in typed:
+        if client is None and (block.simple in typed or is_told_before(page, block)):
             continue
         typed.append(block.simple)
-        execute(block, folder, env, added(block), client and (lambda asked=client: ask(asked, folder, monkeypatch)))
+        flags = added(block, has_client=client is not None)
+        execute(block, folder, env, flags, client and (lambda asked=client: ask(asked, folder, monkeypatch)))
 
 
 def test_every_client_of_the_pages_has_a_server_before_it():
