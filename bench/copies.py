@@ -30,10 +30,10 @@ class Copies:
         self.home, self.changed = Path(tempfile.mkdtemp(prefix="mutation-")), dict[int, str]()
         for number in range(count):
             tree = self.tree(number)
-            shutil.copytree(ROOT, tree, symlinks=True, copy_function=_link, ignore=shutil.ignore_patterns(".*", "site", "runs"))
+            shutil.copytree(ROOT, tree, symlinks=True, copy_function=_copy, ignore=shutil.ignore_patterns(".*", "site", "runs"))
             if tests != ROOT / "tests":
                 shutil.rmtree(tree / "tests")
-                shutil.copytree(tests, tree / "tests", copy_function=_link)
+                shutil.copytree(tests, tree / "tests", copy_function=_copy)
             if SHARED.is_dir():
                 (tree.parent / "shared").symlink_to(SHARED)
 
@@ -50,16 +50,16 @@ class Copies:
 
     def _write(self, number: int, file: str, content: bytes) -> None:
         path = self.tree(number) / "src" / "mgap" / file
-        path.unlink()  # a hard link: the original stays
         path.write_bytes(content)
 
     def remove(self) -> None:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-def _link(source: str, target: str) -> None:
+def _copy(source: str, target: str) -> None:
+    """Code is copied, so that it can be edited meanwhile; the rest, such as weights, is linked."""
     try:
-        os.link(source, target)
+        (shutil.copy2 if source.endswith(".py") else os.link)(source, target)
     except OSError:  # another file system
         shutil.copy2(source, target)
 

@@ -339,6 +339,7 @@ def test_the_pocket_models_answer_alike(name):
     assert len({told[0][0] for told in own}) == 2, "both yes and no are said"
 
 
+@pytest.mark.long
 def test_the_benchmark_measures_all_three_ways_and_finds_the_same_answers(capsys):
     script = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "prefill.py"))
     script["main"](["--questions", "9", "--batch-size", "4", "--threads", "1", "--max-new-tokens", "4"])

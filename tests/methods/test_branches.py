@@ -24,8 +24,9 @@ def exact(family, checkpoints):
     return mgap.load(str(checkpoints[family]), dtype=torch.float32)
 
 
-@pytest.mark.parametrize(("alpha", "beta", "step"), [(1.0, 0.1, 500), (3.0, 0.0, 999)])
-@pytest.mark.both_families
+@pytest.mark.parametrize(
+    ("alpha", "beta", "step"), [(1.0, 0.1, 500), pytest.param(3.0, 0.0, 999, marks=pytest.mark.both_families)]
+)
 def test_vcd_is_what_its_equations_say(exact, picture, alpha, beta, step):
     method = mgap.VCD(alpha=alpha, beta=beta, noise_step=step)
 
@@ -69,7 +70,15 @@ def test_zero_strength_says_what_the_model_says(exact, picture, method):
 
 
 @pytest.mark.parametrize("name", BRANCHES)
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"sample": True, "seed": 5}], ids=["greedy", "beams", "sampling"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"num_beams": 3}, marks=pytest.mark.each_kind),
+        pytest.param({"sample": True, "seed": 5}, marks=pytest.mark.each_kind),
+    ],
+    ids=["greedy", "beams", "sampling"],
+)
 def test_both_ways_of_running_a_branch_agree(exact, prior, picture, name, options):
     method = build(name, prior)
     pictures = [picture, picture.rotate(90, expand=True)]

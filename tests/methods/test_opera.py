@@ -36,11 +36,11 @@ def tell(model, picture, question, new=NEW, **options):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"alpha": 1.0, "sigma": 50.0, "candidates": 5, "beams": 3}, {"alpha": 40.0, "sigma": 30.0, "candidates": 3, "beams": 2},
+    [pytest.param({"alpha": 1.0, "sigma": 50.0, "candidates": 5, "beams": 3}, marks=pytest.mark.both_families),
+     {"alpha": 40.0, "sigma": 30.0, "candidates": 3, "beams": 2},
      {"alpha": 5e5, "sigma": 30.0, "candidates": 4, "beams": 1}],
     ids=["paper", "strong", "one beam"],
 )  # fmt: skip
-@pytest.mark.both_families
 def test_opera_is_what_its_equations_say(exact, picture, settings):
     told, without = [], []
     for question in QUESTIONS[:2]:
@@ -54,7 +54,7 @@ def test_opera_is_what_its_equations_say(exact, picture, settings):
     assert told != without, "the penalty must have had a say"
 
 
-@pytest.mark.parametrize("r", [0, 1, 2])
+@pytest.mark.parametrize("r", [pytest.param(0, marks=pytest.mark.product), 1, pytest.param(2, marks=pytest.mark.product)])
 def test_it_goes_back_where_its_rule_says(exact, picture, r):
     """Alone and in a batch of mixed lengths, in which some samples go back and others do not, each at its own time."""
     with exact.using(mgap.OPERA(**BACK, r=r)):
@@ -88,7 +88,7 @@ def own_zero(exact, beams):
     return mgap.OPERA(alpha=0.0, candidates=exact.backbone.head_module.weight.shape[0], window=0, beams=beams)
 
 
-@pytest.mark.parametrize("beams", [1, 3, 5])
+@pytest.mark.parametrize("beams", [1, 3, pytest.param(5, marks=pytest.mark.product)])
 def test_its_zero_is_transformers_own_search(exact, picture, beams):
     plain = [tell(exact, picture, question, SHORT, num_beams=beams) for question in QUESTIONS]
     with exact.using(own_zero(exact, beams)):
@@ -123,9 +123,10 @@ def test_without_a_penalty_it_is_beam_search_among_the_candidates(exact, picture
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"length_penalty": 0.0}, {"length_penalty": -1.0}, {"early_stopping": True}, {"early_stopping": "never"},
-     {"num_return_sequences": 3, "output_scores": True, "return_dict_in_generate": True}, {"repetition_penalty": 1.5},
-     {"min_new_tokens": 8}, {"bad_words_ids": [[65], [66, 67]]}],
+    [{"length_penalty": -1.0}, {"early_stopping": True}, {"repetition_penalty": 1.5},
+     {"num_return_sequences": 3, "output_scores": True, "return_dict_in_generate": True},
+     *(pytest.param(rest, marks=pytest.mark.product) for rest in ({}, {"length_penalty": 0.0}, {"early_stopping": "never"},
+       {"min_new_tokens": 8}, {"bad_words_ids": [[65], [66, 67]]}))],
     ids=str,
 )  # fmt: skip
 def test_answers_end_as_in_transformers_own_search(exact, picture, options):
