@@ -83,7 +83,7 @@ test-gpu: setup
 
 test-inspector: setup
 	@echo "== tests of the inspector, in a real browser"
-	@$(PYTEST) -c tests_browser/pytest.ini tests_browser
+	@$(PYTEST) -c tests_browser/pytest.ini -n 2 --dist worksteal tests_browser
 
 test-release: setup
 	@echo "== wheel and sdist, built, installed without extras, and tried without a network"
@@ -105,11 +105,11 @@ test-release: setup
 
 test-vllm: .venv-vllm/ready
 	@echo "== tests of serving, with vLLM on the CPU"
-	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n 2 --dist loadfile --ignore tests_vllm/test_docs.py tests_vllm
+	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n 2 --ignore tests_vllm/test_docs.py tests_vllm
 
 test-docs-vllm: .venv-vllm/ready
 	@echo "== the commands of README.md and docs/ that need vLLM"
-	@$(VLLM)/pytest -c tests_vllm/pytest.ini tests_vllm/test_docs.py
+	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n 2 tests_vllm/test_docs.py
 
 clean:
 	rm -rf site .venv .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis
