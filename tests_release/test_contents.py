@@ -18,6 +18,7 @@ DATA = (
     "experiments/pope-main.yaml",
     "inspector/static/inspector.js",
     "inspector/templates/answers.html.j2",
+    "pocket/counts.json",
     "pocket/models/llava/model.safetensors",
     "pocket/models/llava/tokenizer.json",
     "pocket/models/qwen3-vl/model.safetensors",

@@ -2,11 +2,13 @@
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from mgap.data.pope import SPLITS
 from mgap.errors import SettingError
+from mgap.pocket import benchmark
 from mgap.pocket.benchmark import ASKED, TEST, amber, chair_truth, pope, scenes, world_statistics
 from mgap.pocket.corpus import FIRST_TRAINING_SEED
 from mgap.pocket.language import NUMBERS, ask_existence, mentions
@@ -31,6 +33,12 @@ def test_labels_are_true_and_balanced(questions, split):
 def test_the_positive_questions_are_the_same_in_every_split(questions):
     positive = [[(q.scene.seed, q.text) for q in questions[split] if q.label == "yes"] for split in SPLITS]
     assert positive[0] == positive[1] == positive[2]
+
+
+def test_what_was_counted_over_the_world_is_what_its_scenes_hold():
+    counted = benchmark.count_world()
+    assert world_statistics() == counted
+    assert (Path(benchmark.__file__).parent / benchmark.COUNTS).read_text() == benchmark.counts_text(*counted)
 
 
 def test_popular_things_are_frequent_and_adversarial_ones_are_seen_together(questions):

@@ -6,10 +6,12 @@ What is popular, and what is usually seen together, is counted over the world, n
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -29,6 +31,7 @@ TEST = 200_000  # for judging,
 STATISTICS = 300_000  # for counting what is popular,
 REPORT = 500_000  # and for reporting once what was chosen elsewhere
 CALIBRATION = len(NAMES) * (len(language.EXISTENCE) + len(language.COLOUR) - 2)  # prompts for a prior, at most
+COUNTS = "counts.json"  # things, and pairs of things, in so many scenes from STATISTICS on
 ASKED = 6  # questions a scene, half of them about what is there
 
 
@@ -173,8 +176,17 @@ def _absent(scene: Scene, split: str, rng: np.random.Generator) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def world_statistics(count: int = 4000) -> tuple[Counter[str], Counter[frozenset[str]]]:
-    """In how many scenes each thing, and each pair of things, is found."""
+def world_statistics() -> tuple[Counter[str], Counter[frozenset[str]]]:
+    """In how many scenes each thing, and each pair of things, is found, as `count_world` has counted them once."""
+    counts = json.loads((Path(__file__).parent / COUNTS).read_text(encoding="utf-8"))
+    together = {
+        frozenset((name, other)): number for name, others in counts["pairs"].items() for other, number in others.items()
+    }
+    return Counter(counts["things"]), Counter(together)
+
+
+def count_world(count: int = 4000) -> tuple[Counter[str], Counter[frozenset[str]]]:
+    """The same from the scenes themselves: seconds of drawing lots."""
     frequency: Counter[str] = Counter()
     together: Counter[frozenset[str]] = Counter()
     for seed in range(STATISTICS, STATISTICS + count):
@@ -182,3 +194,11 @@ def world_statistics(count: int = 4000) -> tuple[Counter[str], Counter[frozenset
         frequency.update(names)
         together.update(frozenset((a, b)) for i, a in enumerate(names) for b in names[i + 1 :])
     return frequency, together
+
+
+def counts_text(frequency: Counter[str], together: Counter[frozenset[str]]) -> str:
+    """What COUNTS holds: to be written again, as `counts_text(*count_world())`, when the world changes."""
+    pairs: dict[str, dict[str, int]] = {}
+    for name, other in sorted(map(sorted, together)):
+        pairs.setdefault(name, {})[other] = together[frozenset((name, other))]
+    return json.dumps({"things": dict(sorted(frequency.items())), "pairs": pairs}, indent=0) + "\n"
