@@ -80,19 +80,27 @@ class Shelf:
         }
 
     def environment_of(self, page: str) -> dict[str, str]:
-        """The same with a quick `mgap` first on the PATH; the front page has the one that a user has."""
+        """The same with a quick `mgap` and `python` first on the PATH; the front page has those that a user has."""
         known = self.environment
         return known if page == FRONT else {**known, "PATH": os.pathsep.join([str(self.programs), known["PATH"]])}
 
     @cached_property
     def programs(self) -> Path:
-        """A folder with `mgap` as warm.py starts it."""
+        """A folder with `mgap`, and `python` for scripts of this repository, as warm.py starts them."""
         place, told = self.home / "bin", {**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"}
         place.mkdir(parents=True)
         socket = place / "socket"
-        (place / "mgap").write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{WARM}" call "{socket}" "$@"\n')
-        (place / "mgap").chmod(0o755)
-        self.server = subprocess.Popen([sys.executable, WARM, "serve", socket], env=told, stdout=subprocess.PIPE)
+        python = f'exec "{sys.executable}"'
+        call = f'{python} -SE "{WARM}" call "{socket}"'
+        scripts = {
+            "mgap": f'{call} mgap "$@"',
+            "python": f'case "$1" in bench/*|examples/*) [ ! -f "$1" ] || {call} python "$@";; esac\n{python} "$@"',
+        }
+        for name, text in scripts.items():
+            (place / name).write_text(f"#!/bin/sh\n{text}\n")
+            (place / name).chmod(0o755)
+        command, pipe = [sys.executable, str(WARM), "serve", str(socket)], subprocess.PIPE
+        self.server = subprocess.Popen(command, env=told, stdin=pipe, stdout=pipe, start_new_session=True)
         if self.server.stdout.readline() != b"ready\n":
             raise RuntimeError("warm.py did not start")
         return place
@@ -110,8 +118,7 @@ class Shelf:
 
     def close(self) -> None:
         if self.server is not None:
-            self.server.kill()
-            self.server.communicate()
+            self.server.communicate()  # its standard input ends, and so does it
         shutil.rmtree(self.home, ignore_errors=True)
 
 

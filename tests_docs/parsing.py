@@ -15,6 +15,7 @@ from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import typer
 from reading import Command
@@ -128,7 +129,8 @@ def _parse_module(module: str, words: list[str]) -> None:
     if module == "mgap.cli.main":
         parse_mgap(words)
     elif module.startswith("mgap."):
-        with _stopping([module, *words]):
+        with _stopping([module, *words]), catch_warnings():
+            simplefilter("ignore", RuntimeWarning)  # it may have been imported for another page
             runpy.run_module(module, run_name="__main__")
 
 

@@ -1,5 +1,6 @@
 """The reader and its judges: they find what a page asks for, and a wrong command does not get past them."""
 
+import signal
 import textwrap
 
 import pytest
@@ -10,6 +11,13 @@ from given import supply
 from parsing import NotUnderstood, parse
 from reading import Command, PageError, Snippet, parse_page
 from smaller import ADDED, added
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    shelf = Shelf(tmp_path_factory.mktemp("shelf"))
+    yield shelf
+    shelf.close()
 
 
 def read(text):
@@ -172,6 +180,35 @@ def test_a_command_that_does_not_do_what_the_page_says_fails(text, said, tmp_pat
 def test_a_command_runs_as_it_stands_with_flags_behind_it(tmp_path):
     execute(command('echo "a  b" | tee out.txt   # a comment'), tmp_path, {}, {"echo": "--c"})
     assert (tmp_path / "out.txt").read_text() == "a  b --c\n"
+
+
+def test_ctrl_c_ends_a_command_even_where_the_tests_ignore_it(tmp_path):
+    kept = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(Failed, match="exit status"):
+            execute(command("kill -INT $$\necho on > after.txt"), tmp_path, {}, {})
+    finally:
+        signal.signal(signal.SIGINT, kept)
+    assert not (tmp_path / "after.txt").exists()
+
+
+@pytest.mark.parametrize("text", ["mgap ls methods > out.txt", "python examples/script.py a b > out.txt"])
+def test_the_quick_programs_do_what_the_slow_ones_do(text, shelf, tmp_path):
+    script = tmp_path / "examples" / "script.py"
+    script.parent.mkdir()
+    script.write_text("import sys, beside\nif __name__ == '__main__':\n    print(sys.argv, beside.X, __file__)\n")
+    (script.parent / "beside.py").write_text("X = 1\n")
+    told = []
+    for env in (shelf.environment_of("README.md"), shelf.environment_of("page.md")):
+        execute(command(text), tmp_path, env, {})
+        told.append((tmp_path / "out.txt").read_text())
+    assert told[0] == told[1] != ""
+
+
+@pytest.mark.parametrize("text", ["mgap no-such-verb", "mgap score implied --accuracy many", "python examples/no_such.py"])
+def test_the_quick_programs_fail_as_the_slow_ones_do(text, shelf, tmp_path):
+    with pytest.raises(Failed, match="exit status 2"):
+        execute(command(text), tmp_path, shelf.environment_of("page.md"), {})
 
 
 def test_what_is_printed_is_compared_with_the_page(tmp_path):
