@@ -5,9 +5,9 @@
     python bench/mutation.py run mutants.json coverage.json caught.jsonl
     python bench/mutation.py table caught.jsonl                    # share a package, and who survived
 
-Of every mutant only the tests of FOLDERS that reach its line are run, in a copy of the tree, until one fails or its budget is spent:
-the whole of `make test` might catch a few more. A survivor's line is not asserted, or the change makes no difference; one that no
-test reaches counts as a survivor.
+Of every mutant only the tests of FOLDERS that reach its line are run, in a copy of the tree, until one fails or its budget is
+spent: the whole of `make test` might catch a few more. A survivor's line is not asserted, or the change makes no difference;
+one that no test reaches counts as a survivor.
 """
 
 from __future__ import annotations
