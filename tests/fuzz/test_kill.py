@@ -95,6 +95,7 @@ READERS = {
     "choices": Choices.load,
     "profile": lambda folder: json.loads((folder / "profile.json").read_text()),
 }
+EARLY = ("subspace", "run")  # in make test; all of them in make test-all
 LINES = {"records": "answers/plain/0-of-1.jsonl", "processes": "processes.jsonl"}  # appended to
 FILES = ("report", "figure", "fetched")  # several, each by itself
 ABSENT = "no saved|it is no folder here|it is no run|nothing has been chosen|No such file"  # so nothing was written yet
@@ -146,7 +147,7 @@ def read_or_nothing(read, folder):
 
 
 @pytest.mark.parametrize("before", [0, 1], ids=["first", "again"])
-@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("kind", [kind if kind in EARLY else pytest.param(kind, marks=pytest.mark.long) for kind in READERS])
 def test_an_object_is_the_old_one_or_the_new_one(server, place, kind, before):
     read, killed = READERS[kind], 0
     old, new = map(read, make_both(server, place, kind))
@@ -176,6 +177,7 @@ def test_lines_that_were_written_stay_and_new_ones_are_whole(server, place, kind
     assert killed > 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", [0, 1], ids=["first", "again"])
 @pytest.mark.parametrize("kind", FILES)
 def test_each_of_several_files_is_the_old_one_or_the_new_one(server, place, kind, before):
@@ -193,6 +195,7 @@ def test_each_of_several_files_is_the_old_one_or_the_new_one(server, place, kind
     assert killed > (3 if NIGHT else 1)
 
 
+@pytest.mark.long
 def test_a_copy_for_vllm_is_whole_or_not_there(server, place):
     killed, source = 0, str(place / "checkpoint-0")
     peace = whole(servable(source, place / "peace"))
