@@ -58,7 +58,8 @@ check: setup
 	@$(BIN)/ruff format --check src tests tests_browser tests_docs tests_release tests_vllm bench examples
 	@$(BIN)/mypy
 
-test: check docs
+test: setup
+	@$(MAKE) --no-print-directory -j 2 check docs
 	@echo "== tests: every formula and refusal, every method, every mode with a method of each kind"
 	@$(PYTEST) -n 2 --dist worksteal -m "$(QUICK)"
 

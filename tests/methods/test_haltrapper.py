@@ -300,7 +300,13 @@ def test_a_picture_is_searched_once(exact, picture):
 
 @pytest.mark.parametrize(
     ("settings", "options"),
-    [({}, {}), ({"branch_mode": "sequential"}, {"num_beams": 2}), ({"seed": 5}, {"num_beams": 2})],
+    [
+        ({}, {}),
+        *(
+            pytest.param(settings, {"num_beams": 2}, marks=pytest.mark.product)
+            for settings in ({"branch_mode": "sequential"}, {"seed": 5})
+        ),
+    ],
     ids=str,
 )
 def test_neither_the_batch_nor_its_order_changes_a_row(pocket, scenes, settings, options):
@@ -329,7 +335,7 @@ def test_words_that_fill_up_follow_the_picture_or_the_seed(exact, picture):
 
 
 @pytest.mark.parametrize("mode", ["batched", "sequential"])
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["one", "beams"])
+@pytest.mark.parametrize("options", [{}, pytest.param({"num_beams": 3}, marks=pytest.mark.product)], ids=["one", "beams"])
 def test_a_row_without_candidates_is_decoded_plainly(pocket, scenes, mode, options):
     """No contrast, and no cut either: its logits are the model's own, beside a row that has candidates."""
     method = mgap.HalTrapper(alpha=4.0, vocabulary=["vase"], tau_ig=0.0, n=0, length=LENGTH, branch_mode=mode)

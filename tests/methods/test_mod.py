@@ -52,7 +52,9 @@ def reading(exact):
 
 
 @pytest.mark.parametrize("refresh", ["prefill", "every_step"])
-@pytest.mark.parametrize("settings", [DEFAULTS, STRONG, ADDED], ids=["defaults", "strong", "added"])
+@pytest.mark.parametrize(
+    "settings", [pytest.param(DEFAULTS, marks=pytest.mark.product), STRONG, ADDED], ids=["defaults", "strong", "added"]
+)
 def test_it_is_what_its_equations_say(exact, picture, settings, refresh):
     lengths = []
     for question in QUESTIONS:
