@@ -7,6 +7,7 @@ import torch
 from transformers import CompileConfig, TextIteratorStreamer
 
 import mgap
+from mgap.decoding.generate import generation_config
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.branch import PairedMethod
 from mgap.registry import METHODS
@@ -14,7 +15,7 @@ from mgap.types import ALL_MODES, Decoding, Mode
 from tests.methods.builders import BUILDERS, build
 
 QUESTIONS = ["Is there a dog?", "What?", "Describe what you can make out in this long and winding picture, please."]
-NEW = 12
+NEW = 8
 
 
 def ask(model, picture, **options):
@@ -196,6 +197,22 @@ def test_a_method_on_somebodys_own_model_acts_in_their_own_generate(model, prior
             with pytest.raises(UnsupportedDecoding):
                 call(mode)
     assert call(last) == said, "nothing may stay behind"
+
+
+@pytest.mark.parametrize("end", [5, [7, 5]], ids=["one end", "two ends"])
+def test_a_checkpoint_without_a_padding_token_is_filled_up_with_its_first_end(model, monkeypatch, end):
+    own = model.backbone.model.generation_config
+    assert generation_config(model.backbone, Decoding()).pad_token_id == own.pad_token_id is not None
+    monkeypatch.setattr(own, "pad_token_id", None)
+    monkeypatch.setattr(own, "eos_token_id", end)
+    assert generation_config(model.backbone, Decoding()).pad_token_id == (end if isinstance(end, int) else end[0])
+
+
+def test_transformers_own_loop_compiles_on_a_processor_only_when_it_is_asked_to(model):
+    told = {mode: generation_config(model.backbone, Decoding.of(**{mode: True})) for mode in ("compile", "static_cache")}
+    assert {config.cache_implementation for config in told.values()} == {"static"}
+    assert told["compile"].compile_config._compile_all_devices
+    assert (told["compile"].disable_compile, told["static_cache"].disable_compile) == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,22 @@ def test_both_ways_of_running_a_branch_agree(exact, prior, picture, name, option
 
 
 @pytest.mark.parametrize("name", BRANCHES)
+def test_a_token_costs_the_forwards_that_are_declared(exact, prior, picture, name):
+    """Those of the last token: what is done once an answer, before the first, is told by `besides`."""
+    method, rows = build(name, prior), []
+    handle = exact.backbone.model.base_model.register_forward_pre_hook(
+        lambda _model, _args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    with exact.using(method):
+        for new in (3, 4):
+            rows.append(0)
+            exact.answer(picture, QUESTIONS[0], max_new_tokens=new)
+    handle.remove()
+    again = rows.index(0, 1)
+    assert sum(rows[again:]) - sum(rows[:again]) == method.forwards
+
+
+@pytest.mark.parametrize("name", BRANCHES)
 @pytest.mark.parametrize("mode", ["batched", "sequential"])
 @pytest.mark.each_kind
 def test_beams_search_the_combined_scores(exact, prior, picture, name, mode):
