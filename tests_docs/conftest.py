@@ -23,5 +23,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Pages(SHELF))
 
 
+@pytest.fixture(scope="session")
+def shelf() -> Shelf:
+    """The one that this process runs pages with."""
+    return SHELF
+
+
 def pytest_unconfigure() -> None:
     SHELF.close()

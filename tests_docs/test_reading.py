@@ -4,20 +4,12 @@ import signal
 import textwrap
 
 import pytest
-from clones import Shelf
 from collecting import Markdown
 from executing import Failed, execute
 from given import supply
 from parsing import NotUnderstood, parse
 from reading import Command, PageError, Snippet, parse_page
 from smaller import ADDED, added
-
-
-@pytest.fixture(scope="module")
-def shelf(tmp_path_factory):
-    shelf = Shelf(tmp_path_factory.mktemp("shelf"))
-    yield shelf
-    shelf.close()
 
 
 def read(text):
@@ -264,11 +256,9 @@ mgap run pope --model pocket/llava --shcard 0/2
 """
 
 
-def test_a_page_is_run_in_one_folder_and_every_mistake_in_it_is_caught(request, tmp_path):
+def test_a_page_is_run_in_one_folder_and_every_mistake_in_it_is_caught(request, shelf, tmp_path):
     path = tmp_path / "page.md"
     path.write_text(PAGE.replace("'''", "```"))
-    shelf = Shelf(tmp_path / "home")
-    request.addfinalizer(shelf.close)
     page = Markdown.from_parent(request.session, path=path, shelf=shelf)
     made, missing, read, compared, parsed, inline = page.collect()
     assert [item.name.split()[0] for item in (made, missing, read, compared, parsed)] == ["4", "5", "8", "12", "17"]
