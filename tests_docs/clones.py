@@ -119,6 +119,7 @@ class Shelf:
     def close(self) -> None:
         if self.server is not None:
             self.server.communicate()  # its standard input ends, and so does it
+            self.server = None
         shutil.rmtree(self.home, ignore_errors=True)
 
 

@@ -29,5 +29,10 @@ def shelf() -> Shelf:
     return SHELF
 
 
+def pytest_sessionfinish() -> None:
+    """A worker of pytest-xdist has time here; when it is no longer configured, it is about to be killed."""
+    SHELF.close()
+
+
 def pytest_unconfigure() -> None:
     SHELF.close()
