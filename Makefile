@@ -2,7 +2,7 @@
 # make test-all adds the product of methods, modes and families, and whole experiments, benchmarks, examples and killed runs.
 # make test-docs builds the documentation and types every command of README.md and docs/.
 # make test-inspector needs a Chromium (apt-get install chromium).
-# make test-release builds wheel and sdist and tries them in an environment of their own: 1 GB in a temporary folder, 4 minutes.
+# make test-release builds wheel and sdist and tries them in an environment of their own.
 # make nightly fuzzes every reader, parser and saved file with 10,000 cases a test, and kills every writer at every moment: hours.
 # make test-vllm has an environment of its own, with vLLM's CPU build: 3.5 GB.
 PYTHON ?= python3
@@ -88,7 +88,7 @@ test-inspector: setup
 
 test-release: setup
 	@echo "== wheel and sdist, built, installed without extras, and tried without a network"
-	@$(PYTEST) -c tests_release/pytest.ini tests_release
+	@$(PYTEST) -c tests_release/pytest.ini -n 2 tests_release
 
 .venv-vllm/ready: pyproject.toml $(PINNED) tests_vllm/requirements.txt tests_vllm/requires.py
 	@echo "== setting up .venv-vllm (a few minutes the first time)"
