@@ -22,6 +22,7 @@ PYTEST := $(BIN)/pytest
 QUICK := not long and not product
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
+unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process that a test starts would compile mgap anew
 
 .PHONY: setup demo docs test test-all nightly test-docs test-docs-vllm test-gpu test-inspector test-release test-vllm check clean
 

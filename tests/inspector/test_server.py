@@ -189,6 +189,7 @@ def busy():
         yield small
 
 
+@pytest.mark.long
 def test_a_flood_is_refused_once_the_queue_is_full_and_nothing_is_sent_out(busy):
     with ThreadPoolExecutor(8) as threads:
         sent = list(threads.map(lambda number: ask(busy, session=f"s{number}"), range(server.WAITING + 8)))

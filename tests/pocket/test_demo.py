@@ -143,6 +143,7 @@ def test_the_results_agree_with_the_table(demo):
     assert facts["cases"][0]["answers"]["paper"]["trace"][0]["values"]["beta"] >= 0
 
 
+@pytest.mark.long
 def test_a_picked_bias_stands_in_the_table(model, family, checkpoints, tmp_path):
     folder = shutil.copytree(checkpoints[family], tmp_path / "model")
     measure(model, scenes=1, development=1, odd_scenes=10).save(folder)

@@ -123,6 +123,7 @@ def test_a_csv_gives_back_every_number_and_word(tmp_path_factory, rows):
     assert [(float(x), word) for x, word in read[1:]] == rows
 
 
+@pytest.mark.long
 def test_the_same_data_gives_the_same_bytes_in_another_process(tmp_path):
     code = "import sys; from tests.reports.test_printed import *; print_manifold(small_picture()).save(sys.argv[1])"
     processes.run([sys.executable, "-c", code, str(tmp_path / "there")], check=True)
