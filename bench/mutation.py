@@ -17,6 +17,7 @@ import ast
 import importlib
 import json
 import os
+import random
 import signal
 import time
 from collections import Counter, defaultdict
@@ -219,7 +220,7 @@ def run(args: argparse.Namespace) -> None:
             tests = reach.tests_of(mutant, (SOURCE / mutant.file).read_bytes())
             todo.append((mutant, reach.within(tests, args.budget)))
     cost = {id(t): sum(reach.seconds[test] for test in t[1]) for t in todo}
-    todo.sort(key=lambda t: -cost[id(t)])  # the longest first, so that all processes end together
+    random.Random(0).shuffle(todo)  # what a run that is cut off has done is a fair sample
 
     def start(number: int, task: tuple[Mutant, list[str]], path: Path) -> tuple[Callable[[], None], float]:
         mutant, tests = task

@@ -168,6 +168,7 @@ def test_doctor_without_a_model_shows_the_environment(run):
     assert mgap.__version__ in out
 
 
+@pytest.mark.long
 def test_the_demo_prints_its_table_and_where_the_report_is(run, checkpoint, tmp_path):
     folder = tmp_path / "demo"
     words = ["demo", "-m", checkpoint, "-o", folder, "--questions", 4, "--captions", 1, "--alpha", 0.9]

@@ -72,6 +72,7 @@ def test_a_diagnosis_of_the_pocket_model(run, tmp_path):
     assert (out / "report.md").read_text() == report
 
 
+@pytest.mark.long
 def test_a_diagnosis_on_own_pictures_with_a_model_that_says_neither_yes_nor_no(run, tmp_path):
     build_tiny("llava", tmp_path / "tiny")
     rows = []

@@ -13,6 +13,7 @@ from mgap.pocket.scenes import render
 from mgap.run.arms import VANILLA
 
 
+@pytest.mark.long
 def test_each_column_holds_what_the_model_says_under_its_method(ask, loaded, office):
     asked = ask(office, [VANILLA, "mgap", "vcd", "deco"], Knobs(alpha=1.0))
     picture = render(office.scene)

@@ -221,6 +221,7 @@ def test_an_upload_over_the_limit_is_stopped_on_its_way_by_a_sentence(server):
     assert "maximum allowed size of 524288 bytes" in answer.text
 
 
+@pytest.mark.long
 def test_gradio_writes_nothing_beside_the_source():
     from pathlib import Path
 

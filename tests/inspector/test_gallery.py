@@ -41,6 +41,7 @@ def test_every_drawn_picture_is_shown_once_the_bananas_first():
     assert all(one.picture.width <= 192 for one in [*agree.exhibits, *conflict.exhibits])
 
 
+@pytest.mark.long
 def test_a_drawn_picture_opens_with_the_pages_own_model_and_settings(archive):
     case = exhibit_at(archive, MODELS, {"show": "1"})
     assert case.question == "What color is the banana?"

@@ -11,8 +11,8 @@ from mgap.methods.pai import IMPLEMENTATION, Boost, attend, raise_scores
 from tests.methods.following import REFUSED
 from tests.reference import pai as reference
 
-QUESTIONS = ("Is there a dog in the image?", "What?", "Describe it.", "How many people are there?", "Which colour?")
-NEW = 20
+QUESTIONS = ("Is there a dog in the image?", "What?", "How many people are there?")
+NEW = 12
 
 
 @pytest.fixture(scope="module")

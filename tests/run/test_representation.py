@@ -81,6 +81,7 @@ def values(lines, name, **wanted):
     return [line.figures[name].value for line in lines if all(getattr(line, key) == value for key, value in wanted.items())]
 
 
+@pytest.mark.long
 def test_there_is_a_line_for_every_method_and_strength(found, methods):
     assert [(line.method, line.strength) for line in found.shifts] == [(m, s) for m in methods for s in STRENGTHS]
     assert {(line.method, line.reference, line.group) for line in found.oracle} == {
