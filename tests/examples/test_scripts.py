@@ -27,7 +27,6 @@ def start(script, folder, *words):
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout
