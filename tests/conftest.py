@@ -1,5 +1,7 @@
 """Tiny random checkpoints of both families, built once a worker; a picture; the published files where they exist."""
 
+from __future__ import annotations
+
 import os
 import sys
 import warnings
@@ -17,10 +19,8 @@ from hypothesis import HealthCheck, settings
 from PIL import Image
 
 import mgap
-from mgap.cli.main import main
-from mgap.pocket.tiny import TINY_FAMILIES, build_tiny
 from tests.processes import listen_to_signals
-from tests.tiers import mark_the_rest
+from tests.tiers import TINY, mark_the_rest
 
 settings.register_profile("mgap", deadline=None, derandomize=True)
 settings.register_profile(  # make nightly: --hypothesis-profile=nightly
@@ -58,13 +58,16 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory) -> dict[str, Path]:
-    folders = {family: tmp_path_factory.mktemp(family) for family in TINY_FAMILIES}
+    from mgap.pocket.tiny import TINY_FAMILIES, build_tiny  # late: the process that hands out tests needs no torch
+
+    assert tuple(TINY_FAMILIES) == TINY
+    folders = {family: tmp_path_factory.mktemp(family) for family in TINY}
     for family, folder in folders.items():
         build_tiny(family, folder)
     return folders
 
 
-@pytest.fixture(scope="session", params=TINY_FAMILIES)
+@pytest.fixture(scope="session", params=TINY)
 def family(request) -> str:
     return request.param
 
@@ -95,6 +98,7 @@ def picture_file(picture, tmp_path_factory) -> Path:
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Run `mgap WORDS` in this process; returns exit status, standard output and standard error."""
+    from mgap.cli.main import main
 
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["mgap", *map(str, words)])

@@ -10,11 +10,10 @@ rest of the product of methods, modes and families, is marked `product` here, wh
 
 import pytest
 
-from mgap.pocket.tiny import TINY_FAMILIES
 from mgap.registry import METHODS
 from mgap.types import Mode
 
-FIRST, SECOND = TINY_FAMILIES
+TINY = FIRST, SECOND = "llava", "qwen3-vl"  # TINY_FAMILIES of mgap.pocket.tiny, which imports torch
 NAMES = frozenset(METHODS.names())
 ONE_OF_A_KIND = {"head": "mgap", "branch": "vcd", "layers": "deco", "attention": "pai", "search": "opera"}  # by seam
 

@@ -28,6 +28,7 @@ def test_pictures_are_files_of_the_size_of_photographs(pope, tmp_path):
     assert (tmp_path / names[0]).read_bytes() != (tmp_path / names[1]).read_bytes()
 
 
+@pytest.mark.long
 def test_all_ways_answer_and_the_stages_are_told(pope, capsys):
     words = ["--model", "tiny-llava", "--device", "cpu", "--pictures", "4", "--asked", "3", "--batch-size", "5", "--chunk", "8"]
     pope.main([*words, "--max-new-tokens", "3", "--workers", "1", "--static"])

@@ -76,6 +76,7 @@ def plainly(model, picture, draft):
     return say
 
 
+@pytest.mark.usefixtures("uncompiled_graphs")
 @pytest.mark.parametrize("mode", CALLS, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("name", METHODS.names())
 def test_a_method_changes_the_tokens_or_is_refused(model, prior, picture, draft, plainly, name, mode):

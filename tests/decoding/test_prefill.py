@@ -226,6 +226,7 @@ def test_the_trace_is_the_same(model, prior, name, options):
             assert [c.probability for c in step.after] == pytest.approx([c.probability for c in other.after], abs=1e-4)
 
 
+@pytest.mark.usefixtures("uncompiled_graphs")
 @pytest.mark.parametrize("options", [{"static_cache": True}, {"compile": True}], ids=str)
 def test_static_and_compiled_decoding_go_on_from_what_rows_share(model, prior, options):
     rows = ROWS["mixed, in turns"]

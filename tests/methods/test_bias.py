@@ -42,7 +42,7 @@ def test_a_shift_of_zero_returns_the_same_logits(family, checkpoints, picture, d
 
 
 @pytest.mark.parametrize("shift", [-9.0, 2.5, 6.0])
-def test_twenty_tokens_agree_with_the_shift_written_out(model, picture, shift):
+def test_its_tokens_agree_with_the_shift_written_out(model, picture, shift):
     up, down = ids(model, UP), ids(model, DOWN)
     method = mgap.Bias(shift=shift, up=UP, down=DOWN)
     assert_agrees(model, picture, method, lambda inputs, new: reference.answer(model, inputs, up, down, shift, new))

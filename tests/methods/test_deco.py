@@ -21,7 +21,7 @@ from tests.reference.loop import assert_agrees
         {"alpha": 3.0, "top_p": 1.0, "top_k": 50},
     ],
 )
-def test_twenty_tokens_agree_with_the_method_written_out(model, picture, settings):
+def test_its_tokens_agree_with_the_method_written_out(model, picture, settings):
     def answer(inputs, new):
         return reference.answer(model, inputs, [0, 1, 2], new, **settings)[0]
 

@@ -16,7 +16,7 @@ DIVERGENCES = {"reference-code": reference.divergence_of_the_code, "paper": refe
 
 @pytest.mark.parametrize("preset", DIVERGENCES)
 @pytest.mark.parametrize("lens_norm", [False, True])
-def test_twenty_tokens_agree_with_the_method_written_out(model, picture, preset, lens_norm):
+def test_its_tokens_agree_with_the_method_written_out(model, picture, preset, lens_norm):
     def answer(inputs, new):
         rule = DIVERGENCES[preset]
         return reference.answer(model, inputs, [0, 1, 2], new, divergence=rule, lens_norm=lens_norm)[0]

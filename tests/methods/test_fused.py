@@ -20,7 +20,7 @@ from mgap.methods import fused
 from mgap.methods.base import Tap
 from mgap.methods.fused import Fused, plan_of, why_not
 from mgap.methods.mgap import Correction, Settings
-from tests.methods.fused_cases import CASES, STRONG, Case, compare, compare_rows, draw, finds, steps
+from tests.methods.fused_cases import CASES, LENGTHY, STRONG, Case, compare, compare_rows, draw, finds, steps
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
@@ -37,7 +37,7 @@ def interpreter():
         yield lambda function, *args: pool.submit(function, *args).result()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.product) if n in LENGTHY else n for n in CASES])
 def test_the_fused_step_agrees_with_the_plain_one(interpreter, name):
     interpreter(compare, CASES[name])
 

@@ -38,7 +38,7 @@ def decode(model, inputs, step, new):
     return tuple(tokens)
 
 
-def assert_agrees(model, picture, method, answer, new=20):
+def assert_agrees(model, picture, method, answer, new=12):
     """A method decodes as its reference `answer(inputs, new)` does, over several questions, `new` tokens of one at least."""
     lengths = []
     for question in ("Is there a dog in the image?", "What?", "Describe it.", "How many people are there?", "Which colour?"):
