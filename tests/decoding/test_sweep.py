@@ -13,6 +13,7 @@ from mgap.backbones.sharing import shared_pictures
 from mgap.decoding.effective import first_states
 from mgap.decoding.sweep import Grid, Point, cut_states, sweep
 from mgap.errors import SettingError
+from mgap.methods.mgap import Settings
 from mgap.methods.seen import Seen
 
 PROMPTS = [
@@ -107,6 +108,12 @@ def test_a_grid_begins_with_plain_decoding_and_goes_along_alpha_path_by_path(alp
     for before, after in pairwise(points):
         assert (before.alpha < after.alpha) == (before.path == after.path)
     assert Grid.of(grid.to_json()) == grid
+
+
+def test_what_is_tried_unless_said_otherwise():
+    assert Grid().alpha == (*(n / 4 for n in range(32)), 8.0)
+    assert (Grid().lam, Grid().rank) == ((0.25, 0.5, 0.75, 1.0), (1, 3, 5, 10))
+    assert Point(0.75, 0.5, 5).settings == Settings(0.75, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ def test_where_the_model_is_sure_the_cached_branch_is_not_run(model, prior, pict
     assert len(calls) == len(said.token_ids), "no token asks"
 
 
+@pytest.mark.both_families
 def test_a_prompt_that_was_asked_before_costs_no_forward(model, prior, picture):
     method = mgap.PromptPrior(prior=prior, rho=8.0, branch_mode="cached")
     with model.using(method), counting(model) as calls:

@@ -123,6 +123,15 @@ def test_an_unknown_preset_names_the_known_ones(prior):
         mgap.MGAP(prior, preset="papre")
 
 
+def test_presets_are_the_published_strengths(prior):
+    strengths = {name: (mgap.MGAP(prior, preset=name).alpha, mgap.MGAP(prior, preset=name).lam) for name in PRESETS}
+    assert strengths == {
+        "paper": (0.75, 0.5), "table-random": (0.75, 1.0), "table-hard": (1.0, 0.5), "reference-code": (0.75, 0.6)
+    }  # fmt: skip
+    settings = mgap.MGAP(prior, preset="reference-code").settings
+    assert (settings.threshold, settings.epsilon, settings.restore) == (0.25, 1e-6, True)
+
+
 def test_what_is_given_wins_over_the_preset(prior):
     method = mgap.MGAP(prior, preset="reference-code", lam=0.1)
     assert (method.alpha, method.lam, method.rank, method.settings.threshold) == (0.75, 0.1, 3, 0.25)

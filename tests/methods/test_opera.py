@@ -9,8 +9,10 @@ from transformers import GenerationConfig, LogitsProcessor
 
 import mgap
 from mgap.errors import ModelError, SettingError, UnsupportedDecoding
+from mgap.methods.beams import Beams
 from mgap.methods.gaze import IMPLEMENTATION, Gaze, attend
 from mgap.methods.overtrust import collapse, column_scores, lengthen, most_common
+from mgap.methods.retrospection import Retrospection, Strength
 from tests.reference import opera as reference
 
 QUESTIONS = ("Is there a dog in the image?", "What?", "Describe what you can make out in this long and winding picture.")
@@ -158,6 +160,27 @@ def test_processors_know_their_rows_also_after_a_sample_went_back(exact, picture
         )
     assert float(recorder.steps[-1].values["returns"].max()) > 0
     assert [set(((row - 20) % 3).tolist()) for row in made[:, length:]] == [{0}, {1}, {2}]
+
+
+def test_scores_are_told_once_a_token_also_after_a_sample_went_back(exact, picture):
+    own, inputs = exact.backbone.model, exact.backbone.encode([picture], QUESTIONS[:1])
+    options = {"max_new_tokens": LONG, "output_scores": True, "return_dict_in_generate": True}
+    with exact.using(mgap.OPERA(**BACK, r=0)) as attachment, attachment.record() as recorder:
+        made = own.generate(**inputs, **options)
+    assert float(recorder.steps[-1].values["returns"].max()) > 0
+    assert len(made.scores) == made.sequences.shape[1] - inputs["input_ids"].shape[1]
+    steps = own.compute_transition_scores(made.sequences, made.scores, made.beam_indices)
+    length_penalty = own.generation_config.length_penalty or 1.0
+    expected = float(steps.sum()) / len(made.scores) ** length_penalty
+    assert float(made.sequences_scores) == pytest.approx(expected, rel=1e-3)
+
+
+def test_of_states_the_newest_are_kept():
+    sample = Retrospection(Strength(alpha=1.0, sigma=50.0, candidates=5, r=15, window=3), Beams.start(2, torch.device("cpu")))
+    for length in range(6):
+        sample.state = replace(sample.state, beams=replace(sample.beams, tokens=torch.zeros(2, length, dtype=torch.long)))
+        sample.read(None)
+    assert list(sample.kept) == [3, 4, 5]
 
 
 def test_candidates_see_what_came_before_and_themselves_only(exact):

@@ -19,11 +19,11 @@ def drawn(seed, *shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def a_head(bias=False, seed=0):
+def a_head(bias=False, seed=0, **read):
     module = torch.nn.Linear(WIDTH, VOCAB, bias=bias)
     with torch.no_grad():
         module.weight.copy_(drawn(seed, VOCAB, WIDTH))
-    return Head.measure(module, drawn(1, 2, WIDTH))
+    return Head.measure(module, drawn(1, 2, WIDTH), **read)
 
 
 def a_prior(rank=3):
@@ -59,6 +59,17 @@ def test_states_and_logits_are_the_formula(seed, rho, gate, protect, centre, lam
             head.module(expected.float()).double(),
             atol=1e-3,
         )
+
+
+def test_a_head_that_is_capped_is_read_through_its_cap():
+    method, head = mgap.PromptPrior(prior=a_prior(), rho=2.0), a_head(scale=0.5, cap=3.0)
+    h, blind, entropy = drawn(3, 4, WIDTH), drawn(4, 4, WIDTH), torch.ones(4)
+    move = Projected(method.prior, head, method)
+    with torch.no_grad():
+        moved, plain = (
+            3.0 * torch.tanh(0.5 * head.module(x) / 3.0) for x in (move.states(h, blind, entropy, 2.0, is_first=True), h)
+        )
+        torch.testing.assert_close(move.logits(h, blind, entropy, is_first=True)[0], moved - plain, rtol=1e-4, atol=1e-4)
 
 
 @settings(deadline=None, max_examples=30)

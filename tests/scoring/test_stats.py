@@ -55,5 +55,9 @@ def test_the_bootstrap_is_not_certain_of_what_never_varied(hits):
     assert bootstrap(accuracy, groups, 20) == wilson(int(20 * hits), 20)
 
 
+def test_one_answer_is_counted():
+    assert bootstrap(accuracy, np.array([[1.0, 1.0]]), 1) == wilson(1, 1)
+
+
 def test_a_share_of_nothing_is_zero():
     assert share(np.array([1.0, 0.0]), np.array([2.0, 0.0])).tolist() == [0.5, 0.0]

@@ -105,6 +105,12 @@ def test_auto_rank_finds_the_directions_that_stand_out():
         assert mgap.Subspace.from_states(states(80, 200, signal=signal), rank="auto").rank == signal
 
 
+@pytest.mark.parametrize(("distinct", "named"), [(1, "1 distinct states, but rank auto needs 2"), (2, "flat")])
+def test_auto_rank_refuses_states_that_are_all_alike_or_of_two_kinds(distinct, named):
+    with pytest.raises(DegenerateSubspace, match=named):
+        mgap.Subspace.from_states(states(distinct, 16).repeat(10, 1), rank="auto")
+
+
 def test_auto_rank_refuses_a_flat_spectrum():
     with pytest.raises(DegenerateSubspace, match="flat"):
         auto_rank(torch.ones(40), 41, 200)
