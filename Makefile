@@ -19,6 +19,8 @@ compile = $(1)/python -m compileall -qq -j 0 $$($(1)/python -c 'import sysconfig
 # Torch is pip's, for uv does not read pip.conf: the CPU build where pip finds one, for the other brings gigabytes of CUDA.
 cpu_torch = $(1)/pip install -qq --no-compile "$(2)+cpu" 2>/dev/null || $(1)/pip install -qq --no-compile $(2)
 PYTEST := $(BIN)/pytest
+# Processes that share a suite's tests: make test WORKERS=8
+WORKERS ?= 2
 QUICK := not long and not product
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
@@ -62,19 +64,19 @@ check: setup
 test: setup
 	@$(MAKE) --no-print-directory -j 2 check docs
 	@echo "== tests: every formula and refusal, every method, every mode with a method of each kind"
-	@$(PYTEST) -n 2 --dist worksteal -m "$(QUICK)"
+	@$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(QUICK)"
 
 test-all: test
 	@echo "== the rest: all methods in all modes on both families; whole experiments, benchmarks and examples; killed runs"
-	@$(PYTEST) -n 2 --dist worksteal -m "not ($(QUICK))"
+	@$(PYTEST) -n $(WORKERS) --dist worksteal -m "not ($(QUICK))"
 
 nightly: setup
 	@echo "== fuzzing: the tests of tests/fuzz, with other cases than in make test, and 10,000 of each"
-	@$(PYTEST) -n 2 --hypothesis-profile=nightly --timeout 14400 -o faulthandler_timeout=14520 tests/fuzz
+	@$(PYTEST) -n $(WORKERS) --hypothesis-profile=nightly --timeout 14400 -o faulthandler_timeout=14520 tests/fuzz
 
 test-docs: docs
 	@echo "== every command and every block of Python in README.md and docs/"
-	@$(PYTEST) -c tests_docs/pytest.ini --rootdir . -n 2 --dist loadfile README.md docs tests_docs
+	@$(PYTEST) -c tests_docs/pytest.ini --rootdir . -n $(WORKERS) --dist loadfile README.md docs tests_docs
 
 test-gpu: setup
 	@echo "== decoding tests, and those of states and methods, on the GPU"
@@ -85,11 +87,11 @@ test-gpu: setup
 
 test-inspector: setup
 	@echo "== tests of the inspector, in a real browser"
-	@$(PYTEST) -c tests_browser/pytest.ini -n 2 --dist worksteal tests_browser
+	@$(PYTEST) -c tests_browser/pytest.ini -n $(WORKERS) --dist worksteal tests_browser
 
 test-release: setup
 	@echo "== wheel and sdist, built, installed without extras, and tried without a network"
-	@$(PYTEST) -c tests_release/pytest.ini -n 2 tests_release
+	@$(PYTEST) -c tests_release/pytest.ini -n $(WORKERS) tests_release
 
 .venv-vllm/ready: pyproject.toml $(PINNED) tests_vllm/requirements.txt tests_vllm/requires.py
 	@echo "== setting up .venv-vllm (a few minutes the first time)"
@@ -107,11 +109,11 @@ test-release: setup
 
 test-vllm: .venv-vllm/ready
 	@echo "== tests of serving, with vLLM on the CPU"
-	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n 2 --ignore tests_vllm/test_docs.py tests_vllm
+	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n $(WORKERS) --ignore tests_vllm/test_docs.py tests_vllm
 
 test-docs-vllm: .venv-vllm/ready
 	@echo "== the commands of README.md and docs/ that need vLLM"
-	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n 2 tests_vllm/test_docs.py
+	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n $(WORKERS) tests_vllm/test_docs.py
 
 clean:
 	rm -rf site .venv .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -31,7 +31,7 @@ from copies import ROOT, SOURCE, Copies, enter, run_apart
 from mutants import Mutant, sample
 
 PACKAGES = ["methods", "decoding", "states", "scoring"]
-FOLDERS = ["methods", "decoding", "states", "scoring", "backbones", "verify"]
+FOLDERS = ["methods", "decoding", "states", "scoring", "backbones", "verify", "run", "reports", "cli", "pocket", "fuzz"]
 QUICK = "not long and not product"  # what make test runs
 HEAVY = (  # imported once, before processes are forked
     "torch", "transformers", "transformers.generation.utils", "transformers.models.llava.modeling_llava", "pytest",

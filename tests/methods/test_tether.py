@@ -104,6 +104,13 @@ def test_only_rows_that_ask_are_contrasted():
     assert torch.equal(moved[1], h[1])
 
 
+def test_what_lies_outside_comes_back_also_where_no_token_asks(model, picture):
+    bank = Bank.of(drawn(0, 40, model.backbone.identity.hidden_size) + 50)  # far from every state
+    plain = model.answer(picture, "Is there a dog?", max_new_tokens=4).token_ids
+    with model.using(mgap.Tether(bank=bank, rho=0.0, unsure=1e3)):
+        assert model.answer(picture, "Is there a dog?", max_new_tokens=4).token_ids != plain
+
+
 def test_it_contrasts_where_the_entropy_is_high():
     method = mgap.Tether(bank=a_bank(), unsure=1.0)
     logits = torch.stack([torch.zeros(10), torch.tensor([9.0] + [0.0] * 9)])

@@ -150,6 +150,10 @@ def test_builtin_tells_nouns_from_their_neighbours():
     assert language.nouns("A can of beans can be seen on the TV") == ["can", "TV"]
     assert language.nouns("They want to watch it; a silver watch") == ["watch"]
     assert language.nouns("a light blue wall, a light and a tv") == ["light"]
+    language = find_language("builtin", words=["building", "painting"])
+    assert language.nouns("building the wall, he sees a building") == ["building", "building"]
+    assert language.nouns("painting the wall, he likes painting") == ["painting"]
+    assert language.nouns("he is painting the wall beside a painting") == ["painting"]
 
 
 def test_nltk_says_which_data_is_missing_and_how_to_get_it(monkeypatch, tmp_path):
