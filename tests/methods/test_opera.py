@@ -17,7 +17,7 @@ from tests.reference import opera as reference
 
 QUESTIONS = ("Is there a dog in the image?", "What?", "Describe what you can make out in this long and winding picture.")
 NEW = 14
-SHORT = 8  # where every token of the vocabulary is a candidate
+SHORT = 14  # where every token of the vocabulary is a candidate
 LONG = 30  # the search goes back to the eleventh token at the earliest
 BACK = {"sigma": 40.0, "candidates": 2, "beams": 2}  # with a small r the tiny models go back
 
