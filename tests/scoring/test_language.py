@@ -180,6 +180,10 @@ def test_tables_that_are_missing_or_broken_are_named(tmp_path, shared):
     (tagger / "weights.json").write_text("{")
     with pytest.raises(BenchmarkError, match=r"weights.json: no JSON"):
         find_language("nltk", data=tmp_path)
+    for broken in ({"a": {"NN": 1.0}, "b": 3}, {"a": {"NN": 1.0, "VB": "x"}}):  # one of two
+        (tagger / "weights.json").write_text(json.dumps(broken))
+        with pytest.raises(BenchmarkError, match=r"weights.json: not a table"):
+            find_language("nltk", data=tmp_path)
     for name in ("weights", "tagdict"):
         (tagger / f"{name}.json").write_text("{}")
     (tagger / "classes.json").write_text("[]")
@@ -188,6 +192,9 @@ def test_tables_that_are_missing_or_broken_are_named(tmp_path, shared):
     (tagger / "classes.json").write_text('["NN"]')
     language = find_language("nltk", data=tmp_path)  # tables of lemmas are read when they are needed
     with pytest.raises(BenchmarkError, match=r"lemma_table.json: not there"):
+        language.lemmas("a dog")
+    (tmp_path / "chair" / "lemma_table.json").write_text(json.dumps({"dog": ["dog"] * 4, "cat": ["cat"]}))
+    with pytest.raises(BenchmarkError, match=r"lemma_table.json: not a table"):
         language.lemmas("a dog")
     with pytest.raises(BenchmarkError, match=r"noun_lemmas.json: not there"):
         language.nouns("a dog")
