@@ -12,6 +12,7 @@ from mgap.errors import BenchmarkError, SettingError
 from mgap.registry import SCORERS
 from mgap.scoring.chair import (
     COLUMNS,
+    FIGURES,
     ChairScorer,
     by_length,
     cut_words,
@@ -256,3 +257,7 @@ def test_a_lexicon_survives_json():
 
 def _sample(name: str, truth: list[str]) -> Sample:
     return Sample(name, f"{name}.jpg", "", "captions", truth)
+
+
+def test_all_figures_are_shares_but_the_length():
+    assert {name for name, figure in FIGURES.items() if not figure.percent} == {"length"}

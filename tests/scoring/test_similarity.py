@@ -130,3 +130,9 @@ def test_a_model_without_vectors_is_refused(tmp_path):
     spacy.blank("en").to_disk(tmp_path / "small")
     with pytest.raises(SettingError, match="has no word vectors"):
         find_similarity(f"spacy:{tmp_path / 'small'}")
+
+
+@pytest.mark.parametrize("about", [{"name": "table"}, {"file": "table.json"}, {}])
+def test_a_similarity_that_is_told_in_part_is_refused(about):
+    with pytest.raises(SettingError, match="give name=table with file"):
+        find_similarity(about)
