@@ -74,13 +74,9 @@ def until_end(tokens: list[int], end: set[int]) -> list[int]:
     return tokens[: next((n for n, token in enumerate(tokens, start=1) if token in end), len(tokens))]
 
 
-def generate(
-    backbone: Backbone, inputs: dict[str, Tensor], decoding: Decoding, *, keep_beams: bool = False, **more: Any
-) -> Generated:
+def generate(backbone: Backbone, inputs: dict[str, Tensor], decoding: Decoding, **more: Any) -> Generated:
     """Run generate on encoded rows; sampling draws from a generator seeded by the decoding, not from the caller's."""
     config = generation_config(backbone, decoding)
-    if keep_beams and decoding.num_beams > 1:
-        config.output_scores = True  # transformers keeps the beams' rows only with the scores
     started = time.perf_counter()
     with turn_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad():
         out = backbone.model.generate(**inputs, generation_config=config, **more)

@@ -181,7 +181,7 @@ class Model:
                 more = _draft(assistant) if cache is None else {"past_key_values": cache}
                 if clock.is_on:
                     more["stopping_criteria"] = clock.after_first_token()
-                made = generate(self.backbone, inputs, decoding, keep_beams=trace, **more)
+                made = generate(self.backbone, inputs, decoding, **more)
         with clock.stage(ANSWERS):
             texts = [self.backbone.render(p, has_image=i is not None) for i, p in zip(images, prompts, strict=True)]
             return self._read(replace(made, milliseconds=made.milliseconds + before), texts, decoding, recorder)
