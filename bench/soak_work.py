@@ -55,7 +55,7 @@ class Interrupting(StoppingCriteria):
         self.count += 1
         if self.count == 3:
             raise Interrupted
-        return torch.zeros(len(_ids), dtype=torch.bool)
+        return torch.zeros(len(_ids), dtype=torch.bool, device=_ids.device)
 
 
 class Album:
