@@ -57,8 +57,8 @@ docs: setup  # not --quiet: mkdocs would count no warnings
 
 check: setup
 	@echo "== lint and types"
-	@$(BIN)/ruff check src tests tests_browser tests_docs tests_release tests_vllm bench examples
-	@$(BIN)/ruff format --check src tests tests_browser tests_docs tests_release tests_vllm bench examples
+	@$(BIN)/ruff check src tests tests_browser tests_docs tests_release tests_vllm bench examples research
+	@$(BIN)/ruff format --check src tests tests_browser tests_docs tests_release tests_vllm bench examples research
 	@$(BIN)/mypy
 
 test: setup
@@ -79,9 +79,9 @@ test-docs: docs
 	@$(PYTEST) -c tests_docs/pytest.ini --rootdir . -n $(WORKERS) --dist loadfile README.md docs tests_docs
 
 test-gpu: setup
-	@echo "== decoding tests, and those of states and methods, on the GPU"
+	@echo "== decoding tests, and those of priors and methods, on the GPU"
 	@MGAP_TEST_GPU=1 $(PYTEST) tests/decoding
-	@MGAP_TEST_GPU=1 $(PYTEST) tests/states tests/methods -m gpu
+	@MGAP_TEST_GPU=1 $(PYTEST) tests/priors tests/methods -m gpu
 	@echo "== benchmarks, in a process of their own: torch's profiler crashes where graphs were captured before it"
 	@MGAP_TEST_GPU=1 $(PYTEST) tests/bench -m gpu
 

@@ -15,16 +15,16 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 import mgap
-from mgap.data.prompts import default_prompts
 from mgap.decoding.attach import refuse_modes
-from mgap.decoding.compiled import generate_captured, head_of, is_ours
+from mgap.decoding.fast.captured_loop import generate_captured, head_of, is_ours
 from mgap.decoding.generate import generate
 from mgap.errors import MgapError
 from mgap.methods.base import Method, Tap
-from mgap.methods.lanes import Hook, lanes_of, on_main_rows
+from mgap.methods.kinds.main_rows import Hook, lanes_of, on_main_rows
 from mgap.methods.mgap import Correction
+from mgap.priors.prompts import default_prompts
+from mgap.priors.steering import Steering
 from mgap.registry import METHODS
-from mgap.states.steering import Steering
 from mgap.types import Decoding
 
 VANILLA = "vanilla"

@@ -38,9 +38,9 @@ from profiling import kernels
 from torch import Tensor
 
 import mgap
-from mgap.data.prompts import default_prompts
 from mgap.errors import MgapError, SettingError
 from mgap.methods.base import Method, Seam
+from mgap.priors.prompts import default_prompts
 from mgap.registry import EXPERIMENTS, METHODS
 
 USUAL = (VANILLA, "mgap", "vcd", "icd", "code", "m3id", "blind")

@@ -34,14 +34,14 @@ from shapes import SHAPES, build
 from torch import Tensor
 
 import mgap
-from mgap.backbones.nulls import null_image
-from mgap.backbones.packing import pack
-from mgap.backbones.prefix import SharedPrefill
-from mgap.data.objects import Vocabulary
-from mgap.data.prompts import EXISTENCE
-from mgap.states.angles import principal_angles
-from mgap.states.collect import TOGETHER, blind_states, last_states
-from mgap.states.spectrum import OVERSAMPLING, POWERS, SOLVERS, CentredRows, lanczos, solve
+from mgap.backbones.null_images import null_image
+from mgap.backbones.packed_prompts import pack
+from mgap.backbones.shared_prefill import SharedPrefill
+from mgap.diagnosis.principal_angles import principal_angles
+from mgap.priors.collect_states import TOGETHER, blind_states, last_states
+from mgap.priors.object_words import Vocabulary
+from mgap.priors.prompts import EXISTENCE
+from mgap.priors.spectrum import OVERSAMPLING, POWERS, SOLVERS, CentredRows, lanczos, solve
 
 K = 5
 

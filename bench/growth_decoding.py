@@ -22,9 +22,9 @@ from shapes import picture
 from torch import Tensor
 
 import mgap
-from mgap.decoding.captured import forget
+from mgap.decoding.fast.captured_step import forget
 from mgap.methods.base import Method, Tap
-from mgap.methods.lanes import Hook, lanes_of, on_main_rows
+from mgap.methods.kinds.main_rows import Hook, lanes_of, on_main_rows
 from mgap.methods.mgap import Correction
 
 QUESTION = "Describe this image in detail."

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from mgap.reports.printed.look import FAINT, GREY, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
+from mgap.pages.print_figures import FAINT, GREY, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
 
 LABELS = {"batch": "batch", "length": "tokens of the answer", "k": "K", "vocabulary": "vocabulary",
           "n": "N, states fitted", "bank": "states in the bank"}  # fmt: skip

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from mgap.backbones.head import Head
 from mgap.methods.base import Tap
 from mgap.methods.mgap import Correction, Settings
-from mgap.states.departure import neighbour_distances, threshold
-from mgap.states.subspace import Subspace
+from mgap.priors.manifold import neighbour_distances, threshold
+from mgap.priors.subspace import Subspace
 
 MIB = 1 << 20
 RANK, ROUNDS, TRAIN_S = 5, 5, 0.01

@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mgap
 from mgap.errors import SettingError
 from mgap.methods.base import Method
-from mgap.methods.branch import PairedMethod
+from mgap.methods.kinds.branch import PairedMethod
 from mgap.pocket.architecture import Tower, build
 from mgap.registry import METHODS
 from mgap.types import Mode

@@ -16,7 +16,7 @@ from measure import between_ms, finish, forget_peak, mark, take_peak
 from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
-from mgap.methods.lanes import Hook
+from mgap.methods.kinds.main_rows import Hook
 
 TURN = 2  # steps that a way has in a row
 LATE = 3  # steps at the end that do not count: a loop may run ahead of its reader

@@ -30,8 +30,22 @@ from typing import Any
 from copies import ROOT, SOURCE, Copies, enter, run_apart
 from mutants import Mutant, sample
 
-PACKAGES = ["methods", "decoding", "states", "scoring"]
-FOLDERS = ["methods", "decoding", "states", "scoring", "backbones", "verify", "run", "reports", "cli", "pocket", "fuzz"]
+PACKAGES = ["priors", "methods", "decoding", "benchmarks", "diagnosis"]
+FOLDERS = [
+    "priors",
+    "methods",
+    "decoding",
+    "benchmarks",
+    "diagnosis",
+    "tuning",
+    "backbones",
+    "verify",
+    "run",
+    "reports",
+    "cli",
+    "pocket",
+    "fuzz",
+]
 QUICK = "not long and not product"  # what make test runs
 HEAVY = (  # imported once, before processes are forked
     "torch", "transformers", "transformers.generation.utils", "transformers.models.llava.modeling_llava", "pytest",
@@ -271,7 +285,7 @@ def main() -> None:
     drawing.add_argument("mutants", type=Path)
     drawing.add_argument("--count", type=int, default=150, help="of every package")
     drawing.add_argument("--seed", type=int, default=0)
-    drawing.add_argument("--leave-out", nargs="*", default=["methods/kernels.py"], help="files that only run on a GPU")
+    drawing.add_argument("--leave-out", nargs="*", default=["methods/mgap_kernels.py"], help="files that only run on a GPU")
     drawing.set_defaults(call=lambda a: a.mutants.write_text(json.dumps(
         [asdict(m) for m in sample(SOURCE, PACKAGES, a.count, a.seed, a.leave_out)])))  # fmt: skip
     covering, running = verbs.add_parser("cover"), verbs.add_parser("run")

@@ -21,9 +21,8 @@ import torch
 from measure import peak_gib
 from torch import Tensor
 
-from mgap.states import departure
-from mgap.states.bank import Bank
-from mgap.states.departure import Manifold
+from mgap.priors.bank import Bank
+from mgap.priors.manifold import SEARCHES, Manifold
 
 
 def draw(count: int, mix: Tensor, noise: float, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--searches", nargs="+", default=["exact", "approximate"], choices=departure.SEARCHES)
+    parser.add_argument("--searches", nargs="+", default=["exact", "approximate"], choices=SEARCHES)
     given = parser.parse_args(arguments)
     generator = torch.Generator().manual_seed(0)
     mix = torch.randn(given.rank, given.width, generator=generator) * torch.arange(1, given.rank + 1).unsqueeze(1) ** -0.5

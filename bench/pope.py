@@ -34,12 +34,12 @@ from prefill import Way, in_batches, measure, one_by_one, table
 
 import mgap
 from mgap.backbones.clock import Clock
-from mgap.backbones.prepared import Preparer
-from mgap.data.pictures import PictureFolder
+from mgap.backbones.prepared_pictures import Preparer
+from mgap.benchmarks.picture_folder import PictureFolder
 from mgap.pocket.objects import NAMES
-from mgap.run.ahead import MOST, Opening, Pictures
 from mgap.run.engine import Spent
-from mgap.run.profile import stages_table
+from mgap.run.picture_workers import MOST, Opening, Pictures
+from mgap.run.stage_times import stages_table
 
 SIZE = (640, 480)
 

@@ -32,13 +32,13 @@ from PIL import Image
 
 import mgap
 from mgap.backbones.clock import STARTING, WAITING
-from mgap.backbones.prepared import Preparer
-from mgap.data.images import ImageSource, open_image
-from mgap.data.pope import SPLITS
+from mgap.backbones.prepared_pictures import Preparer
+from mgap.benchmarks.pope.questions import SPLITS
+from mgap.io.images import ImageSource, open_image
 from mgap.pocket.benchmark import ASKED, TEST, pope
 from mgap.pocket.samples import name_of
 from mgap.pocket.scenes import render
-from mgap.run.ahead import Opening, Pictures
+from mgap.run.picture_workers import Opening, Pictures
 
 Told = list[tuple[int, ...]]  # tokens of each answer, with the end
 Way = Callable[[Sequence[str], Sequence[str]], Told]  # names of pictures and questions, row by row

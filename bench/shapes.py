@@ -32,9 +32,9 @@ import mgap
 from mgap.backbones.llava import Llava
 from mgap.backbones.loading import images_only
 from mgap.backbones.qwen_vl import QwenVL
-from mgap.data.prompts import default_prompts
 from mgap.pocket.architecture import HALF, train_tokenizer
 from mgap.pocket.tiny import build_tiny
+from mgap.priors.prompts import default_prompts
 
 WORDS = 512  # of the tokenizer; the models' vocabularies have their real sizes
 

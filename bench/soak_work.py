@@ -20,8 +20,8 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 
 import mgap
 from mgap.backbones.base import Backbone
-from mgap.decoding.captured import forget
-from mgap.decoding.prefix import can_share
+from mgap.decoding.fast.captured_step import forget
+from mgap.decoding.prefill_sharing import can_share
 from mgap.errors import ImageError, MgapError, PromptError, SettingError, UnsupportedDecoding
 from mgap.methods.base import Method
 from mgap.pocket.benchmark import DEVELOPMENT, scenes

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from mgap.inspector.scenes import plain
+from mgap.inspector.scene_json import plain
 from mgap.pocket.scenes import Scene
 
 PATIENCE = 120  # seconds that an answer may take on a busy machine
@@ -57,7 +57,7 @@ class Visitor:
 
     async def join(self) -> Outcome:
         """Get in line, or be refused."""
-        from mgap.inspector.shelf import NULL_IMAGE  # imports torch, which a process without visitors need not
+        from mgap.inspector.model_shelf import NULL_IMAGE  # imports torch, which a process without visitors need not
 
         scene = plain(self.scene) if isinstance(self.scene, Scene) else self.scene
         data = ["pocket/llava", None, {"scene": scene}, None, self.question, list(self.methods), NULL_IMAGE]

@@ -21,14 +21,14 @@ import json
 from pathlib import Path
 
 import mgap
-from mgap.reports.folder import write_files
+from mgap.io.output_folder import write_files
+from mgap.io.progress import bars
 from mgap.reports.report import report_files
 from mgap.reports.scores import SCORES, Scores, score
 from mgap.run.config import Config
 from mgap.run.engine import execute
 from mgap.run.job import Job
-from mgap.run.live import LiveScore, showing
-from mgap.run.progress import bars
+from mgap.run.live_score import LiveScore, showing
 
 # Yours to change: a name of `mgap ls methods`, or its keys. A constant shift towards no belongs into every such comparison: on
 # yes/no questions, what does not beat it has shown nothing.

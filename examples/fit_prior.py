@@ -16,9 +16,9 @@ from pathlib import Path
 from PIL import Image
 
 import mgap
-from mgap.run.progress import bars
-from mgap.states.analysis import Variation
-from mgap.states.angles import Overlap
+from mgap.diagnosis.principal_angles import Overlap
+from mgap.diagnosis.subspace_analysis import Variation
+from mgap.io.progress import bars
 
 HERE = Path(__file__).parent
 

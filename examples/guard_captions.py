@@ -20,17 +20,17 @@ import json
 from pathlib import Path
 
 import mgap
-from mgap.data.benchmark import Benchmark
-from mgap.data.lexicon import Lexicon
-from mgap.data.pictures import PictureFolder
+from mgap.benchmarks.base import Benchmark
+from mgap.benchmarks.chair.lexicon import Lexicon
+from mgap.benchmarks.picture_folder import PictureFolder
 from mgap.errors import BenchmarkError
-from mgap.reports.records import Run
+from mgap.io.progress import bars
 from mgap.reports.scores import Scores, score
 from mgap.run.config import Config
 from mgap.run.engine import execute
 from mgap.run.job import Job
-from mgap.run.live import showing
-from mgap.run.progress import bars
+from mgap.run.live_score import showing
+from mgap.run.records import Run
 from mgap.types import Sample
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}

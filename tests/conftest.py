@@ -28,6 +28,8 @@ settings.register_profile(  # make nightly: --hypothesis-profile=nightly
 )
 settings.load_profile("mgap")
 
+pytest_plugins = ["tests.tiny_runs"]
+
 SHARED = Path(__file__).parents[2] / "shared"
 
 

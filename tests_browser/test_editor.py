@@ -15,9 +15,9 @@ from mgap.inspector.server import bind, private_uploads, serve
 with private_uploads(), bind("127.0.0.1", 0) as door:
     import gradio as gr
 
-    from mgap.inspector import look
+    from mgap.inspector import theme
     from mgap.inspector.editor import SceneEditor
-    from mgap.inspector.scenes import plain, scene_of
+    from mgap.inspector.scene_json import plain, scene_of
     from mgap.pocket.showcase import cases
 
     with gr.Blocks() as page:

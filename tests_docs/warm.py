@@ -27,9 +27,9 @@ IMPORTED = (
     "transformers.models.llava.modeling_llava",
     "transformers.models.qwen3_vl.modeling_qwen3_vl",
     "mgap.cli.main",
-    "mgap.run.diagnosis",
+    "mgap.run.diagnose",
     "mgap.run.job",
-    "mgap.run.tuning",
+    "mgap.tuning.tune",
 )
 STREAMS = 3  # standard input, output and error
 LONGEST = 1 << 20  # bytes of a call

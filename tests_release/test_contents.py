@@ -12,9 +12,9 @@ import mgap
 
 DATA = (
     "py.typed",
-    "data/calibration.txt",
-    "data/coco.txt",
-    "data/published.yaml",
+    "priors/calibration.txt",
+    "priors/coco.txt",
+    "benchmarks/published.yaml",
     "experiments/pope-main.yaml",
     "inspector/static/inspector.js",
     "inspector/templates/answers.html.j2",
@@ -22,7 +22,7 @@ DATA = (
     "pocket/models/llava/model.safetensors",
     "pocket/models/llava/tokenizer.json",
     "pocket/models/qwen3-vl/model.safetensors",
-    "reports/templates/report.html.j2",
+    "pages/templates/report.html.j2",
 )
 
 

@@ -115,7 +115,7 @@ def test_the_doctor_names_the_extras(alone):
         ("mgap[vllm]", ["mgap", "run", "pope", "-m", "pocket/llava", "--scenes", "2", "--engine", "vllm"]),
         ("pip install peft", ["mgap", "doctor", "adapted"]),
         ("pip install accelerate", ["mgap", "doctor", "quantised"]),
-        ("scikit-learn", ["python", "-m", "mgap.pocket.frontier", "ceiling", "pocket/llava", "--out", "ceiling"]),
+        ("scikit-learn", ["python", "-m", "research.frontier", "ceiling", "pocket/llava", "--out", "ceiling"]),
     ],
     ids=lambda value: value if isinstance(value, str) else value[1],
 )

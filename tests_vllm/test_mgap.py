@@ -9,7 +9,7 @@ from PIL import Image
 from strengths import SERVER, mixed, tokens, with_alpha, with_mgap
 
 import mgap
-from mgap.states.collect import blind_states
+from mgap.priors.collect_states import blind_states
 
 EXTENSION = "mgap.serving.extension.Extension"
 

@@ -14,11 +14,11 @@ from engines import SETTINGS, environment
 
 from mgap.errors import RunError
 from mgap.pocket.samples import Drawn, pope_samples
-from mgap.reports.records import Run
 from mgap.run.config import Config
 from mgap.run.engine import execute
 from mgap.run.folder import Shard
 from mgap.run.job import Job
+from mgap.run.records import Run
 
 METHODS = [
     "vanilla",

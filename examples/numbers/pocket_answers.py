@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import mgap
-from mgap.data.pope import SPLITS
+from mgap.benchmarks.pope.questions import SPLITS
 from mgap.pocket.benchmark import TEST, chair_truth, pope, scenes
 from mgap.pocket.language import DESCRIBE
 from mgap.pocket.scenes import render

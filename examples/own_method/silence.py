@@ -15,7 +15,7 @@ import torch
 from mgap.backbones.base import Backbone
 from mgap.errors import SettingError
 from mgap.methods.base import Method, Observation, Removable, Seam, Tap
-from mgap.methods.lanes import lanes_of, on_main_rows
+from mgap.methods.kinds.main_rows import lanes_of, on_main_rows
 from mgap.types import ALL_MODES, Mode
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 import torch
 
 import mgap
-from mgap.data.pope import SPLITS
-from mgap.decoding.sweep import Grid, Point
+from mgap.benchmarks.pope.questions import SPLITS
 from mgap.pocket.benchmark import TEST, calibration_prompts
 from mgap.pocket.samples import pope_samples
-from mgap.reports.tuning import spell
-from mgap.run.development import States, pocket_questions, read_rows, read_states
-from mgap.run.tuning import Judged, decide
-from mgap.scoring.choice import RULES
-from mgap.states.bank import Bank
+from mgap.priors.bank import Bank
+from mgap.tuning.choice import RULES
+from mgap.tuning.development import States, pocket_questions, read_rows, read_states
+from mgap.tuning.sweep import Grid, Point
+from mgap.tuning.tables import spell
+from mgap.tuning.tune import Judged, decide
 
 PLAIN, PAPER = Point(0.0, 0.5, 5), Point(0.75, 0.5, 5)
 SHOWN = ("f1", "accuracy", "departed")

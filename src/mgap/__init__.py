@@ -18,21 +18,21 @@ _HOMES = {
     "wrap": "mgap.decoding.model",
     "Model": "mgap.decoding.model",
     "attach": "mgap.decoding.attach",
-    "Bank": "mgap.states.bank",
-    "fit_prior_map": "mgap.decoding.pairs",
-    "PriorMap": "mgap.states.prior_map",
-    "Steering": "mgap.states.steering",
-    "Subspace": "mgap.states.subspace",
+    "Bank": "mgap.priors.bank",
+    "fit_prior_map": "mgap.decoding.prior_pairs",
+    "PriorMap": "mgap.priors.prior_map",
+    "Steering": "mgap.priors.steering",
+    "Subspace": "mgap.priors.subspace",
     "MGAP": "mgap.methods.mgap",
     "PredictedPrior": "mgap.methods.predicted_prior",
     "ASD": "mgap.methods.asd",
     "Blind": "mgap.methods.blind",
     "CODE": "mgap.methods.code",
-    "HalTrapper": "mgap.methods.haltrapper",
+    "HalTrapper": "mgap.methods.haltrapper.haltrapper",
     "ICD": "mgap.methods.icd",
     "M3ID": "mgap.methods.m3id",
     "MoD": "mgap.methods.mod",
-    "OPERA": "mgap.methods.opera",
+    "OPERA": "mgap.methods.opera.opera",
     "PAI": "mgap.methods.pai",
     "PromptPrior": "mgap.methods.prompt_prior",
     "Tether": "mgap.methods.tether",
@@ -42,43 +42,43 @@ _HOMES = {
     "DoLa": "mgap.methods.dola",
     "Answer": "mgap.types",
     "Decoding": "mgap.types",
-    "default_prompts": "mgap.data.prompts",
-    "read_prompts": "mgap.data.prompts",
+    "default_prompts": "mgap.priors.prompts",
+    "read_prompts": "mgap.io.prompt_files",
     "MgapError": "mgap.errors",
 }
 
 __all__ = [*_HOMES, "__version__"]
 
 if TYPE_CHECKING:
-    from mgap.data.prompts import default_prompts as default_prompts
-    from mgap.data.prompts import read_prompts as read_prompts
     from mgap.decoding.attach import attach as attach
     from mgap.decoding.model import Model as Model
     from mgap.decoding.model import load as load
     from mgap.decoding.model import wrap as wrap
-    from mgap.decoding.pairs import fit_prior_map as fit_prior_map
+    from mgap.decoding.prior_pairs import fit_prior_map as fit_prior_map
     from mgap.errors import MgapError as MgapError
+    from mgap.io.prompt_files import read_prompts as read_prompts
     from mgap.methods.asd import ASD as ASD
     from mgap.methods.bias import Bias as Bias
     from mgap.methods.blind import Blind as Blind
     from mgap.methods.code import CODE as CODE
     from mgap.methods.deco import DeCo as DeCo
     from mgap.methods.dola import DoLa as DoLa
-    from mgap.methods.haltrapper import HalTrapper as HalTrapper
+    from mgap.methods.haltrapper.haltrapper import HalTrapper as HalTrapper
     from mgap.methods.icd import ICD as ICD
     from mgap.methods.m3id import M3ID as M3ID
     from mgap.methods.mgap import MGAP as MGAP
     from mgap.methods.mod import MoD as MoD
-    from mgap.methods.opera import OPERA as OPERA
+    from mgap.methods.opera.opera import OPERA as OPERA
     from mgap.methods.pai import PAI as PAI
     from mgap.methods.predicted_prior import PredictedPrior as PredictedPrior
     from mgap.methods.prompt_prior import PromptPrior as PromptPrior
     from mgap.methods.tether import Tether as Tether
     from mgap.methods.vcd import VCD as VCD
-    from mgap.states.bank import Bank as Bank
-    from mgap.states.prior_map import PriorMap as PriorMap
-    from mgap.states.steering import Steering as Steering
-    from mgap.states.subspace import Subspace as Subspace
+    from mgap.priors.bank import Bank as Bank
+    from mgap.priors.prior_map import PriorMap as PriorMap
+    from mgap.priors.prompts import default_prompts as default_prompts
+    from mgap.priors.steering import Steering as Steering
+    from mgap.priors.subspace import Subspace as Subspace
     from mgap.types import Answer as Answer
     from mgap.types import Decoding as Decoding
 

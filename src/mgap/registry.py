@@ -1,6 +1,8 @@
 """Names to classes, as "module:attribute" strings, so that listing what exists imports nothing heavy.
 
-Other packages add entries through the entry-point groups `mgap.methods`, `mgap.backbones` and `mgap.scorers`.
+Other packages add entries through entry points: the groups `mgap.methods`, `mgap.backbones`, `mgap.benchmarks`,
+`mgap.scorers`, `mgap.prompts`, `mgap.worlds` and `mgap.engines`. Inner packages find outer ones through these tables, and
+import nothing of them.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ METHODS = Registry(
         "bias": "mgap.methods.bias:Bias",
         "blind": "mgap.methods.blind:Blind",
         "code": "mgap.methods.code:CODE",
-        "haltrapper": "mgap.methods.haltrapper:HalTrapper",
+        "haltrapper": "mgap.methods.haltrapper.haltrapper:HalTrapper",
         "icd": "mgap.methods.icd:ICD",
         "m3id": "mgap.methods.m3id:M3ID",
         "mod": "mgap.methods.mod:MoD",
-        "opera": "mgap.methods.opera:OPERA",
+        "opera": "mgap.methods.opera.opera:OPERA",
         "pai": "mgap.methods.pai:PAI",
         "prompt-prior": "mgap.methods.prompt_prior:PromptPrior",
         "tether": "mgap.methods.tether:Tether",
@@ -84,14 +86,49 @@ BACKBONES = Registry(
     },
 )
 
+# What `mgap run NAME` asks: a `BenchmarkSource` of benchmarks/base.py each.
+BENCHMARKS = Registry(
+    "benchmark",
+    "mgap.benchmarks",
+    {
+        "pope": "mgap.benchmarks.pope.questions:PopeSource",
+        "chair": "mgap.benchmarks.chair.questions:ChairSource",
+        "amber": "mgap.benchmarks.amber.questions:AmberSource",
+        "own": "mgap.benchmarks.own:OwnSource",
+    },
+)
+
+# Worlds that draw their own pictures and ask the questions of several benchmarks about them: a `DrawnWorld` each.
+WORLDS = Registry("drawn world", "mgap.worlds", {"pocket": "mgap.pocket.samples:PocketWorld"})
+
+# Calibration prompts by name: a function that gives them, in order.
+PROMPTS = Registry(
+    "set of prompts",
+    "mgap.prompts",
+    {
+        "default": "mgap.priors.prompts:default_prompts",
+        "questions": "mgap.priors.prompts:existence_prompts",
+        "captions": "mgap.priors.prompts:caption_prompts",
+        "colours": "mgap.priors.prompts:colour_prompts",
+        "pocket": "mgap.pocket.benchmark:every_calibration_prompt",
+    },
+)
+
+# What answers in a run: a `RunEngine` of run/worker.py each.
+ENGINES = Registry(
+    "engine",
+    "mgap.engines",
+    {"transformers": "mgap.run.worker:TransformersEngine", "vllm": "mgap.serving.vllm_run:VllmEngine"},
+)
+
 # What turns the answers to a task into figures, by the task that a benchmark names.
 SCORERS = Registry(
     "task",
     "mgap.scorers",
     {
-        "yesno": "mgap.scoring.pope:PopeScorer",
-        "captions": "mgap.scoring.chair:ChairScorer",
-        "amber": "mgap.scoring.amber:AmberScorer",
+        "yesno": "mgap.benchmarks.pope.scorer:PopeScorer",
+        "captions": "mgap.benchmarks.chair.scorer:ChairScorer",
+        "amber": "mgap.benchmarks.amber.scorer:AmberScorer",
     },
 )
 

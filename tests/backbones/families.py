@@ -60,8 +60,8 @@ from transformers import (
 
 from mgap.backbones.loading import images_only
 from mgap.backbones.qwen_vl import QwenVL
-from mgap.data.prompts import default_prompts
 from mgap.pocket.architecture import train_tokenizer as train_tokenizer_on
+from mgap.priors.prompts import default_prompts
 
 LAYERS, VOCABULARY, WIDTH = 2, 384, 64
 SIDE, PATCH = 28, 7  # pixels: a tower's picture and patch

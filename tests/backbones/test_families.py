@@ -20,7 +20,7 @@ from mgap.backbones.head import Head
 from mgap.backbones.idefics import SmolVLM
 from mgap.backbones.llava import Llava, LlavaOneVision
 from mgap.backbones.qwen_vl import QwenVL
-from mgap.backbones.sharing import shared_pictures
+from mgap.backbones.shared_vision import shared_pictures
 from mgap.errors import ModelError, PromptError, UnsupportedDecoding
 from mgap.methods.deco import correct
 from mgap.methods.dola import contrast_layers

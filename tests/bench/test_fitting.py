@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mgap.states.spectrum import SOLVERS
+from mgap.priors.spectrum import SOLVERS
 
 pytestmark = pytest.mark.long
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgap.reports.printed.look import FORMATS
+from mgap.pages.print_figures import FORMATS
 
 pytestmark = pytest.mark.long
 

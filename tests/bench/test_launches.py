@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mgap.methods.branch import PairedMethod
+from mgap.methods.kinds.branch import PairedMethod
 from mgap.registry import METHODS
 
 pytestmark = pytest.mark.long

@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 import yaml
 
-from mgap.data import published as module
+from mgap.benchmarks import published_files as module
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def mirror(shared, monkeypatch):
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=shared / "data" / "amber"))
     Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    table = yaml.safe_load((module.files("mgap.data") / "published.yaml").read_text())
+    table = yaml.safe_load((module.files("mgap.benchmarks") / "published.yaml").read_text())
     table["amber"]["sources"][0]["address"] = f"http://127.0.0.1:{server.server_address[1]}"
     monkeypatch.setattr(module, "_table", lambda: table)
     yield

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mgap.cli import completing
+from mgap.benchmarks.yesno_parsers import PARSERS
+from mgap.cli import completion
 from mgap.registry import EXPERIMENTS, METHODS
-from mgap.scoring.parse import PARSERS
 from tests import processes
 
 PROGRAM = """
@@ -70,9 +70,9 @@ def test_bash_offers(line, offered, tmp_path):
 
 
 def test_every_method_is_offered_and_every_preset_of_one():
-    assert completing.method("") == [*METHODS.names(), "vanilla"]
+    assert completion.method("") == [*METHODS.names(), "vanilla"]
     registered = {name: tuple(METHODS.get(name).presets) for name in METHODS.names()}
-    assert {name: presets for name, presets in registered.items() if presets} == completing.PRESETS
+    assert {name: presets for name, presets in registered.items() if presets} == completion.PRESETS
 
 
 def test_folders_are_offered_as_models(tmp_path, monkeypatch):
@@ -81,12 +81,12 @@ def test_folders_are_offered_as_models(tmp_path, monkeypatch):
         Path(folder).mkdir(parents=True)
     Path("models/llava/config.json").write_text("{}")
     Path("models/notes.txt").write_text("")
-    assert completing.model("") == ["pocket/llava", "pocket/qwen3-vl", "mine/", "models/"]
-    assert completing.model("m") == ["mine/", "models/"]
-    assert completing.model("models/") == ["models/llava", "models/qwen/"]
-    assert completing.model(f"{tmp_path}/models/l") == [f"{tmp_path}/models/llava"]
-    assert completing.model("mo") == [], "the shell itself goes into the only folder that is left"
-    assert completing.model("nowhere/") == []
+    assert completion.model("") == ["pocket/llava", "pocket/qwen3-vl", "mine/", "models/"]
+    assert completion.model("m") == ["mine/", "models/"]
+    assert completion.model("models/") == ["models/llava", "models/qwen/"]
+    assert completion.model(f"{tmp_path}/models/l") == [f"{tmp_path}/models/llava"]
+    assert completion.model("mo") == [], "the shell itself goes into the only folder that is left"
+    assert completion.model("nowhere/") == []
 
 
 def test_zsh_and_fish_are_told_what_each_verb_does(tmp_path):

@@ -62,7 +62,7 @@ finally:
 )
 def test_a_mistake_is_one_sentence(run, words, sentence, monkeypatch):
     monkeypatch.delenv("MGAP_INSPECT_PASSWORD", raising=False)
-    monkeypatch.setattr("mgap.inspector.shelf.load", load_nothing)
+    monkeypatch.setattr("mgap.inspector.model_shelf.load", load_nothing)
     status, out, err = run("inspect", "--port", 0, "--no-open", *words)
     assert (status, out) == (2, "")
     assert err.startswith("mgap: ")

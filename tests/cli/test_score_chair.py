@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mgap.data.lexicon import Lexicon
+from mgap.benchmarks.chair.lexicon import Lexicon
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mgap.data.pope import find_files
+from mgap.benchmarks.pope.questions import find_files
 
 FIXTURES = (
     "real_llava15_7b_coco_adversarial",

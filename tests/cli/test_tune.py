@@ -5,10 +5,10 @@ import json
 import pytest
 
 import mgap
+from mgap.benchmarks.yesno_parsers import yes_or_no
 from mgap.pocket.benchmark import DEVELOPMENT
 from mgap.pocket.samples import pope_samples
-from mgap.run.development import own_questions
-from mgap.scoring.parse import yes_or_no
+from mgap.tuning.development import own_questions
 
 FEW = ["--grid", "alpha=0:6:3", "--grid", "lam=0.5,1", "--grid", "rank=1,3"]
 

@@ -9,7 +9,7 @@ from transformers import CompileConfig, TextIteratorStreamer
 import mgap
 from mgap.decoding.generate import generation_config
 from mgap.errors import SettingError, UnsupportedDecoding
-from mgap.methods.branch import PairedMethod
+from mgap.methods.kinds.branch import PairedMethod
 from mgap.registry import METHODS
 from mgap.types import ALL_MODES, Decoding, Mode
 from tests.methods.builders import BUILDERS, build

@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 import mgap
-from mgap.backbones import prefix
-from mgap.backbones.prefix import SharedPrefill
-from mgap.backbones.sharing import digest
+from mgap.backbones import shared_prefill
+from mgap.backbones.shared_prefill import SharedPrefill
+from mgap.backbones.shared_vision import digest
 from mgap.decoding.generate import generation_config
-from mgap.decoding.prefix import can_share
+from mgap.decoding.prefill_sharing import can_share
 from mgap.errors import ImageError, ModelError, PromptError, SettingError, UnsupportedDecoding
 from mgap.pocket.benchmark import TEST, pope
 from mgap.pocket.scenes import render
@@ -291,7 +291,7 @@ def test_what_has_not_been_checked_is_refused(model, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(model.backbone.config.get_text_config(), "_attn_implementation_internal", "flex_attention")
         assert "flex_attention" in can_share(model)
-    monkeypatch.setattr(prefix, "FAMILIES", frozenset({"other"}))
+    monkeypatch.setattr(shared_prefill, "FAMILIES", frozenset({"other"}))
     assert model.backbone.config.model_type in can_share(model)
 
 
@@ -300,8 +300,8 @@ def test_every_family_that_is_named_agrees_and_the_others_are_refused(kind, tmp_
     {**TINY, **families.FAMILIES}[kind](tmp_path)
     monkeypatch.setattr("mgap.backbones.loading.is_torchvision_available", lambda: False)
     model, rows = mgap.load(str(tmp_path)), ROWS["mixed, in turns"]
-    assert (can_share(model) == "") == (kind in prefix.FAMILIES)
-    if kind not in prefix.FAMILIES:
+    assert (can_share(model) == "") == (kind in shared_prefill.FAMILIES)
+    if kind not in shared_prefill.FAMILIES:
         with pytest.raises(UnsupportedDecoding, match=kind):
             tokens(model, rows, prefill="shared")
         return
@@ -311,12 +311,12 @@ def test_every_family_that_is_named_agrees_and_the_others_are_refused(kind, tmp_
 
 
 def test_every_family_that_is_named_is_tested():
-    assert set(TINY) | set(families.FAMILIES) >= prefix.FAMILIES
+    assert set(TINY) | set(families.FAMILIES) >= shared_prefill.FAMILIES
 
 
 def test_a_cache_that_forgets_is_refused(tmp_path, monkeypatch):
     families.gemma3(tmp_path)
-    monkeypatch.setattr(prefix, "FAMILIES", frozenset({"gemma3"}))
+    monkeypatch.setattr(shared_prefill, "FAMILIES", frozenset({"gemma3"}))
     assert "sliding window" in can_share(mgap.load(str(tmp_path)))
 
 

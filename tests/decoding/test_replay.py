@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import mgap
 from mgap.decoding.replay import Paths
-from mgap.decoding.strengths import curve
-from mgap.decoding.unfold import unfold
+from mgap.decoding.step_by_step import unfold
+from mgap.decoding.strength_curve import curve
 from mgap.errors import SettingError
 from tests.methods.builders import build
 

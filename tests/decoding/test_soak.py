@@ -13,7 +13,7 @@ from soak import line, look
 from soak_work import SLOWEST, Work
 
 import mgap
-from mgap.decoding.captured import KEPT, forget
+from mgap.decoding.fast.captured_step import KEPT, forget
 from mgap.registry import METHODS
 
 pytestmark = pytest.mark.long

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mgap.scoring.conventions import CONVENTIONS, figures_as
-from mgap.scoring.parse import find_parser
-from mgap.scoring.pope import outcomes, score_pope
+from mgap.benchmarks.pope.conventions import CONVENTIONS, figures_as
+from mgap.benchmarks.pope.scorer import outcomes, score_pope
+from mgap.benchmarks.yesno_parsers import find_parser
 
 ROOT = Path(__file__).parents[2]
 

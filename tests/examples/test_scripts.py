@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mgap.reports.records import Run
+from mgap.run.records import Run
 from tests import processes
 
 pytestmark = pytest.mark.long

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import mgap
-from mgap.decoding.sweep import Grid
+from mgap.tuning.sweep import Grid
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tuning" / "pocket.py"
 

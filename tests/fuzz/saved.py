@@ -3,10 +3,10 @@
 import torch
 
 from mgap.backbones.base import Identity
-from mgap.states.bank import Bank
-from mgap.states.prior_map import PriorMap
-from mgap.states.steering import Steering
-from mgap.states.subspace import Subspace
+from mgap.priors.bank import Bank
+from mgap.priors.prior_map import PriorMap
+from mgap.priors.steering import Steering
+from mgap.priors.subspace import Subspace
 
 IDENTITY = Identity("org/model", None, "Llava", 6, 100, (0.5, -0.25))
 

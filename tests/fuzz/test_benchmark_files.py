@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgap.data.amber import read_amber
-from mgap.data.answers import MISSING, read_answers
-from mgap.data.chair import read_captions, read_chair
-from mgap.data.own import read_own
-from mgap.data.pope import read_pope, read_questions
-from mgap.data.pope_builder import build_pope, read_annotations, to_lines
-from mgap.data.rows import read_rows
-from mgap.data.yesno import Question
+from mgap.benchmarks.amber.questions import read_amber
+from mgap.benchmarks.chair.questions import read_captions, read_chair
+from mgap.benchmarks.own import read_own
+from mgap.benchmarks.pope.answer_files import MISSING, read_answers
+from mgap.benchmarks.pope.builder import build_pope, read_annotations, to_lines
+from mgap.benchmarks.pope.questions import read_pope, read_questions
+from mgap.benchmarks.yesno_questions import Question
 from mgap.errors import BenchmarkError
+from mgap.io.record_files import read_rows
 from tests.fuzz.damage import Refused, byte_files, cases, json_files, line_files, outcome
 
 ASKED = [

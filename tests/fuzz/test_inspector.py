@@ -7,15 +7,15 @@ from types import SimpleNamespace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mgap.inspector.answers import Pair, choose
+from mgap.inspector.answer_pairs import Pair, choose
+from mgap.inspector.answering import check_given, check_methods
 from mgap.inspector.archive import Archive
-from mgap.inspector.asking import check_given, check_methods
 from mgap.inspector.dropped import Limits
 from mgap.inspector.editor import drawn
 from mgap.inspector.gallery import exhibit_at
 from mgap.inspector.guard import Guard, is_loopback
 from mgap.inspector.handlers import Handlers
-from mgap.inspector.scenes import plain, python_lines, scene_of
+from mgap.inspector.scene_json import plain, python_lines, scene_of
 from mgap.pocket.samples import scene_of as scene_named
 from mgap.pocket.scenes import Scene, make_scene
 from mgap.types import Sample

@@ -13,17 +13,17 @@ from subprocess import PIPE
 import pytest
 from hypothesis import settings
 
-from mgap.data.download import digest
 from mgap.errors import CorruptFile, MgapError
-from mgap.pocket.frontier.choosing import Choices
+from mgap.io.download import digest
 from mgap.pocket.tiny import build_tiny
-from mgap.reports.records import Run, read_lines
+from mgap.priors.bank import Bank
+from mgap.priors.prior_map import PriorMap
+from mgap.priors.steering import Steering
+from mgap.priors.subspace import Subspace
 from mgap.run.folder import refuse_strangers
+from mgap.run.records import Run, read_lines
 from mgap.serving.checkpoint import servable
-from mgap.states.bank import Bank
-from mgap.states.prior_map import PriorMap
-from mgap.states.steering import Steering
-from mgap.states.subspace import Subspace
+from research.frontier.choosing import Choices
 from tests import processes
 from tests.fuzz import writers
 from tests.fuzz.saved import tensors

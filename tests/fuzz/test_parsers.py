@@ -5,16 +5,16 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mgap.data.lexicon import Lexicon
-from mgap.data.objects import Vocabulary, plural
-from mgap.scoring.amber_answers import NORMALISERS, Answered
-from mgap.scoring.chair import cut_words, matching_cut, mean_words
-from mgap.scoring.choice import VERDICTS, kinds_of
-from mgap.scoring.language import find_language
-from mgap.scoring.language.published import Nltk
-from mgap.scoring.language.tokens import sentences, tokens
-from mgap.scoring.mentions import Finder
-from mgap.scoring.parse import PARSERS
+from mgap.benchmarks.amber.yesno import NORMALISERS, Answered
+from mgap.benchmarks.chair.lexicon import Lexicon
+from mgap.benchmarks.chair.mentions import Finder
+from mgap.benchmarks.chair.scorer import cut_words, matching_cut, mean_words
+from mgap.benchmarks.language import find_language
+from mgap.benchmarks.language.nltk_pipeline import Nltk
+from mgap.benchmarks.language.tokens import sentences, tokens
+from mgap.benchmarks.yesno_parsers import PARSERS
+from mgap.priors.object_words import Vocabulary, plural
+from mgap.tuning.choice import VERDICTS, kinds_of
 from tests.fuzz.damage import Refused, json_files, outcome
 
 WORDS = ("yes", "No", "not", "isn't", "there", "a", "dog", "toilet", "seat", "hot dog", "men", "can", "1,000", "U.S.", "n't")

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image, features
 
-from mgap.data.images import MAX_ASPECT, MAX_PIXELS, MIN_SIDE, open_image, picture_size
 from mgap.errors import ImageError
 from mgap.inspector.dropped import Limits, open_dropped
+from mgap.io.images import MAX_ASPECT, MAX_PIXELS, MIN_SIDE, open_image, picture_size
 from tests.fuzz.damage import Refused, byte_files, outcome
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "ICO", "TGA", "PCX", "SGI", "IM", "MSP", "DDS", "ICNS",

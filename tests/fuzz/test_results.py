@@ -11,20 +11,21 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgap.data.download import unpack
-from mgap.pocket.comparison import FILE as COMPARED
-from mgap.pocket.comparison import load_results
+from mgap.benchmarks.statistics import Rate
+from mgap.diagnosis.representation import Line, Representation
+from mgap.diagnosis.representation_tables import ORACLE, SHIFTS
+from mgap.diagnosis.subspace_analysis import ModelComparison
+from mgap.io.download import unpack
 from mgap.pocket.figures import FILE as FIGURES
 from mgap.pocket.figures import Figures
-from mgap.pocket.frontier.choosing import FILE as CHOSEN
-from mgap.pocket.frontier.choosing import CaptionTrial, Choices, QuestionTrial, Tried
 from mgap.registry import EMBEDDED
-from mgap.reports.diagnosis import analysis_tables, file_of
-from mgap.reports.representation import ORACLE, SHIFTS
-from mgap.scoring.representation import Line, Representation
-from mgap.scoring.stats import Rate
-from mgap.states.analysis import ModelComparison
+from mgap.reports.diagnosis_sections import analysis_tables
+from mgap.run.records import analysis_file
 from mgap.verify.compare import verify_folder
+from research.comparison import FILE as COMPARED
+from research.comparison import load_results
+from research.frontier.choosing import FILE as CHOSEN
+from research.frontier.choosing import CaptionTrial, Choices, QuestionTrial, Tried
 from tests.fuzz.damage import Refused, byte_files, cases, damaged_bytes, json_files, outcome
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -93,7 +94,7 @@ def test_results_are_read_with_their_types_or_refused(place, file, data):
 @given(st.sampled_from([("representation", REPRESENTATION), ("models", MODELS)]), st.data())
 def test_analyses_are_tables_or_refused(place, analysis, data):
     name, value = analysis
-    path = file_of(place, name)
+    path = analysis_file(place, name)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data.draw(json_files(json.loads(json.dumps(value)))))
     outcome(analysis_tables, place, name)

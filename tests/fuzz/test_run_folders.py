@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from mgap.backbones.clock import STAGES
 from mgap.inspector.archive import Archive
 from mgap.inspector.runs import list_answers, show_run
-from mgap.reports.records import ANSWERS, RUN, SAMPLES, Record, Run, read_lines
 from mgap.reports.report import report_files
 from mgap.reports.scores import score
 from mgap.run.engine import Spent
 from mgap.run.folder import Journal, Shard, note_process, open_run
-from mgap.run.profile import save_profile
+from mgap.run.records import ANSWERS, RUN, SAMPLES, Record, Run, read_lines
+from mgap.run.stage_times import save_profile
 from mgap.types import Sample
 from tests.fuzz.damage import Refused, cases, damaged_bytes, json_files, line_files, outcome
 from tests.reports.runs import OURS, VANILLA, answers, questions, write_run

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import mgap
 from mgap.errors import CorruptFile
-from mgap.states.bank import Bank
-from mgap.states.prior_map import PriorMap
-from mgap.states.subspace import Subspace
+from mgap.priors.bank import Bank
+from mgap.priors.prior_map import PriorMap
+from mgap.priors.subspace import Subspace
 from tests.fuzz.damage import Refused, cases, damaged_bytes, json_files, outcome
 from tests.fuzz.saved import IDENTITY, MADE, bank, prior_map, same, steering, subspace
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from mgap.cli.options import parse_settings
 from mgap.cli.tune import _grid
-from mgap.harness.requests import Request, one_picture
+from mgap.integrations.harness_requests import Request, one_picture
 from mgap.registry import EXPERIMENTS, METHODS
-from mgap.reports.published import Published
+from mgap.reports.published_figures import Published
 from mgap.run.config import Config
 from mgap.serving.launch import has_flag, read_flags
 from mgap.serving.sampling import refuse_decoding, sampling_fields

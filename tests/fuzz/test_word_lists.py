@@ -5,14 +5,14 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mgap.data.lexicon import Lexicon
-from mgap.data.objects import Vocabulary
-from mgap.data.prompts import read_prompts
+from mgap.benchmarks.amber.similarity import PairTable, find_similarity
+from mgap.benchmarks.chair.lexicon import Lexicon
+from mgap.benchmarks.chair.mentions import Finder
+from mgap.benchmarks.language import find_language
+from mgap.benchmarks.pope.printed_figures import Printed, imply, read_table
 from mgap.errors import BenchmarkError
-from mgap.scoring.implied import Printed, imply, read_table
-from mgap.scoring.language import find_language
-from mgap.scoring.mentions import Finder
-from mgap.scoring.similarity import PairTable, find_similarity
+from mgap.io.prompt_files import read_prompts
+from mgap.priors.object_words import Vocabulary
 from tests.fuzz.damage import ODD_TEXTS, VALUES, Refused, byte_files, damaged_value, json_files, outcome
 
 THINGS = "person, man, woman\nhot dog\n\nc\u00f4te, coast\n".encode()

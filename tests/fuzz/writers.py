@@ -15,18 +15,18 @@ from pathlib import Path
 
 import torch
 
-from mgap.data.download import digest, download, unpack
-from mgap.pocket.frontier.choosing import Choices, Tried
-from mgap.reports.folder import write_files
-from mgap.reports.printed.look import save as save_print
-from mgap.reports.printed.look import sheet, style
-from mgap.reports.records import Arm, Record
+from mgap.io.download import digest, download, unpack
+from mgap.io.output_folder import write_files
+from mgap.pages.print_figures import save as save_print
+from mgap.pages.print_figures import sheet, style
+from mgap.priors.bank import Bank
 from mgap.run.engine import Spent
 from mgap.run.folder import Journal, Shard, note_process, open_run
-from mgap.run.profile import save_profile
+from mgap.run.records import Arm, Record
+from mgap.run.stage_times import save_profile
 from mgap.serving.checkpoint import servable
-from mgap.states.bank import Bank
 from mgap.types import Sample
+from research.frontier.choosing import Choices, Tried
 from tests.fuzz.saved import bank, prior_map, steering, subspace
 
 CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.link", "os.truncate", "shutil.rmtree")

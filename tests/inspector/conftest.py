@@ -10,9 +10,9 @@ import pytest
 
 import mgap
 from mgap.decoding.replay import Paths
-from mgap.inspector.asking import Knobs, answer, build_column
+from mgap.inspector.answering import Knobs, answer, build_column
 from mgap.inspector.columns import Asked
-from mgap.inspector.shelf import Shelf
+from mgap.inspector.model_shelf import Shelf
 from mgap.pocket.samples import Drawn
 from mgap.pocket.scenes import render
 from mgap.pocket.showcase import cases

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mgap.data.images import MAX_PIXELS
 from mgap.errors import ImageError, SettingError
 from mgap.inspector.dropped import NOT_DROPPED, Limits, open_dropped
+from mgap.io.images import MAX_PIXELS
 from tests import processes
 
 META = {"_type": "gradio.FileData"}

@@ -10,7 +10,7 @@ from PIL import Image
 
 from mgap.errors import SettingError
 from mgap.inspector.editor import SceneEditor
-from mgap.inspector.scenes import plain, scene_of
+from mgap.inspector.scene_json import plain, scene_of
 from mgap.pocket.benchmark import DEVELOPMENT, TEST
 from mgap.pocket.drawing import COLOURS
 from mgap.pocket.objects import NAMES, OBJECTS

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from mgap.inspector.asking import Knobs
+from mgap.inspector.answering import Knobs
 from mgap.inspector.export import links, to_json, to_python
-from mgap.inspector.scenes import scene_of
+from mgap.inspector.scene_json import scene_of
 from mgap.inspector.views import curves_plot, spots_plot
-from mgap.run.arms import VANILLA
+from mgap.run.method_plans import VANILLA
 
 
 @pytest.fixture(scope="module")

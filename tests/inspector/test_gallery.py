@@ -21,7 +21,7 @@ from mgap.inspector.gallery import (
 )
 from mgap.pocket import showcase
 from mgap.pocket.scenes import Scene
-from mgap.reports.records import Record, Run
+from mgap.run.records import Record, Run
 from tests.reports.runs import answers, questions, write_run
 
 MODELS = ("pocket/llava",)

@@ -6,14 +6,14 @@ import gradio as gr
 import pytest
 
 from mgap.errors import SettingError
-from mgap.inspector.asking import LONGEST, Knobs
+from mgap.inspector.answering import LONGEST, Knobs
 from mgap.inspector.cases import Case
 from mgap.inspector.columns import DONE, OPEN, STOPPED
 from mgap.inspector.dropped import Limits
 from mgap.inspector.handlers import NOTHING, REMEMBERED, Handlers, told_in_the_page
-from mgap.inspector.scenes import plain
+from mgap.inspector.scene_json import plain
 from mgap.methods.mgap import MGAP
-from mgap.run.arms import VANILLA
+from mgap.run.method_plans import VANILLA
 
 KNOBS = (0.75, 0.5, 5, True, True)
 

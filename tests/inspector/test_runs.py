@@ -10,13 +10,13 @@ from PIL import Image
 
 from mgap.errors import CorruptFile, ImageError, MgapError, RunError, SettingError
 from mgap.inspector import archive as archives
-from mgap.inspector.answers import FILTERS, Pair, choose, groups_of, methods_of, pairs
+from mgap.inspector.answer_pairs import FILTERS, Pair, choose, groups_of, methods_of, pairs
 from mgap.inspector.archive import DEPTH, Archive
 from mgap.inspector.opening import picture_of, pictures_folder
 from mgap.inspector.runs import PAGE, build_runs, case_at, list_answers, run_choices, show_run
 from mgap.pocket.drawing import HELD_OUT_STYLE
 from mgap.pocket.scenes import Scene, render
-from mgap.reports.records import Arm, Record, Run
+from mgap.run.records import Arm, Record, Run
 from mgap.types import Sample
 from tests.reports.runs import answers, questions, write_run
 from tests.reports.test_printed import departure

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mgap.inspector.asking import Knobs
+from mgap.inspector.answering import Knobs
 from mgap.inspector.views import (
     COLOURINGS,
     answers_html,
@@ -18,7 +18,7 @@ from mgap.inspector.views import (
     token_html,
     words_of,
 )
-from mgap.run.arms import VANILLA
+from mgap.run.method_plans import VANILLA
 
 
 @pytest.fixture(scope="module")

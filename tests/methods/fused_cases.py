@@ -7,8 +7,8 @@ from torch import nn
 
 from mgap.backbones.head import Head
 from mgap.methods.base import Tap
-from mgap.methods.fused import Fused
 from mgap.methods.mgap import Correction, Gate, Settings
+from mgap.methods.mgap_fused import Fused
 
 HALF = torch.bfloat16
 STRONG = Settings(alpha=1.5, lam=0.5)

@@ -9,7 +9,7 @@ from PIL import Image
 
 import mgap
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
-from mgap.methods.branch import PairedMethod, contrast, plausible
+from mgap.methods.kinds.branch import PairedMethod, contrast, plausible
 from mgap.registry import METHODS
 from tests.methods.builders import build
 from tests.methods.following import NEW, QUESTIONS, check_beams, follow

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import mgap
-from mgap.backbones.rows import find_block
+from mgap.backbones.token_rows import find_block
 from mgap.errors import ModelError, PromptError, SettingError
 from mgap.methods.code import PRESETS, PROMPTS, _before_question, _in_place, divergence
-from mgap.methods.description import Descriptions
+from mgap.methods.kinds.description import Descriptions
 from tests.methods.following import NEW, QUESTIONS, follow, rows_read
 from tests.reference import description as reference
 

@@ -10,17 +10,17 @@ from transformers import PreTrainedTokenizerFast
 
 import mgap
 from mgap.backbones.base import Backbone
-from mgap.data.objects import Vocabulary
 from mgap.errors import ModelError, PromptError, SettingError
 from mgap.methods.base import Tap
-from mgap.methods.candidates import DIRECTIONS, IMAGINE, Rules, Search, parse_reply, score_expansion, select
-from mgap.methods.description import CAPTION
-from mgap.methods.grounding import IMPLEMENTATION, Looks, attend, ground
-from mgap.methods.haltrapper import spell_words
-from mgap.methods.pairing import ALONE
-from mgap.methods.pictures import render
+from mgap.methods.haltrapper.candidates import DIRECTIONS, IMAGINE, Rules, Search, parse_reply, score_expansion, select
+from mgap.methods.haltrapper.grounding import IMPLEMENTATION, Looks, attend, ground
+from mgap.methods.haltrapper.haltrapper import spell_words
+from mgap.methods.kinds.description import CAPTION
+from mgap.methods.kinds.paired_forward import ALONE
+from mgap.methods.kinds.per_picture import render
 from mgap.pocket.scenes import make_scene
 from mgap.pocket.scenes import render as draw
+from mgap.priors.object_words import Vocabulary
 from tests.methods.following import NEW, QUESTIONS, follow, rows_read
 from tests.methods.test_code import Count, pair
 from tests.reference import contrast

@@ -7,7 +7,7 @@ import torch
 
 import mgap
 from mgap.backbones.base import Backbone
-from mgap.backbones.rows import spell
+from mgap.backbones.token_rows import spell
 from mgap.errors import ModelError, PromptError, SettingError
 from mgap.methods.icd import INSTRUCTIONS
 from mgap.registry import METHODS

@@ -13,8 +13,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import mgap
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
-from mgap.methods.glance import Glance, Sight, attend
-from mgap.methods.late import LateCache, blank
+from mgap.methods.kinds.attention_weights import Glance, Sight, attend
+from mgap.methods.kinds.dependent_branch import LateCache, blank
 from mgap.methods.mod import divergence, least_attended
 from mgap.types import Mode
 from tests.decoding.test_modes import CALLS

@@ -9,10 +9,10 @@ from transformers import GenerationConfig, LogitsProcessor
 
 import mgap
 from mgap.errors import ModelError, SettingError, UnsupportedDecoding
-from mgap.methods.beams import Beams
-from mgap.methods.gaze import IMPLEMENTATION, Gaze, attend
-from mgap.methods.overtrust import collapse, column_scores, lengthen, most_common
-from mgap.methods.retrospection import Retrospection, Strength
+from mgap.methods.opera.beams import Beams
+from mgap.methods.opera.last_block import IMPLEMENTATION, Gaze, attend
+from mgap.methods.opera.overtrust import collapse, column_scores, lengthen, most_common
+from mgap.methods.opera.retrospection import Retrospection, Strength
 from tests.reference import opera as reference
 
 QUESTIONS = ("Is there a dog in the image?", "What?", "Describe what you can make out in this long and winding picture.")

@@ -11,11 +11,12 @@ import mgap
 from mgap.backbones.head import Head
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.methods.base import Tap
+from mgap.methods.head_inputs import Seen
 from mgap.methods.predicted_prior import Removal
-from mgap.methods.seen import Seen
-from mgap.run.arms import ArmPlan, Priors, build_method
+from mgap.priors.collect_states import catch_states
+from mgap.priors.prior_plan import Priors
 from mgap.run.config import Config
-from mgap.states.collect import catch_states
+from mgap.run.method_plans import ArmPlan, build_method
 from tests.methods.builders import build
 from tests.reference import predicted_prior as reference
 

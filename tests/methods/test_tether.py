@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 import mgap
 from mgap.backbones.head import Head
 from mgap.errors import BackboneMismatch, SettingError
+from mgap.methods.head_inputs import Seen
 from mgap.methods.mgap import entropy_of
-from mgap.methods.seen import Seen
 from mgap.methods.tether import STEPS, come_back, places
-from mgap.states.bank import Bank
-from mgap.states.departure import Manifold
+from mgap.priors.bank import Bank
+from mgap.priors.manifold import Manifold
 
 WIDTH = 8
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mgap.data.pope import SPLITS
+from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import SettingError
 from mgap.pocket import benchmark
 from mgap.pocket.benchmark import ASKED, TEST, amber, chair_truth, pope, scenes, world_statistics

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import mgap
-from mgap.data.pope import SPLITS
+from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import CorruptFile, SettingError
 from mgap.pocket.benchmark import pope
 from mgap.pocket.demo import Change, Exhibit, Plan, Told, choose_methods, recorded_choice, run_demo, scenes_for, to_json

@@ -3,7 +3,7 @@
 import pytest
 
 import mgap
-from mgap.data.pope import SPLITS
+from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import SettingError
 from mgap.pocket.benchmark import TEST, ColourQuestion, odd_colours, pope
 from mgap.pocket.evaluation import (

@@ -7,15 +7,15 @@ import pytest
 import yaml
 
 import mgap
-from mgap.data.pope import SPLITS
+from mgap.benchmarks.pope.questions import SPLITS
+from mgap.benchmarks.statistics import Rate
 from mgap.errors import CorruptFile, SettingError
 from mgap.pocket.benchmark import DEVELOPMENT, TEST
-from mgap.pocket.card import card_text, write_card
 from mgap.pocket.corpus import CORPUS
 from mgap.pocket.evaluation import evaluate_pope
 from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, Figures, Trial, fit_prior, measure, mgap_at, pick
 from mgap.registry import EMBEDDED
-from mgap.scoring.stats import Rate
+from research.card import card_text, write_card
 from tests import processes
 
 
@@ -101,7 +101,7 @@ def test_a_card_shows_every_figure_as_it_is(figures, family, tmp_path):
     assert all(f"| {rate} |" in card for rate in rates)
     assert f"{100 * CORPUS.invent:.0f}% of the questions" in card
     assert f'mgap.load("pocket/{family}")' in card
-    assert f"mgap.pocket.training {family} --out FOLDER" in card
+    assert f"research.training {family} --out FOLDER" in card
     assert "900,000 to 999,999" in card
     assert figures.model not in card  # it was measured in a folder of this machine
     assert Figures.load(tmp_path / "new").model == f"pocket/{family}"
@@ -116,7 +116,7 @@ def test_a_card_shows_harm_too(figures):
 @pytest.mark.long
 def test_the_command_measures_a_folder(checkpoints, tmp_path):
     sizes = ["--scenes", "1", "--development", "1", "--odd-scenes", "8", "--device", "cpu"]
-    command = [sys.executable, "-m", "mgap.pocket.card", str(checkpoints["llava"]), "--out", str(tmp_path), *sizes]
+    command = [sys.executable, "-m", "research.card", str(checkpoints["llava"]), "--out", str(tmp_path), *sizes]
     done = processes.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "POPE, held-out style" in done.stderr

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgap.data.pope import SPLITS
+from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import SettingError
 from mgap.pocket import language
 from mgap.pocket.benchmark import TEST, amber, calibration_prompts, odd_colours, pope

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 
-from mgap.reports.records import ANSWERS, FORMAT, RUN, SAMPLES, Arm, Record
+from mgap.run.records import ANSWERS, FORMAT, RUN, SAMPLES, Arm, Record
 from mgap.types import Sample
 
 VANILLA, OURS = Arm("Vanilla", "vanilla"), Arm("Ours", "mgap", {"alpha": 0.75}, {"rank": 5, "count": 50})

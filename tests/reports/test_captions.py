@@ -2,14 +2,14 @@
 
 import pytest
 
-from mgap.reports.records import Record, Run
 from mgap.reports.report import report_files
-from mgap.reports.results import matched_tables, score_tables
+from mgap.reports.score_tables import matched_tables, score_tables
 from mgap.reports.scores import score
+from mgap.run.records import Record, Run
 from mgap.types import Sample
+from tests.pages.test_table_formats import check_latex
 from tests.reports.html import check_page
 from tests.reports.runs import answers, questions, write_run
-from tests.reports.test_tables import check_latex
 
 BENCHMARK = {"name": "captions", "task": "captions", "lexicon": {}}
 SAMPLES = [Sample(str(n), f"{n}.png", "Describe it.", "captions", ["dog"]) for n in range(8)]

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from mgap.registry import EXPERIMENTS, METHODS
-from mgap.reports.published import Published
+from mgap.reports.published_figures import Published
 from mgap.run.config import Config
 
 NAMES = {

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from PIL import Image
 
+from mgap.diagnosis.manifold_figure import BLIND, JOINT, TRUTH, ManifoldPicture, Stop, print_manifold
+from mgap.diagnosis.subspace_figures import print_angles, print_spectrum, print_subspaces
 from mgap.errors import CorruptFile, SettingError
-from mgap.reports.folder import write_files
-from mgap.reports.plots import are_apart
-from mgap.reports.printed.callouts import label_points
-from mgap.reports.printed.gallery import draw_prints
-from mgap.reports.printed.look import (
+from mgap.io.output_folder import write_files
+from mgap.pages.plots import are_apart
+from mgap.pages.point_labels import label_points
+from mgap.pages.print_figures import (
     COLOURS,
     COLUMN,
     FAINT,
@@ -35,11 +36,10 @@ from mgap.reports.printed.look import (
     sheet,
     style,
 )
-from mgap.reports.printed.manifold import BLIND, JOINT, TRUTH, ManifoldPicture, Stop, print_manifold
-from mgap.reports.printed.spectra import print_angles, print_spectrum, print_subspaces
-from mgap.reports.records import Arm, Record, Run
+from mgap.reports.printed.catalogue import draw_prints
 from mgap.reports.report import report_files
 from mgap.reports.scores import score
+from mgap.run.records import Arm, Record, Run
 from tests import processes
 from tests.reports.runs import PUBLISHED, answers, questions, write_run
 
@@ -117,7 +117,7 @@ def test_a_figure_is_four_files_of_the_width_that_was_asked_for(tmp_path):
 
 @given(st.lists(st.tuples(st.floats(allow_nan=False), st.text("ab,\"\n'", max_size=5)), max_size=5))
 def test_a_csv_gives_back_every_number_and_word(tmp_path_factory, rows):
-    from mgap.reports.printed.look import _csv
+    from mgap.pages.print_figures import _csv
 
     read = list(csv.reader(_csv(("x", "word"), rows).decode().splitlines(keepends=True)))
     assert [(float(x), word) for x, word in read[1:]] == rows
@@ -167,7 +167,7 @@ def test_series_differ_in_colour_mark_line_and_hatch():
 
 
 def test_the_first_series_have_the_marks_of_the_page():
-    from mgap.reports import plots
+    from mgap.pages import plots
 
     assert MARKS[: len(plots.MARKS)] == plots.MARKS
 

@@ -5,15 +5,15 @@ import json
 import pytest
 
 from mgap.errors import SettingError
-from mgap.reports.beside import beside_tables
 from mgap.reports.examples import SHOWN, changes
-from mgap.reports.records import Arm, Record, Run
+from mgap.reports.published_comparison import beside_tables
 from mgap.reports.report import FILES, report_files, sections
-from mgap.reports.results import clock, effort_table, paired_tables, score_tables
+from mgap.reports.score_tables import clock, effort_table, paired_tables, score_tables
 from mgap.reports.scores import score
+from mgap.run.records import Arm, Record, Run
+from tests.pages.test_table_formats import check_latex, parse_markdown
 from tests.reports.html import Page, check_page
 from tests.reports.runs import PUBLISHED, answers, questions, write_run
-from tests.reports.test_tables import check_latex, parse_markdown
 
 SAMPLES = questions()
 NASTY = '<script>alert("1")</script> & \'<b>'

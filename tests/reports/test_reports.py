@@ -7,11 +7,11 @@ import pytest
 from jinja2 import UndefinedError
 from PIL import Image
 
+from mgap.benchmarks.statistics import Rate, wilson
 from mgap.errors import SettingError
-from mgap.reports.folder import check_folder, write_files
-from mgap.reports.page import Cell, Group, Picture, Row, Table, Token, render_page, visible
-from mgap.reports.plots import MARKS, SYMBOLS, plot_rates
-from mgap.scoring.stats import Rate, wilson
+from mgap.io.output_folder import check_folder, write_files
+from mgap.pages.html_page import Cell, Group, Picture, Row, Table, Token, render_page, visible
+from mgap.pages.plots import MARKS, SYMBOLS, plot_rates
 from mgap.types import Candidate, Step
 from tests.reports.html import Page, check_page
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mgap.errors import RunError, SettingError
-from mgap.reports.records import Record, Run
 from mgap.reports.scores import score
+from mgap.run.records import Record, Run
 from tests.reports.runs import answers, questions, write_run
 
 SAMPLES = questions()

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 
-from mgap.run import ahead
+from mgap.run import picture_workers
 
 
 def hold(teller):
@@ -15,7 +15,7 @@ def hold(teller):
 
 def wait(teller):
     """The worker says who it is; the line is cut when it ends."""
-    ahead._begin_worker(0)
+    picture_workers._begin_worker(0)
     teller.send(os.getpid())
     while True:
         signal.pause()

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from mgap.errors import ImageError, RunError, SettingError
-from mgap.reports.records import Record, Run
 from mgap.run.engine import batches
 from mgap.run.folder import Shard, claim
+from mgap.run.records import Record, Run
 from mgap.types import Sample
 
 

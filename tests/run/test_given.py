@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mgap.data.benchmark import Benchmark
+from mgap.benchmarks.base import Benchmark
 from mgap.errors import RunError, SettingError
 from mgap.pocket.samples import Drawn
 from mgap.reports.scores import score

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from mgap.reports.records import Run, read_lines
 from mgap.run.config import Config
+from mgap.run.records import Run, read_lines
 
 pytestmark = pytest.mark.long
 

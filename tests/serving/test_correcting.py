@@ -9,7 +9,7 @@ import mgap
 from mgap.errors import UnsupportedHead
 from mgap.serving.correcting import Corrected
 from mgap.serving.counts import EVERY, Counts
-from mgap.serving.rows import Rows, rows_of
+from mgap.serving.row_strengths import Rows, rows_of
 
 WIDTH, VOCAB = 24, 300
 

@@ -14,7 +14,7 @@ from mgap.errors import MgapError
 from mgap.methods.mgap import MGAP, PRESETS
 from mgap.registry import METHODS
 from mgap.serving.counts import Acted
-from mgap.serving.methods import why_not
+from mgap.serving.servable import why_not
 from mgap.serving.settings import LOG_EVERY, Serving, own_alpha
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()

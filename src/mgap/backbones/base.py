@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from mgap.backbones.clock import Clock
 from mgap.backbones.head import Head, find_head
-from mgap.backbones.nulls import null_image
-from mgap.backbones.prepared import Picture, Prepared, assemble, process
-from mgap.backbones.rows import Ids, find_block, join_rows, split_rows
-from mgap.data.images import open_image
-from mgap.data.prompts import check_prompt
-from mgap.data.typed import typed
+from mgap.backbones.null_images import null_image
+from mgap.backbones.prepared_pictures import Picture, Prepared, assemble, process
+from mgap.backbones.token_rows import Ids, find_block, join_rows, split_rows
 from mgap.errors import BackboneMismatch, ImageError, ModelError, PromptError
+from mgap.io.images import open_image
+from mgap.io.prompt_files import check_prompt
+from mgap.io.typed_json import typed
 from mgap.registry import BACKBONES
 
 

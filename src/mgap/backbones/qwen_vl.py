@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.showing import by_picture
+from mgap.backbones.image_embeddings import by_picture
 
 
 class QwenVL(Backbone):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgap.cli import completing
+from mgap.cli import completion
 from mgap.cli.options import (
     Device,
     Dtype,
@@ -40,11 +40,11 @@ def ask(
         str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one now.")
     ] = None,
     method: Annotated[
-        str, typer.Option(autocompletion=completing.method, help="A method of `mgap ls methods`, or vanilla.")
+        str, typer.Option(autocompletion=completion.method, help="A method of `mgap ls methods`, or vanilla.")
     ] = "mgap",
     alpha: Annotated[float | None, typer.Option(help="Strength of the method.")] = None,
     lam: Annotated[float | None, typer.Option(help="Slope of MGAP's entropy gate.")] = None,
-    preset: Annotated[str | None, typer.Option(autocompletion=completing.preset, help="Named settings of the method.")] = None,
+    preset: Annotated[str | None, typer.Option(autocompletion=completion.preset, help="Named settings of the method.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as key=value; repeatable.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 512,
     sample: Annotated[bool, typer.Option("--sample", help="Sample instead of taking the likeliest token.")] = False,
@@ -66,8 +66,8 @@ def ask(
 
     Example: mgap ask street.jpg "Is there a dog in the image?" --model llava-hf/llava-1.5-7b-hf --prior priors/llava
     """
-    from mgap.data.images import open_image
-    from mgap.data.prompts import check_prompt
+    from mgap.io.images import open_image
+    from mgap.io.prompt_files import check_prompt
     from mgap.types import Decoding
 
     if stream and (trace or as_json):
@@ -111,8 +111,8 @@ def _prepare(name: str, prior: str | None, settings: dict[str, Any]) -> Callable
             raise SettingError("--method vanilla takes no prior and no settings: leave them out, or name a method")
         return lambda _model: None
 
+    from mgap.priors.subspace import Subspace
     from mgap.registry import METHODS
-    from mgap.states.subspace import Subspace
 
     method = METHODS.get(name)
     method.check_names(settings)

@@ -34,9 +34,9 @@ def pope(
 
     Example: mgap build pope --annotations annotations.jsonl --out pope --count 100
     """
-    from mgap.data.pope_builder import build_pope, read_annotations, to_lines
+    from mgap.benchmarks.pope.builder import build_pope, read_annotations, to_lines
     from mgap.errors import SettingError
-    from mgap.reports.folder import check_folder, write_files
+    from mgap.io.output_folder import check_folder, write_files
 
     if not name or "/" in name or "_pope_" in name:
         raise SettingError(f"name={name!r} cannot begin the name of a file NAME_pope_SPLIT.json: write a plain word")

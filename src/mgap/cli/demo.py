@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mgap.cli import completing
+from mgap.cli import completion
 from mgap.cli.options import load_model
 
 if TYPE_CHECKING:
-    from mgap.reports.page import Table
+    from mgap.pages.html_page import Table
 
 
 def demo(
     model: Annotated[
         str,
-        typer.Option("--model", "-m", autocompletion=completing.model, help="pocket/llava, pocket/qwen3-vl, or a folder."),
+        typer.Option("--model", "-m", autocompletion=completion.model, help="pocket/llava, pocket/qwen3-vl, or a folder."),
     ] = "pocket/llava",
     out: Annotated[str, typer.Option("--out", "-o", help="Folder of the report.")] = "demo",
     questions: Annotated[int, typer.Option(help="Yes/no questions of each split.")] = 300,
@@ -34,10 +34,10 @@ def demo(
     """
     import torch
 
+    from mgap.io.output_folder import check_folder, write_files
+    from mgap.io.progress import bars
     from mgap.pocket.demo import Plan, recorded_choice, run_demo, to_json
     from mgap.pocket.demo_page import caption_table, demo_page, pope_table
-    from mgap.reports.folder import check_folder, write_files
-    from mgap.run.progress import bars
 
     began = time.perf_counter()
     plan = Plan(model, questions, captions, alpha)

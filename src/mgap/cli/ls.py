@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mgap.cli import completing
+from mgap.cli import completion
 from mgap.errors import SettingError
 from mgap.registry import BACKBONES, EMBEDDED, EXPERIMENTS, METHODS
 
@@ -16,7 +16,7 @@ def ls(
     what: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=completing.found(lambda: LISTINGS),
+            autocompletion=completion.found(lambda: LISTINGS),
             help="models, methods, presets, backbones, experiments, null-images, parsers or prompts.",
         ),
     ] = None,
@@ -32,7 +32,7 @@ def ls(
 
 
 def _methods() -> list[str]:
-    from mgap.serving.methods import why_not
+    from mgap.serving.servable import why_not
 
     lines = []
     for name in METHODS.names():
@@ -64,19 +64,19 @@ def _experiments() -> list[str]:
 
 
 def _null_images() -> list[str]:
-    from mgap.backbones.nulls import NULL_IMAGES
+    from mgap.backbones.null_images import NULL_IMAGES
 
     return list(NULL_IMAGES)
 
 
 def _parsers() -> list[str]:
-    from mgap.scoring.parse import PARSERS
+    from mgap.benchmarks.yesno_parsers import PARSERS
 
     return [f"{parser.name:<14} {parser.summary}" for parser in PARSERS.values()]
 
 
 def _prompts() -> list[str]:
-    from mgap.data.prompts import default_prompts
+    from mgap.priors.prompts import default_prompts
 
     return default_prompts()
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 import mgap
-from mgap.cli.ending import ending_on_sigterm
 from mgap.cli.options import Group, SeveralAtOnce
+from mgap.cli.signals import ending_on_sigterm
 from mgap.errors import MgapError
 
 VERBS = (

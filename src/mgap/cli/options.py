@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from mgap.cli import completing
+from mgap.cli import completion
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from mgap.decoding.model import Model
+    from mgap.priors.subspace import Subspace
     from mgap.reports.scores import Scores
-    from mgap.states.subspace import Subspace
 
 ModelName = Annotated[
     str,
     typer.Option(
         "--model",
         "-m",
-        autocompletion=completing.model,
+        autocompletion=completion.model,
         help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl.",
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, cpu, ...; default: a GPU when there is one.")]
 Dtype = Annotated[
-    str, typer.Option(autocompletion=completing.dtype, help="auto (the checkpoint's), float32, bfloat16 or float16.")
+    str, typer.Option(autocompletion=completion.dtype, help="auto (the checkpoint's), float32, bfloat16 or float16.")
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")]
 Against = Annotated[str | None, typer.Option(help="Label of the method to compare with; default: plain decoding.")]
 MatchLength = Annotated[bool, typer.Option("--match-length", help="Also compare captions cut to each method's mean length.")]
 Parser = Annotated[
     str | None,
-    typer.Option(autocompletion=completing.parser, help="How yes and no are read, instead of the run's own way."),
+    typer.Option(autocompletion=completion.parser, help="How yes and no are read, instead of the run's own way."),
 ]
 Language = Annotated[
     str | None,
-    typer.Option(autocompletion=completing.language, help="Which language resource reads captions, instead of the run's own."),
+    typer.Option(autocompletion=completion.language, help="Which language resource reads captions, instead of the run's own."),
 ]
 Scoring = Annotated[list[str] | None, typer.Option("--set", help="Another setting of the scorer, key=value (repeatable).")]
 SavedPrior = Annotated[str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one.")]
@@ -106,7 +106,7 @@ def load_model(name: str, device: str | None, dtype: str, revision: str | None, 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """key=value words to typed values, read as YAML: numbers, true and false, strings."""
-    from mgap.data.yamltext import parse_yaml
+    from mgap.io.yaml_text import parse_yaml
 
     settings = {}
     for pair in pairs:
@@ -129,8 +129,8 @@ def score_run(
     settings: list[str] | None,
 ) -> Scores:
     """The scores of a run's folder, with what it was planned with but for what is given here."""
-    from mgap.reports.records import Run
     from mgap.reports.scores import score
+    from mgap.run.records import Run
 
     given = {name: value for name, value in {"parser": parser, "language": language}.items() if value is not None}
     return score(Run.load(folder), against=against, match_length=match_length, **given, **parse_settings(settings or []))
@@ -146,7 +146,7 @@ def working(label: str) -> Status:
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on standard error; called with how many are done."""
-    from mgap.run.progress import bars
+    from mgap.io.progress import bars
 
     with bars() as report:
         report(label, 0, total)
@@ -155,8 +155,8 @@ def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def print_scores(scores: Scores) -> None:
     """The tables of a run's scores, in Markdown; what a reader should know of them on standard error."""
+    from mgap.pages.table_formats import markdown
     from mgap.reports.report import sections
-    from mgap.reports.tables import markdown
 
     for text in scores.warnings:
         print(f"mgap: warning: {text}", file=sys.stderr)
@@ -167,8 +167,8 @@ def print_scores(scores: Scores) -> None:
 
 def fit_default_prior(model: Model) -> Subspace:
     """A prior from the calibration prompts that ship with the package."""
-    from mgap.data.prompts import default_prompts
-    from mgap.states.subspace import Subspace
+    from mgap.priors.prompts import default_prompts
+    from mgap.priors.subspace import Subspace
 
     prompts = default_prompts()
     with progress("fitting the prior", len(prompts)) as report:

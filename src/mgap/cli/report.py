@@ -33,9 +33,9 @@ def report(
 
     Example: mgap report runs/pope-main --figures
     """
-    from mgap.reports.folder import check_folder, write_files
-    from mgap.reports.printed.gallery import draw_prints, save_prints
-    from mgap.reports.printed.look import FIGURES
+    from mgap.io.output_folder import check_folder, write_files
+    from mgap.pages.print_figures import FIGURES
+    from mgap.reports.printed.catalogue import draw_prints, save_prints
     from mgap.reports.report import FILES, report_files
 
     target = _target(folders, out)

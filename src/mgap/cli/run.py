@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgap.cli import completing
+from mgap.cli import completion
+from mgap.cli.carry_out import answer, answer_served, by_method, is_whole, report_scores
 from mgap.cli.options import (
     BatchSize,
     Data,
@@ -18,7 +19,6 @@ from mgap.cli.options import (
     TrustRemoteCode,
     parse_settings,
 )
-from mgap.cli.running import answer, answer_served, by_method, is_whole, report_scores
 
 if TYPE_CHECKING:
     from mgap.run.config import Config
@@ -28,7 +28,7 @@ def run(
     what: Annotated[
         str,
         typer.Argument(
-            autocompletion=completing.experiment, help="pope, chair, amber, own, departure, or a YAML file with the keys below."
+            autocompletion=completion.experiment, help="pope, chair, amber, own, departure, or a YAML file with the keys below."
         ),
     ],
     model: Annotated[
@@ -36,14 +36,14 @@ def run(
         typer.Option(
             "--model",
             "-m",
-            autocompletion=completing.model,
+            autocompletion=completion.model,
             help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl.",
         ),
     ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
-            "--method", autocompletion=completing.method, help="A method of `mgap ls methods`, or vanilla; repeatable."
+            "--method", autocompletion=completion.method, help="A method of `mgap ls methods`, or vanilla; repeatable."
         ),
     ] = None,
     set_: Annotated[
@@ -54,12 +54,12 @@ def run(
     images: Images = None,
     data: Data = None,
     dataset: Annotated[
-        str | None, typer.Option(autocompletion=completing.dataset, help="pocket, coco, aokvqa, gqa or amber.")
+        str | None, typer.Option(autocompletion=completion.dataset, help="pocket, coco, aokvqa, gqa or amber.")
     ] = None,
     questions: Annotated[str | None, typer.Option(help="own: a JSONL or CSV file with image, question and label.")] = None,
     split: Annotated[
         list[str] | None,
-        typer.Option("--split", autocompletion=completing.split, help="Of POPE: random, popular, adversarial; repeatable."),
+        typer.Option("--split", autocompletion=completion.split, help="Of POPE: random, popular, adversarial; repeatable."),
     ] = None,
     kinds: Annotated[str | None, typer.Option(help="Of AMBER: a (all), g, d, de, da or dr.")] = None,
     image_set: Annotated[str | None, typer.Option(help="Of CHAIR: a published list, or a file with an id a line.")] = None,
@@ -76,7 +76,7 @@ def run(
     engine: Annotated[
         str | None,
         typer.Option(
-            autocompletion=completing.engine,
+            autocompletion=completion.engine,
             help="transformers, or vllm: continuous batching, tensor parallel (docs/running.md).",
         ),
     ] = None,
@@ -119,9 +119,9 @@ def run(
 
 
 def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]]) -> Config:
-    from mgap.run.config import BENCHMARKS, Config, read_yaml
+    from mgap.run.config import Config, benchmarks, read_yaml
 
-    if what in BENCHMARKS:
+    if what in benchmarks():
         keys: dict[str, Any] = {"benchmark": what, "methods": ["vanilla", "mgap"], **given}
         return Config.of(keys, "the command line", settings)
     keys = read_yaml(what)

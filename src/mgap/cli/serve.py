@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from mgap.cli import completing
-from mgap.cli.ending import way_to_end
+from mgap.cli import completion
 from mgap.cli.options import Revision, TrustRemoteCode
+from mgap.cli.signals import way_to_end
 from mgap.errors import SettingError
 
 
@@ -18,7 +18,7 @@ def serve(
     model: Annotated[
         str,
         typer.Argument(
-            autocompletion=completing.model,
+            autocompletion=completion.model,
             help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl.",
         ),
     ],
@@ -29,7 +29,7 @@ def serve(
     alpha: Annotated[float | None, typer.Option(help="Strength, where a request brings none of its own.")] = None,
     lam: Annotated[float | None, typer.Option(help="Slope of the entropy's gate.")] = None,
     preset: Annotated[
-        str | None, typer.Option(autocompletion=completing.preset, help="Settings by name; see `mgap ls presets`.")
+        str | None, typer.Option(autocompletion=completion.preset, help="Settings by name; see `mgap ls presets`.")
     ] = None,
     rank: Annotated[int | None, typer.Option(help="Use only the first so many directions of the prior.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: reachable from other machines.")] = "127.0.0.1",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgap.cli import completing
+from mgap.cli import completion
 from mgap.cli.options import Device, Dtype, ModelName, Revision, SavedPrior, TrustRemoteCode, load_model
 from mgap.errors import SettingError
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mgap.decoding.model import Model
-    from mgap.decoding.sweep import Grid
-    from mgap.run.development import Development
-    from mgap.run.progress import Progress
-    from mgap.run.tuning import Tuned
-    from mgap.states.subspace import Subspace
+    from mgap.io.progress import Progress
+    from mgap.priors.subspace import Subspace
+    from mgap.tuning.development import Development
+    from mgap.tuning.sweep import Grid
+    from mgap.tuning.tune import Tuned
 
 _MOST = 10_000  # values of one setting
 _SHOWN = 8  # settings in the table
@@ -46,7 +46,7 @@ def tune(
     split: Annotated[
         list[str] | None,
         typer.Option(
-            "--split", autocompletion=completing.split, help="Of pocket-POPE: random, popular, adversarial; repeatable."
+            "--split", autocompletion=completion.split, help="Of pocket-POPE: random, popular, adversarial; repeatable."
         ),
     ] = None,
     bank: Annotated[float, typer.Option(help="Share of the pictures whose plain states the others are held against.")] = 0.5,
@@ -63,7 +63,7 @@ def tune(
 
     Example: mgap tune --model pocket/llava --out priors/llava-tuned
     """
-    from mgap.scoring.choice import OBJECTIVES, RULES
+    from mgap.tuning.choice import OBJECTIVES, RULES
 
     if rule not in RULES:
         raise SettingError(f"unknown rule {rule!r}: choose from {', '.join(RULES)}")
@@ -83,9 +83,9 @@ def tune(
         print(f"note: {note}", file=sys.stderr)
     loaded = load_model(model, device, dtype, revision, trust_remote_code)
 
-    from mgap.run.development import read_states
-    from mgap.run.progress import bars
-    from mgap.run.tuning import tune as choose
+    from mgap.io.progress import bars
+    from mgap.tuning.development import read_states
+    from mgap.tuning.tune import tune as choose
 
     with bars() as told:
         base = build(loaded, told)
@@ -99,7 +99,7 @@ def tune(
 
 
 def _grid(pairs: list[str]) -> Grid:
-    from mgap.decoding.sweep import Grid
+    from mgap.tuning.sweep import Grid
 
     values: dict[str, list[Any]] = {}
     for pair in pairs:
@@ -142,7 +142,7 @@ def _development(
 ) -> Development:
     """What is chosen on; checked before the model is loaded."""
     from mgap.registry import EMBEDDED
-    from mgap.run.development import own_questions, pocket_questions
+    from mgap.tuning.development import own_questions, pocket_questions
 
     if questions is not None:
         if scenes is not None or splits:
@@ -163,8 +163,8 @@ def _prior(
     folder: str | None, prompts: str | None, null_image: str | None, rank: int, *, pocket: bool
 ) -> Callable[[Model, Progress], Subspace]:
     """Check everything that needs no model; returns what gives the subspace once the model is there."""
-    from mgap.run.arms import Prior, calibration
-    from mgap.states.subspace import Subspace
+    from mgap.priors.prior_plan import Prior, calibration
+    from mgap.priors.subspace import Subspace
 
     if folder is not None:
         if prompts is not None or null_image is not None:
@@ -173,7 +173,7 @@ def _prior(
         saved.truncate(rank)  # refuses a grid that the prior cannot serve
         return lambda _model, _told: saved
 
-    from mgap.backbones.nulls import NULL_IMAGES
+    from mgap.backbones.null_images import NULL_IMAGES
 
     chosen = Prior(rank=rank, prompts=prompts or "auto", null_image=null_image or "black336")
     if chosen.null_image not in NULL_IMAGES:
@@ -194,8 +194,8 @@ def _prior(
 
 
 def _tell(tuned: Tuned, out: str) -> None:
-    from mgap.reports.tables import markdown
-    from mgap.reports.tuning import best_table, change_table, spell
+    from mgap.pages.table_formats import markdown
+    from mgap.tuning.tables import best_table, change_table, spell
 
     rule, picked, plain = tuned.about["rule"], tuned.picked, tuned.plain
     print(f"Rule {rule['name']}, {rule['stated']}.\n")

@@ -20,11 +20,11 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from mgap.backbones.base import Backbone
+from mgap.decoding.model_lock import turn_of
 from mgap.decoding.trace import Recorder
-from mgap.decoding.turns import turn_of
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, Seam, Tap
-from mgap.methods.lanes import lanes_of
+from mgap.methods.kinds.main_rows import lanes_of
 from mgap.types import Mode
 
 _attached: WeakKeyDictionary[nn.Module, list[Attachment]] = WeakKeyDictionary()

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import CompileConfig, GenerationConfig
 
 from mgap.backbones.base import Backbone
-from mgap.decoding.turns import turn_of
+from mgap.decoding.model_lock import turn_of
 from mgap.types import Decoding
 
 

@@ -14,17 +14,18 @@ from transformers import StoppingCriteriaList
 from mgap.backbones.base import Backbone, backbone_class
 from mgap.backbones.clock import ANSWERS, FIRST, INPUTS
 from mgap.backbones.loading import load_backbone
-from mgap.backbones.prefix import SharedPrefill
-from mgap.backbones.prepared import Picture
+from mgap.backbones.prepared_pictures import Picture
+from mgap.backbones.shared_prefill import SharedPrefill
 from mgap.decoding.attach import Attachment, answering, attach, attached, refuse_modes
-from mgap.decoding.compiled import generate_captured, head_of, is_ours
+from mgap.decoding.fast.captured_loop import generate_captured, head_of, is_ours
 from mgap.decoding.generate import Generated, end_ids, generate, until_end
-from mgap.decoding.prefix import PREFILLS, refuse_unshared
+from mgap.decoding.prefill_sharing import PREFILLS, refuse_unshared
 from mgap.decoding.streaming import Pieces, Stop, from_thread
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
-from mgap.methods.base import Method, check_choice
+from mgap.methods.base import Method
 from mgap.registry import locate
+from mgap.settings import check_choice
 from mgap.types import Answer, Decoding, Mode, Step
 
 
@@ -109,7 +110,7 @@ class Model:
         """Answer many prompts, in order, in left-padded batches; yields answers as batches finish.
 
         With `prefill="shared"` a picture is read once for all its prompts in a batch, and for those that go on with it in the
-        next one: order prompts by picture. `mgap.decoding.prefix.can_share` tells beforehand what would refuse it.
+        next one: order prompts by picture. `mgap.decoding.prefill_sharing.can_share` tells beforehand what would refuse it.
         """
         decoding = Decoding.of(**options)
         if batch_size < 1:

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone, HasBackbone
 from mgap.backbones.head import Head
-from mgap.decoding.effective import StepStates
+from mgap.decoding.effective_states import StepStates
+from mgap.decoding.step_by_step import Spelling, Token
 from mgap.decoding.trace import Recorder, StepRows
-from mgap.decoding.unfold import Spelling, Token
 from mgap.methods.base import Seam, Tap
+from mgap.methods.head_inputs import Seen
 from mgap.methods.mgap import MGAP, Correction
-from mgap.methods.seen import Seen
 
 PLAIN = frozenset({Seam.HEAD, Seam.BRANCH})  # methods whose main rows have the states of the plain model
 

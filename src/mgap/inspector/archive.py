@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mgap.errors import CorruptFile, MgapError, RunError, one_line
-from mgap.reports.diagnosis import FOLDER as ANALYSES
-from mgap.reports.records import ANSWERS, ORDER, RUN, SAMPLES, Arm, Run
 from mgap.reports.scores import Scores, score
+from mgap.run.records import ANALYSES, ANSWERS, ORDER, RUN, SAMPLES, Arm, Run
 
 DEPTH = 3  # folders below the root that are looked into
 Stamp = tuple[tuple[str, int, int], ...]  # files with their times and sizes: another one, another state of the run

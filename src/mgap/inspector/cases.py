@@ -10,7 +10,7 @@ import gradio as gr
 from PIL import Image
 
 from mgap.pocket.scenes import Scene
-from mgap.states.subspace import Subspace
+from mgap.priors.subspace import Subspace
 
 
 @dataclass(frozen=True)

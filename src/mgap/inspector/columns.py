@@ -10,14 +10,14 @@ import torch
 from PIL import Image
 
 from mgap.decoding.replay import Paths
-from mgap.decoding.unfold import Token
+from mgap.decoding.step_by_step import Token
+from mgap.diagnosis.landscape import Place
 from mgap.errors import MgapError
-from mgap.inspector.shelf import Loaded
+from mgap.inspector.model_shelf import Loaded
 from mgap.methods.base import Method
 from mgap.methods.mgap import MGAP
 from mgap.pocket.scenes import Scene
-from mgap.states.landscape import Place
-from mgap.states.subspace import Subspace
+from mgap.priors.subspace import Subspace
 
 WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"
 OPEN = "open"  # told as far as states in hand go; the model has to go on

@@ -12,9 +12,9 @@ from gradio.processing_utils import client_utils
 from gradio.utils import get_upload_folder, is_in_or_equal
 from PIL import Image
 
-from mgap.data.images import MAX_PIXELS, open_image, picture_size
 from mgap.errors import ImageError, SettingError
 from mgap.inspector.component import Ours
+from mgap.io.images import MAX_PIXELS, open_image, picture_size
 
 MEGABYTE = 2**20  # as Gradio counts: its own refusal names the same number
 NOT_DROPPED = "Only a picture that was dropped, chosen or pasted here is read: drop yours again."

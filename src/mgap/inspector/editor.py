@@ -10,16 +10,16 @@ import gradio as gr
 from gradio.components.base import server
 
 from mgap.errors import MgapError
-from mgap.inspector import look
+from mgap.inspector import theme
 from mgap.inspector.component import Ours
-from mgap.inspector.scenes import plain, scene_of
+from mgap.inspector.scene_json import plain, scene_of
+from mgap.pages.html_page import Picture
 from mgap.pocket.benchmark import DEVELOPMENT, TEST
 from mgap.pocket.drawing import COLOURS
 from mgap.pocket.objects import NAMES, OBJECTS
 from mgap.pocket.scenes import MOST, Scene, make_scene, render, sprite
 from mgap.pocket.showcase import STYLE, compose, describe
 from mgap.pocket.themes import THEMES
-from mgap.reports.page import Picture
 
 
 class SceneEditor(gr.HTML, metaclass=Ours):
@@ -35,8 +35,8 @@ class SceneEditor(gr.HTML, metaclass=Ours):
             value,
             label=label,
             elem_id=elem_id,
-            html_template=look.render("editor.html.j2", label=label, places=tuple(THEMES), things=usual, colours=COLOURS),
-            js_on_load=look.static("editor.js"),
+            html_template=theme.render("editor.html.j2", label=label, places=tuple(THEMES), things=usual, colours=COLOURS),
+            js_on_load=theme.static("editor.js"),
             apply_default_css=False,
             sprites=_sprites(),
             places=_places(),

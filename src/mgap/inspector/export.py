@@ -10,15 +10,15 @@ import torch
 import transformers
 
 import mgap
-from mgap.backbones.prepared import picture_digest
+from mgap.backbones.prepared_pictures import picture_digest
+from mgap.diagnosis.landscape import Place
 from mgap.inspector.columns import Asked, Column, Measured
-from mgap.inspector.look import render
-from mgap.inspector.scenes import plain, python_lines
+from mgap.inspector.scene_json import plain, python_lines
+from mgap.inspector.theme import render
 from mgap.methods.mgap import MGAP
+from mgap.pages.plots import Plot
 from mgap.pocket.scenes import Scene
-from mgap.reports.plots import Plot
-from mgap.run.arms import VANILLA
-from mgap.states.landscape import Place
+from mgap.run.method_plans import VANILLA
 
 NAME = "mgap-inspect"
 

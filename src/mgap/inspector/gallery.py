@@ -10,19 +10,19 @@ from typing import Any
 import gradio as gr
 
 from mgap.errors import MgapError, SettingError
-from mgap.inspector.answers import Pair, pairs
+from mgap.inspector.answer_pairs import Pair, pairs
 from mgap.inspector.archive import Archive, Opened, is_pocket, reading
 from mgap.inspector.cases import Case, Opening
-from mgap.inspector.look import render
 from mgap.inspector.opening import Card, card, model_refusal, thumbnail
 from mgap.inspector.runs import CLICKS, MAKE_ONE, case_at, or_say
+from mgap.inspector.theme import render
+from mgap.pages.html_page import Picture
 from mgap.pocket import showcase
 from mgap.pocket.demo import recorded_choice
 from mgap.registry import EMBEDDED
 from mgap.reports.examples import spread
-from mgap.reports.page import Picture
-from mgap.reports.records import Run
-from mgap.run.arms import VANILLA
+from mgap.run.method_plans import VANILLA
+from mgap.run.records import Run
 
 AGREE = ("Yellow banana", "A car in the street")  # of the drawn pictures, those that show what the prior expects
 SHOWN = 4  # of each effect

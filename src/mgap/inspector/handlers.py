@@ -13,7 +13,7 @@ import gradio as gr
 
 from mgap.decoding.replay import Paths
 from mgap.errors import MgapError, SettingError, one_line
-from mgap.inspector.asking import (
+from mgap.inspector.answering import (
     OURS,
     Knobs,
     answer,
@@ -29,9 +29,9 @@ from mgap.inspector.cases import Case
 from mgap.inspector.columns import Asked
 from mgap.inspector.dropped import Limits, open_dropped
 from mgap.inspector.export import links, to_python
-from mgap.inspector.parts import DRAWN, DROPPED, HINT
-from mgap.inspector.scenes import scene_of
-from mgap.inspector.shelf import NULL_IMAGE, Loaded, Shelf
+from mgap.inspector.model_shelf import NULL_IMAGE, Loaded, Shelf
+from mgap.inspector.page_parts import DRAWN, DROPPED, HINT
+from mgap.inspector.scene_json import scene_of
 from mgap.inspector.views import (
     answers_html,
     curves_plot,
@@ -43,10 +43,10 @@ from mgap.inspector.views import (
     words_of,
 )
 from mgap.methods.mgap import MGAP
+from mgap.pages.plots import Plot
 from mgap.pocket.scenes import Scene, render
-from mgap.reports.plots import Plot
-from mgap.run.arms import VANILLA
-from mgap.states.subspace import Subspace
+from mgap.priors.subspace import Subspace
+from mgap.run.method_plans import VANILLA
 
 Selected = tuple[int, int]  # which column, and which of its tokens
 REMEMBERED = 256  # sessions that are remembered so: many more than wait in line

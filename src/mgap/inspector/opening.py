@@ -10,20 +10,21 @@ from pathlib import Path, PurePosixPath
 
 from PIL import Image
 
-from mgap.backbones.prepared import picture_digest
-from mgap.data.images import open_image
+from mgap.backbones.prepared_pictures import picture_digest
 from mgap.errors import ImageError, MgapError, RunError
-from mgap.inspector.answers import Pair
+from mgap.inspector.answer_pairs import Pair
 from mgap.inspector.archive import Opened
 from mgap.inspector.cases import Case
+from mgap.io.images import open_image
+from mgap.pages.html_page import Picture
 from mgap.pocket.samples import scene_of
 from mgap.pocket.scenes import Scene, render
 from mgap.pocket.showcase import describe
+from mgap.priors.prior_plan import Prior, Priors
+from mgap.priors.subspace import Subspace
 from mgap.reports.examples import truth_in_words
-from mgap.reports.page import Picture
-from mgap.reports.records import Arm, Run
-from mgap.run.arms import VANILLA, Prior, Priors
-from mgap.states.subspace import Subspace
+from mgap.run.method_plans import VANILLA
+from mgap.run.records import Arm, Run
 
 THUMBNAIL = 192  # pixels of its longer side, at most
 

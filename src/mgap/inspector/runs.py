@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 import gradio as gr
 from PIL import Image
 
-from mgap.data.images import open_image
 from mgap.errors import MgapError, RunError
-from mgap.inspector.answers import ALL, FILTERS, Pair, choose, groups_of, methods_of, pairs
+from mgap.inspector.answer_pairs import ALL, FILTERS, Pair, choose, groups_of, methods_of, pairs
 from mgap.inspector.archive import Archive, Opened, reading
 from mgap.inspector.cases import Case, Opening
-from mgap.inspector.look import render
 from mgap.inspector.opening import card, case_of, model_refusal
-from mgap.reports.figures import draw
-from mgap.reports.page import Picture, render_part
-from mgap.reports.plots import SYMBOLS
-from mgap.reports.printed.look import FIGURES
+from mgap.inspector.theme import render
+from mgap.io.images import open_image
+from mgap.pages.html_page import Picture, render_part
+from mgap.pages.plots import SYMBOLS
+from mgap.pages.print_figures import FIGURES
 from mgap.reports.report import facts_of, sections, title_of
+from mgap.reports.report_plots import draw
 
 PAGE = 12  # cards at once
 PRINTS = 12  # figures for print that are shown

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mgap.decoding.strengths import curve
+from mgap.decoding.strength_curve import curve
 from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, WAITING, Asked, Column, Measured, why_no_state
-from mgap.inspector.look import render
+from mgap.inspector.theme import render
+from mgap.inspector.token_plots import Spot, plot_curves, plot_spots
 from mgap.methods.mgap import MGAP
-from mgap.reports.inspected import Spot, plot_curves, plot_spots
-from mgap.reports.page import visible
-from mgap.reports.plots import SYMBOLS, Plot
-from mgap.run.arms import VANILLA
+from mgap.pages.html_page import visible
+from mgap.pages.plots import SYMBOLS, Plot
+from mgap.run.method_plans import VANILLA
 from mgap.types import Candidate, Step
 
 STATES = {WAITING: "waits", RUNNING: "answers \u2026", DONE: "", STOPPED: "stopped", FAILED: "failed", OPEN: "goes on \u2026"}

@@ -4,7 +4,7 @@
     s = CD(l_pos, l_neg, alpha, beta)
 
 Both branches see the same inputs, so that the picture is encoded once; the plain model is not run. v_i comes from labelled
-captions (states/steering.py). Steered keys and values stay in each branch's own rows of the cache. Cost: 2 forwards a token.
+captions (priors/steering.py). Steered keys and values stay in each branch's own rows of the cache. Cost: 2 forwards a token.
 No code of the authors is known: the defaults follow two rebuildings, and what these do differently is a setting (`layers`,
 `positions`, `unit`); beta is ours, 0 is off.
 """
@@ -21,12 +21,13 @@ from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
 from mgap.errors import SettingError
-from mgap.methods.base import Handles, Removable, Seam, Tap, check_choice, check_share, check_strength, check_switch, loaded
-from mgap.methods.branch import BranchMethod, contrast
-from mgap.methods.lanes import Lanes, lanes_of
-from mgap.methods.layers import layer_indices
-from mgap.methods.pairing import Inputs, Pairing
-from mgap.states.steering import Steering
+from mgap.methods.base import Handles, Removable, Seam, Tap, loaded
+from mgap.methods.kinds.branch import BranchMethod, contrast
+from mgap.methods.kinds.layers import layer_indices
+from mgap.methods.kinds.main_rows import Lanes, lanes_of
+from mgap.methods.kinds.paired_forward import Inputs, Pairing
+from mgap.priors.steering import Steering
+from mgap.settings import check_choice, check_share, check_strength, check_switch
 from mgap.types import Mode
 
 POSITIONS = ("last", "all")

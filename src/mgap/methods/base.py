@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -16,7 +15,8 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.seen import Seen, Weight
+from mgap.methods.head_inputs import Seen, Weight
+from mgap.settings import check_choice
 from mgap.types import Mode
 
 
@@ -186,45 +186,10 @@ class Method(ABC):
         return f"{self.name} {self.no_state}: leave {self.name} out"
 
 
-def check_strength(name: str, value: float) -> float:
-    """A finite number that is not negative."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
-        raise SettingError(f"{name}={value!r:.40} must be a finite number of at least 0")
-    return float(value)
-
-
-def check_choice(name: str, value: str, choices: Collection[str]) -> str:
-    """One of a few words."""
-    if not isinstance(value, str) or value not in choices:
-        raise SettingError(f"{name}={value!r}: choose from {', '.join(choices)}")
-    return value
-
-
-def check_switch(name: str, value: bool | None) -> bool:
-    """True or false, and nothing that only counts as one of them."""
-    if not isinstance(value, bool):
-        raise SettingError(f"{name}={value!r} must be true or false")
-    return value
-
-
-def check_share(name: str, value: float) -> float:
-    """A number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise SettingError(f"{name}={value!r} must be a number from 0 to 1")
-    return float(value)
-
-
 def loaded(name: str, value: Saved | str | PathLike[str], kind: type[Saved]) -> Saved:
     """What a setting holds: an object of this kind as it is, or read from the folder that it was saved in."""
     if isinstance(value, str | PathLike):
         value = kind.load(value)
     if not isinstance(value, kind):
         raise SettingError(f"{name} must be a {kind.__name__} or its folder, not {type(value).__name__}")
-    return value
-
-
-def check_count(name: str, value: int | None, least: int) -> int:
-    """A whole number of at least so many."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SettingError(f"{name}={value!r} must be a whole number of at least {least}")
     return value

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.errors import PromptError
-from mgap.methods.base import check_choice, check_share, check_strength
-from mgap.methods.branch import BranchMethod, plausible
-from mgap.methods.pairing import Inputs
-from mgap.methods.seen import Seen, Weight
+from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.kinds.branch import BranchMethod, plausible
+from mgap.methods.kinds.paired_forward import Inputs
+from mgap.settings import check_choice, check_share, check_strength
 
 NULLS = ("black_same_size", "mean_colour", "no_image")
 FORMS = ("extrapolate", "subtract")

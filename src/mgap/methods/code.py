@@ -20,12 +20,13 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.rows import Ids, read, spell
+from mgap.backbones.token_rows import Ids, read, spell
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import Tap, check_choice, check_count, check_strength
-from mgap.methods.branch import BranchMethod, Build, check_room
-from mgap.methods.description import CAPTION, Descriptions
-from mgap.methods.pairing import Inputs
+from mgap.methods.base import Tap
+from mgap.methods.kinds.branch import BranchMethod, Build, check_room
+from mgap.methods.kinds.description import CAPTION, Descriptions
+from mgap.methods.kinds.paired_forward import Inputs
+from mgap.settings import check_choice, check_count, check_strength
 
 PROMPTS = {
     "thorough": "Provide a detailed description of the image, covering all visible elements and their interactions, so as to "

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import check_share, check_strength
-from mgap.methods.layers import Combined, LayersMethod, layer_indices
-from mgap.methods.seen import Seen, Weight, mix_states
+from mgap.methods.head_inputs import Seen, Weight, mix_states
+from mgap.methods.kinds.layers import Combined, LayersMethod, layer_indices
+from mgap.settings import check_share, check_strength
 
 
 def correct(final: Tensor, early: Tensor, alpha: float, top_p: float, top_k: int) -> Combined:

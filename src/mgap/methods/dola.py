@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.head import Head
-from mgap.methods.base import check_choice, check_share, check_switch
-from mgap.methods.layers import Combined, LayersMethod, layer_indices
-from mgap.methods.seen import Seen, Weight, mix_states
+from mgap.methods.head_inputs import Seen, Weight, mix_states
+from mgap.methods.kinds.layers import Combined, LayersMethod, layer_indices
+from mgap.settings import check_choice, check_share, check_switch
 
 
 def mixture_divergence(q: Tensor, r: Tensor) -> Tensor:

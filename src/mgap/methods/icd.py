@@ -20,13 +20,14 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.rows import Ids, respell, spell
+from mgap.backbones.token_rows import Ids, respell, spell
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import Tap, check_choice, check_share, check_strength, check_switch
-from mgap.methods.branch import BranchMethod, Build, check_room, contrast, distance, plausible
-from mgap.methods.pairing import Inputs, Kept
-from mgap.methods.seen import Seen, Weight
+from mgap.methods.base import Tap
+from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.kinds.branch import BranchMethod, Build, check_room, contrast, distance, plausible
+from mgap.methods.kinds.paired_forward import Inputs, Kept
 from mgap.methods.vcd import VCD
+from mgap.settings import check_choice, check_share, check_strength, check_switch
 
 INSTRUCTIONS = {  # of the authors' scripts; every port uses the first
     "confused": "You are a confused objects detector to provide a fuzzy overview or impression of the image.",

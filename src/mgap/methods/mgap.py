@@ -23,11 +23,12 @@ from torch.utils.hooks import RemovableHandle
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Method, Observation, Seam, Tap, check_strength, check_switch
-from mgap.methods.fused import Fused, numbers_of, why_not
-from mgap.methods.lanes import lanes_of, on_main_rows
-from mgap.methods.seen import Seen, Weight
-from mgap.states.subspace import Subspace
+from mgap.methods.base import Method, Observation, Seam, Tap
+from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.kinds.main_rows import lanes_of, on_main_rows
+from mgap.methods.mgap_fused import Fused, numbers_of, why_not
+from mgap.priors.subspace import Subspace
+from mgap.settings import check_strength, check_switch
 from mgap.types import ALL_MODES, Mode
 
 _CACHED = 1 << 17  # logits that a processor core works on at a time

@@ -24,11 +24,12 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import Removable, Seam, Tap, check_choice, check_share, check_strength
-from mgap.methods.branch import BranchMethod, plausible
-from mgap.methods.late import LatePairing, refuse_no_numbers
-from mgap.methods.pairing import Inputs, Kept
-from mgap.methods.seen import Seen, Weight
+from mgap.methods.base import Removable, Seam, Tap
+from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.kinds.branch import BranchMethod, plausible
+from mgap.methods.kinds.dependent_branch import LatePairing, refuse_no_numbers
+from mgap.methods.kinds.paired_forward import Inputs, Kept
+from mgap.settings import check_choice, check_share, check_strength
 from mgap.types import Mode
 
 REFRESH = ("prefill", "every_step")

@@ -26,13 +26,14 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.showing import Call
+from mgap.backbones.image_embeddings import Call
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
-from mgap.methods.attention import check_kernel, last_scores, refuse_odd_scores, whole_mask
-from mgap.methods.base import Handles, Observation, Removable, Seam, Tap, check_share, check_strength
-from mgap.methods.branch import BranchMethod, plausible
-from mgap.methods.pairing import Inputs, Pairing
-from mgap.methods.seen import Seen, Weight
+from mgap.methods.base import Handles, Observation, Removable, Seam, Tap
+from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.kinds.attention import check_kernel, last_scores, refuse_odd_scores, whole_mask
+from mgap.methods.kinds.branch import BranchMethod, plausible
+from mgap.methods.kinds.paired_forward import Inputs, Pairing
+from mgap.settings import check_share, check_strength
 from mgap.types import Mode
 
 IMPLEMENTATION = "mgap_pai"  # as the text decoder's configuration names it while the method is on

@@ -3,7 +3,7 @@
     h' = h - s V c_hat,   c_hat = A h + a,   s = rho * gamma * delta
 
 c_hat stands for V'(h_blind - mean), the prior's coordinates of the state that the same prompt and answer so far leave with a
-null image; a linear map, fitted once and without labels (states/prior_map.py), reads it off h, so that no blind branch is run.
+null image; a linear map, fitted once and without labels (priors/prior_map.py), reads it off h, so that no blind branch is run.
 gamma = tanh(lam * H) with `gate`, and delta = 1 - cos(h, V V'h) with `protect`, are MGAP's; without them they are 1. MGAP is
 the special case A = V', a = 0 with both on: it takes the state's own part for the prompt's prior.
 
@@ -23,11 +23,12 @@ from torch.utils.hooks import RemovableHandle
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
-from mgap.methods.base import Method, Observation, Seam, Tap, check_strength, check_switch, loaded
-from mgap.methods.lanes import lanes_of, on_main_rows
+from mgap.methods.base import Method, Observation, Seam, Tap, loaded
+from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.kinds.main_rows import lanes_of, on_main_rows
 from mgap.methods.mgap import Gate, Settings, entropy_of, gate_of
-from mgap.methods.seen import Seen, Weight
-from mgap.states.prior_map import PriorMap
+from mgap.priors.prior_map import PriorMap
+from mgap.settings import check_strength, check_switch
 from mgap.types import ALL_MODES, Mode
 
 

@@ -19,11 +19,12 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Removable, Tap, check_strength, check_switch
-from mgap.methods.blindfold import BlindMethod, Move
+from mgap.methods.base import Removable, Tap
+from mgap.methods.head_inputs import Weight
+from mgap.methods.kinds.blind_branch import BlindMethod, Move
 from mgap.methods.mgap import Settings, gate_of
-from mgap.methods.seen import Weight
-from mgap.states.subspace import Subspace
+from mgap.priors.subspace import Subspace
+from mgap.settings import check_strength, check_switch
 
 
 class Projected:

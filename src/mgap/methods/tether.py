@@ -5,7 +5,7 @@
     h' = u + t (n(u) - u)             else, with the smallest t of 1/8 .. 1 for which d_k(h') <= tau, or 1
 
 h_cut is MGAP's state at `alpha` (0: h itself), n(u) the mean of the k states of a bank that are nearest to u; d_k and tau are
-those of the diagnosis (states/departure.py). The first token of an answer is held to first tokens of the bank, later ones to
+those of the diagnosis (priors/manifold.py). The first token of an answer is held to first tokens of the bank, later ones to
 later ones: the two lie far apart, and one tau for both would let first tokens go anywhere. A contrast alone leaves the region
 where normal decoding lives; coming back keeps as much of a step as states of normal decoding lie in its direction. With
 `towards="plain"` it stops at the border instead: h takes the place of n(u), and h' is the largest step that does not depart.
@@ -25,13 +25,14 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Removable, Tap, check_choice, check_count, check_share, check_strength, loaded
-from mgap.methods.blindfold import BlindMethod, Move
+from mgap.methods.base import Removable, Tap, loaded
+from mgap.methods.head_inputs import Weight
+from mgap.methods.kinds.blind_branch import BlindMethod, Move
 from mgap.methods.mgap import Settings, cut_state, gate_of
-from mgap.methods.seen import Weight
-from mgap.states.bank import Bank
-from mgap.states.departure import Manifold
-from mgap.states.subspace import Subspace
+from mgap.priors.bank import Bank
+from mgap.priors.manifold import Manifold
+from mgap.priors.subspace import Subspace
+from mgap.settings import check_choice, check_count, check_share, check_strength
 
 STEPS = 8  # on the way back
 TOWARDS = ("bank", "plain")

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.sharing import digest
+from mgap.backbones.shared_vision import digest
 from mgap.errors import PromptError, SettingError
-from mgap.methods.base import check_count, check_share, check_strength
-from mgap.methods.branch import BranchMethod, contrast
-from mgap.methods.pairing import Inputs
+from mgap.methods.kinds.branch import BranchMethod, contrast
+from mgap.methods.kinds.paired_forward import Inputs
+from mgap.settings import check_count, check_share, check_strength
 
 STEPS = 1000
 

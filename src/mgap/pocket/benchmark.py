@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mgap.data.pope import SPLITS
+from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import SettingError
 from mgap.pocket import language
 from mgap.pocket.corpus import FIRST_TRAINING_SEED, other_count
@@ -114,6 +114,10 @@ def calibration_prompts(count: int = 50) -> list[str]:
     asked = [asked[int(i)] for i in np.random.default_rng([WORLD, 7]).permutation(len(asked))]
     asked += [language.ask_colour(name, wording) for wording in range(1, len(language.COLOUR)) for name in NAMES]
     return asked[:count]
+
+
+def every_calibration_prompt() -> list[str]:
+    return calibration_prompts(CALIBRATION)
 
 
 def amber(

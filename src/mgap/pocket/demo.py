@@ -15,10 +15,10 @@ import torch
 import transformers
 
 import mgap
-from mgap.data.pope import SPLITS
+from mgap.benchmarks.pope.questions import SPLITS
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
-from mgap.methods.base import Method, check_strength
+from mgap.methods.base import Method
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP, PRESETS
 from mgap.pocket.benchmark import ASKED, TEST, Question
@@ -28,8 +28,9 @@ from mgap.pocket.first_words import Progress
 from mgap.pocket.language import mentions
 from mgap.pocket.scenes import render
 from mgap.pocket.showcase import CAPTION, Case, cases, invented, judge
+from mgap.priors.subspace import Subspace
 from mgap.registry import locate
-from mgap.states.subspace import Subspace
+from mgap.settings import check_strength
 from mgap.types import Answer
 
 PAPER_ALPHA = float(PRESETS["paper"]["alpha"])

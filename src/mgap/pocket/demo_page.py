@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from mgap.benchmarks.pope.scorer import PopeScore
+from mgap.benchmarks.statistics import Rate
+from mgap.pages.html_page import Cell, Group, Picture, Row, Table, Token, render_page
+from mgap.pages.plots import SYMBOLS, Plot, plot_rates
 from mgap.pocket.demo import Demo, Exhibit, Told
 from mgap.pocket.scenes import WORLD, render
 from mgap.pocket.showcase import CAPTION, describe, listed
-from mgap.reports.page import Cell, Group, Picture, Row, Table, Token, render_page
-from mgap.reports.plots import SYMBOLS, Plot, plot_rates
-from mgap.scoring.pope import PopeScore
-from mgap.scoring.stats import Rate
 
 RATES: dict[str, Callable[[PopeScore], Rate]] = {
     "Accuracy": lambda score: score.accuracy,

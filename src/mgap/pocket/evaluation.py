@@ -10,7 +10,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mgap.data.pope import SPLITS
+from mgap.benchmarks.chair.scorer import ChairScore, score_chair
+from mgap.benchmarks.pope.questions import SPLITS
+from mgap.benchmarks.pope.scorer import PopeScore, score_pope
+from mgap.benchmarks.statistics import Rate, wilson
+from mgap.benchmarks.yesno_parsers import yes_or_no
 from mgap.decoding.model import Model
 from mgap.methods.base import Method
 from mgap.pocket.benchmark import TEST, ColourQuestion, Question, amber, odd_colours, pope, scenes
@@ -18,10 +22,6 @@ from mgap.pocket.drawing import COLOURS
 from mgap.pocket.first_words import Encode, Methods, Progress, encoded, first_words, refuse_attached, report, using
 from mgap.pocket.language import DESCRIBE, mentions
 from mgap.pocket.scenes import Scene, render
-from mgap.scoring.chair import ChairScore, score_chair
-from mgap.scoring.parse import yes_or_no
-from mgap.scoring.pope import PopeScore, score_pope
-from mgap.scoring.stats import Rate, wilson
 
 Scores = dict[str, dict[str, PopeScore]]  # by split or kind, then by method
 

@@ -16,9 +16,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mgap.data.typed import BROKEN, typed
+from mgap.benchmarks.chair.scorer import ChairScore
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, SettingError, one_line
+from mgap.io.output_folder import write_files
+from mgap.io.typed_json import BROKEN, typed
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP
 from mgap.pocket.benchmark import DEVELOPMENT, TEST, calibration_prompts
@@ -32,9 +34,7 @@ from mgap.pocket.evaluation import (
 )
 from mgap.pocket.first_words import Methods, Progress
 from mgap.pocket.scenes import WORLD
-from mgap.reports.folder import write_files
-from mgap.scoring.chair import ChairScore
-from mgap.states.subspace import Subspace
+from mgap.priors.subspace import Subspace
 
 NULLS = ("black336", "mean_colour", "no_image")  # what the model is shown while its prior is fitted; the first is published
 ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)

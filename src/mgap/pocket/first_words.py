@@ -16,21 +16,21 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.head import Head
-from mgap.backbones.prepared import Preparer
-from mgap.backbones.sharing import shared_pictures
+from mgap.backbones.prepared_pictures import Preparer
+from mgap.backbones.shared_vision import shared_pictures
 from mgap.decoding.attach import attached
-from mgap.decoding.effective import StepStates, first_states
+from mgap.decoding.effective_states import StepStates, first_states
 from mgap.decoding.generate import generate
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
-from mgap.methods.asking import OPEN
 from mgap.methods.base import Method, Seam
-from mgap.methods.blindfold import BlindMethod
-from mgap.methods.branch import BranchMethod
-from mgap.methods.pairing import ALONE
+from mgap.methods.kinds.blind_branch import BlindMethod
+from mgap.methods.kinds.blind_states import OPEN
+from mgap.methods.kinds.branch import BranchMethod
+from mgap.methods.kinds.paired_forward import ALONE
 from mgap.pocket.benchmark import Question
 from mgap.pocket.scenes import Scene, render
-from mgap.states.collect import catch_states
+from mgap.priors.collect_states import catch_states
 from mgap.types import Decoding
 
 Methods = Mapping[str, Method | None]

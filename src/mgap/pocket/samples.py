@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from mgap.data.benchmark import Benchmark
-from mgap.data.pope import SPLITS
-from mgap.errors import BenchmarkError
+from mgap.benchmarks.base import Benchmark, RunKeys
+from mgap.benchmarks.pope.questions import SPLITS
+from mgap.errors import BenchmarkError, SettingError
 from mgap.pocket import benchmark, language
 from mgap.pocket.benchmark import TEST
 from mgap.pocket.objects import NAMES
@@ -92,3 +92,32 @@ def true_captions(samples: Sequence[Sample], wordings: int = 32) -> dict[str, li
         rng = np.random.default_rng([WORLD, scene.seed, 11])
         found[sample.id] = list(dict.fromkeys(language.caption(scene, None, rng) for _ in range(wordings)))
     return found
+
+
+class PocketWorld:
+    """The pocket world as `mgap run` knows it: POPE, CHAIR and AMBER about drawn scenes."""
+
+    @staticmethod
+    def read(keys: RunKeys) -> Benchmark:
+        return _ask(keys, keys.scenes, TEST)
+
+    @staticmethod
+    def development(keys: RunKeys, count: int) -> Benchmark:
+        return _ask(keys, count, benchmark.DEVELOPMENT)
+
+    @staticmethod
+    def captions(count: int, *, held_out: bool) -> tuple[Benchmark, dict[str, list[str]]]:
+        asked = chair_samples(count, held_out=held_out)
+        return asked, true_captions(asked.samples)
+
+
+def _ask(keys: RunKeys, count: int, first: int) -> Benchmark:
+    if keys.prompt is not None:
+        raise SettingError(f"prompt={keys.prompt!r}: the pocket models know one way to be asked; leave it out")
+    if keys.asks == "pope":
+        return pope_samples(keys.splits, count, first=first, held_out=keys.held_out)
+    if keys.asks == "chair":
+        return chair_samples(count, first=first, held_out=keys.held_out)
+    if keys.asks == "amber":
+        return amber_samples(keys.kinds, count, first=first, held_out=keys.held_out)
+    raise SettingError(f"benchmark {keys.asks}: it is not part of the pocket world; give images")

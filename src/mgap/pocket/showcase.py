@@ -6,12 +6,12 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from mgap.benchmarks.yesno_parsers import yes_or_no
 from mgap.pocket import language
 from mgap.pocket.drawing import COLOURS
 from mgap.pocket.objects import OBJECTS, with_article
 from mgap.pocket.scenes import Placed, Scene
 from mgap.pocket.themes import THEMES
-from mgap.scoring.parse import yes_or_no
 
 CAPTION = "caption"  # the truth of a case that asks for a description: what is drawn, no more
 YES_NO = ("yes", "no")

@@ -11,9 +11,9 @@ from os import PathLike
 
 import torch
 
-from mgap.data.prompts import default_prompts
 from mgap.errors import SettingError
 from mgap.pocket.architecture import Tower, build
+from mgap.priors.prompts import default_prompts
 
 _WIDE = 0.15  # initial weights wide enough that tokens differ in probability
 _TEXT = Tower(width=64, layers=3, heads=4, key_value_heads=2, inner=128, spread=_WIDE)

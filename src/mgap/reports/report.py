@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from mgap.reports.along import along_tables, is_along
-from mgap.reports.beside import beside_tables
-from mgap.reports.diagnosis import HEADINGS, analysis_tables
+from mgap.pages.html_page import Table, render_page
+from mgap.pages.plots import SYMBOLS
+from mgap.pages.print_figures import FIGURES, Print
+from mgap.pages.table_formats import latex, markdown, plain
+from mgap.reports.departure_tables import along_tables, is_along
+from mgap.reports.diagnosis_sections import HEADINGS, analysis_tables
 from mgap.reports.examples import Changes, changes
-from mgap.reports.figures import Plots, draw
-from mgap.reports.page import Table, render_page
-from mgap.reports.plots import SYMBOLS
-from mgap.reports.printed.look import FIGURES, Print
-from mgap.reports.records import Arm
-from mgap.reports.results import coverage_table, effort_table, matched_tables, paired_tables, run_names, score_tables
+from mgap.reports.published_comparison import beside_tables
+from mgap.reports.report_plots import Plots, draw
+from mgap.reports.score_tables import coverage_table, effort_table, matched_tables, paired_tables, run_names, score_tables
 from mgap.reports.scores import Scores
-from mgap.reports.tables import latex, markdown, plain
+from mgap.run.records import Arm
 from mgap.types import Decoding
 
 FILES = ("report.md", "report.tex", "report.json", "report.html")

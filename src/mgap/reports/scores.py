@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import mgap
+from mgap.benchmarks.chair.scorer import cut_words, matching_cut, mean_words
+from mgap.benchmarks.pope.scorer import FIGURES, named_counts, unequal_recall
+from mgap.benchmarks.statistics import Rate, share
+from mgap.benchmarks.tally import Comparison, Figure, Scorer, Tally, by_picture, compare
+from mgap.diagnosis.departure_by_step import along_tallies
+from mgap.diagnosis.departure_tally import departure_tally
 from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
-from mgap.reports.records import Arm, Record, Run
-from mgap.scoring.along import along_tallies
-from mgap.scoring.chair import cut_words, matching_cut, mean_words
-from mgap.scoring.departure import departure_tally
-from mgap.scoring.pope import FIGURES, named_counts, unequal_recall
-from mgap.scoring.stats import Rate, share
-from mgap.scoring.tally import Comparison, Figure, Scorer, Tally, by_picture, compare
+from mgap.run.records import Arm, Record, Run
 from mgap.types import Sample
 
 FORMAT = 1

@@ -9,26 +9,37 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from mgap.data.typed import typed
-from mgap.data.yamltext import parse_yaml
 from mgap.errors import SettingError
-from mgap.registry import EMBEDDED, EXPERIMENTS, METHODS
-from mgap.run.arms import VANILLA, ArmPlan
+from mgap.io.typed_json import typed
+from mgap.io.yaml_text import parse_yaml
+from mgap.registry import BENCHMARKS, EMBEDDED, ENGINES, EXPERIMENTS, METHODS, WORLDS
+from mgap.run.method_plans import VANILLA, ArmPlan
 from mgap.types import Decoding
 
-BENCHMARKS = ("pope", "chair", "amber", "own", "departure")
-DATASETS = ("pocket", "coco", "aokvqa", "gqa", "amber")
+DEPARTURE = "departure"  # measured on the questions of POPE, or along the descriptions of CHAIR
 PREFILLS = ("auto", "shared", "own")
-ENGINES = ("transformers", "vllm")
 BATCH_OF_VLLM = 256  # requests that it is handed together; how many it computes at once is its own business
 ALONG = ("first", "answers")  # where departures are measured: at the first token, or at every token of a description
-OF_BENCHMARKS = {  # keys that mean nothing to the others
-    "splits": ("pope", "departure"),
-    "kinds": ("amber",),
-    "image_set": ("chair", "departure"),
-    "questions": ("own", "departure"),
-    "departure": ("departure",),
-}
+SOME = ("splits", "kinds", "image_set", "questions", "departure")  # keys that mean nothing to every benchmark
+
+
+def benchmarks() -> list[str]:
+    """What `mgap run` can be asked to do."""
+    return [*BENCHMARKS.names(), DEPARTURE]
+
+
+def datasets() -> list[str]:
+    """Where pictures can come from."""
+    published = (dataset for name in BENCHMARKS.names() for dataset in BENCHMARKS.get(name).datasets)
+    return list(dict.fromkeys([*WORLDS.names(), *published]))
+
+
+def _keys_of(benchmark: str) -> frozenset[str]:
+    """Those of SOME that a benchmark reads."""
+    if benchmark == DEPARTURE:
+        return frozenset({"splits", "image_set", "questions", "departure"})
+    found: frozenset[str] = BENCHMARKS.get(benchmark).keys
+    return found
 
 
 @dataclass(frozen=True)
@@ -71,10 +82,10 @@ class Config:
 
     def __post_init__(self) -> None:
         self._refuse_types()
-        _choose("benchmark", self.benchmark, BENCHMARKS)
-        _choose("dataset", self.data_set, DATASETS)
+        _choose("benchmark", self.benchmark, benchmarks())
+        _choose("dataset", self.data_set, datasets())
         _choose("prefill", self.prefill, PREFILLS)
-        _choose("engine", self.engine, ENGINES)
+        _choose("engine", self.engine, ENGINES.names())
         _choose("missing", self.missing, ("refuse", "skip"))
         if not self.methods:
             raise SettingError("a run without methods answers nothing: name at least one, such as vanilla")
@@ -110,20 +121,13 @@ class Config:
             _choose("key of departure", key, ("along", "k", "delta", "metric", "search", "bank", "strengths"))
         _choose("along of departure", self.along, ALONG)
         if "search" in self.departure:
-            from mgap.states.departure import check_search
+            from mgap.priors.manifold import check_search
 
             check_search(self.departure["search"])
         if self.benchmark == "departure" and self.along == "answers":
             for key in self.decoding:
                 _choose("decoding key along answers, which are greedy", key, ("max_new_tokens",))
-        if self.engine == "vllm":
-            from mgap.run.served import refuse_unserved
-
-            refuse_unserved(self)
-        elif self.engine_options:
-            raise SettingError(
-                f"engine_options are vLLM's, and the engine is {self.engine}: leave them out, or name engine vllm"
-            )
+        ENGINES.get(self.engine).refuse(self)
         self._refuse_modes()
 
     def _refuse_types(self) -> None:
@@ -154,7 +158,13 @@ class Config:
             return self.dataset
         if self.images is None and self.model in EMBEDDED and self.benchmark != "own":
             return "pocket"
-        return "amber" if self.benchmark == "amber" else "coco"
+        first: str = BENCHMARKS.get(self.asks).datasets[0]
+        return first
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether a world draws the pictures."""
+        return self.data_set in WORLDS
 
     @property
     def along(self) -> str:
@@ -170,7 +180,9 @@ class Config:
 
     def decode(self) -> Decoding:
         """How answers are decoded: short ones to questions, long ones to requests to describe."""
-        longest = {"pope": 16, "own": 16}.get(self.asks, 96 if self.data_set == "pocket" else 512)
+        longest: int = BENCHMARKS.get(self.asks).max_new_tokens
+        if self.is_drawn:
+            longest = min(longest, 96)
         if self.benchmark == "departure" and self.along == "first":
             longest = 1
         return Decoding.of(**{"max_new_tokens": longest, **self.decoding})
@@ -186,11 +198,11 @@ class Config:
                 close = difflib.get_close_matches(str(key), known, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise SettingError(f"{where}: unknown key {key!r:.60}: choose from {', '.join(known)}{hint}")
-        for key, benchmarks in OF_BENCHMARKS.items():
-            if key in data and data.get("benchmark") in BENCHMARKS and data["benchmark"] not in benchmarks:
-                raise SettingError(
-                    f"{where}: {key} is a key of {' and '.join(benchmarks)}, not of {data['benchmark']}: leave it out"
-                )
+        if data.get("benchmark") in benchmarks():
+            for key in SOME:
+                if key in data and key not in _keys_of(data["benchmark"]):
+                    those = " and ".join(name for name in benchmarks() if key in _keys_of(name))
+                    raise SettingError(f"{where}: {key} is a key of {those}, not of {data['benchmark']}: leave it out")
         along = data.get("departure")
         if data.get("benchmark") == "departure":
             is_long = isinstance(along, Mapping) and along.get("along", "first") != "first"

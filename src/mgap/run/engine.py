@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from mgap.backbones.clock import WRITING, Clock
 from mgap.errors import ImageError, PromptError
-from mgap.reports.records import Arm, Record, Run
 from mgap.run.folder import Journal, Shard, claim
+from mgap.run.records import Arm, Record, Run
 from mgap.run.worker import Foreseeing, Work, Worker
 from mgap.types import Sample
 

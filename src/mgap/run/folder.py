@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mgap.data.files import is_unfinished
 from mgap.errors import RunError, SettingError
-from mgap.reports.folder import check_folder, write_files
-from mgap.reports.records import ANSWERS, FORMAT, ORDER, RUN, SAMPLES, Arm, Record, Run, read_lines
+from mgap.io.atomic_files import is_unfinished
+from mgap.io.output_folder import check_folder, write_files
+from mgap.run.records import ANSWERS, FORMAT, ORDER, RUN, SAMPLES, Arm, Record, Run, read_lines
 from mgap.types import Sample
 
 LOCK = ".lock"

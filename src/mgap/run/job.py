@@ -15,25 +15,25 @@ from typing import Any
 
 import mgap
 from mgap.backbones.loading import check_device
-from mgap.data.benchmark import Benchmark
+from mgap.benchmarks.base import Benchmark
+from mgap.benchmarks.tally import Scorer
 from mgap.decoding.model import Model
-from mgap.decoding.prefix import can_share
+from mgap.decoding.prefill_sharing import can_share
 from mgap.errors import SettingError
+from mgap.io.output_folder import check_folder
+from mgap.io.progress import Progress
 from mgap.methods.base import Method
-from mgap.registry import SCORERS, locate
-from mgap.reports.folder import check_folder
-from mgap.reports.records import RUN, Arm, Run
-from mgap.run.ahead import foresee
-from mgap.run.answering import Answering
-from mgap.run.arms import ArmPlan, Priors, build_method
+from mgap.priors.prior_plan import Priors
+from mgap.registry import ENGINES, SCORERS, locate
+from mgap.run.answer_worker import Answering
 from mgap.run.benchmarks import read_bank, read_benchmark, refuse_chosen
 from mgap.run.config import Config
 from mgap.run.folder import Shard, alone, note_process, open_run, refuse_other, refuse_strangers
-from mgap.run.order import plan_order
-from mgap.run.progress import Progress
-from mgap.run.served import require_engine
+from mgap.run.method_plans import ArmPlan, build_method
+from mgap.run.picture_workers import foresee
+from mgap.run.records import RUN, Arm, Run
+from mgap.run.sample_order import plan_order
 from mgap.run.worker import Worker
-from mgap.scoring.tally import Scorer
 from mgap.types import Sample
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pillow")
@@ -63,8 +63,7 @@ class Job:
         `benchmark` is what to ask instead of what the config's keys would read; keys that choose samples are then refused.
         """
         share = shard or launched_shard()
-        if config.engine == "vllm":
-            require_engine(config, is_launched=shard is None and share.of > 1)
+        ENGINES.get(config.engine).require(config, is_launched=shard is None and share.of > 1)
         if out is None and share.of > 1:
             raise SettingError("several processes need one folder: give --out")
         folder = Path(out) if out is not None else default_folder(config)
@@ -159,8 +158,9 @@ class Job:
         self, model: Model, methods: Mapping[str, Method | None], told: Progress | None
     ) -> tuple[Worker, dict[str, Any]]:
         """What measures departures instead of answering, and what it is held against."""
-        from mgap.run.along import AlongWorker, variants_of
-        from mgap.run.departure import STRENGTHS, DepartureWorker, prepare
+        from mgap.diagnosis.departure import STRENGTHS, prepare
+        from mgap.run.answer_departure_worker import AlongWorker, variants_of
+        from mgap.run.departure_worker import DepartureWorker
 
         wanted = {key: value for key, value in self.config.departure.items() if key not in ("along", "bank", "strengths")}
         strengths = [float(value) for value in self.config.departure.get("strengths", STRENGTHS)]

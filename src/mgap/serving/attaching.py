@@ -18,7 +18,7 @@ from mgap.backbones.base import Identity, sample_places
 from mgap.errors import SettingError, UnsupportedHead
 from mgap.serving.correcting import Corrected
 from mgap.serving.counts import Counts
-from mgap.serving.rows import rows_of
+from mgap.serving.row_strengths import rows_of
 from mgap.serving.settings import Serving
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def attach(model: nn.Module, wanted: Serving, config: VllmConfig, about: ModelCo
     model.__dict__[HELD] = corrected
     _watch_weights(model, corrected)
     if config.use_v2_model_runner:
-        from mgap.serving.slots import tell_rows
+        from mgap.serving.request_rows import tell_rows
 
         tell_rows(model, rows, config)
     s = method.settings

@@ -24,8 +24,8 @@ from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 
 import mgap
-from mgap.data.files import cache_folder
 from mgap.errors import ModelError, one_line
+from mgap.io.atomic_files import cache_folder
 from mgap.registry import locate
 
 MARK = "served.json"  # in a copy: what it is a copy of

@@ -14,7 +14,7 @@ from mgap.errors import UnsupportedHead
 from mgap.methods.base import Tap
 from mgap.methods.mgap import MGAP, Correction
 from mgap.serving.counts import Counts
-from mgap.serving.rows import Rows
+from mgap.serving.row_strengths import Rows
 
 Compute = Callable[..., Tensor | None]  # states [rows, d] to logits [rows, vocab]; None on a rank that does not sample
 

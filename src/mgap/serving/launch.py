@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from mgap.errors import BackboneMismatch, SettingError
+from mgap.priors.subspace import Subspace
 from mgap.registry import locate
 from mgap.serving.settings import KEY, Serving
-from mgap.states.subspace import Subspace
 
 COMMAND, SERVER = "vllm.entrypoints.cli.main", "vllm.entrypoints.openai.api_server"  # vLLM's own, and what is behind it
 ADDITIONAL = "--additional-config"

@@ -16,7 +16,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from mgap.errors import SettingError
 from mgap.serving import plugin
-from mgap.serving.rows import rows_of
+from mgap.serving.row_strengths import rows_of
 from mgap.serving.settings import ALPHA, KEY, OURS, Serving, own_alpha
 
 try:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from mgap.errors import SettingError
-from mgap.methods.base import check_strength
 from mgap.methods.mgap import MGAP
-from mgap.states.subspace import Subspace
+from mgap.priors.subspace import Subspace
+from mgap.settings import check_strength
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -21,22 +21,22 @@ Vectors = Mapping[str, Any]  # what a file holds: arrays of an .npz, or the cont
 
 # File -> the check that reads it, .npz left out. A file's method is the part of its stem before the first underscore.
 CHECKS = {
-    "mgap_paper": "mgap.verify.mgap:check_paper",
-    "mgap_refcode": "mgap.verify.mgap:check_reference_code",
-    "mgap_edges": "mgap.verify.mgap:check_edges",
-    "vcd": "mgap.verify.branches:check_vcd",
-    "vcd_noise": "mgap.verify.branches:check_noise",
-    "code": "mgap.verify.branches:check_code",
-    "haltrapper": "mgap.verify.haltrapper:check",
-    "haltrapper.json": "mgap.verify.haltrapper:check_search",
-    "icd": "mgap.verify.branches:check_icd",
-    "m3id": "mgap.verify.branches:check_m3id",
-    "asd": "mgap.verify.inner:check_asd",
-    "mod": "mgap.verify.inner:check_mod",
-    "pai": "mgap.verify.inner:check_pai",
-    "opera": "mgap.verify.search:check_opera",
-    "deco": "mgap.verify.deco:check",
-    "dola": "mgap.verify.dola:check",
+    "mgap_paper": "mgap.verify.check_mgap:check_paper",
+    "mgap_refcode": "mgap.verify.check_mgap:check_reference_code",
+    "mgap_edges": "mgap.verify.check_mgap:check_edges",
+    "vcd": "mgap.verify.check_branches:check_vcd",
+    "vcd_noise": "mgap.verify.check_branches:check_noise",
+    "code": "mgap.verify.check_branches:check_code",
+    "haltrapper": "mgap.verify.check_haltrapper:check",
+    "haltrapper.json": "mgap.verify.check_haltrapper:check_search",
+    "icd": "mgap.verify.check_branches:check_icd",
+    "m3id": "mgap.verify.check_branches:check_m3id",
+    "asd": "mgap.verify.check_inner:check_asd",
+    "mod": "mgap.verify.check_inner:check_mod",
+    "pai": "mgap.verify.check_inner:check_pai",
+    "opera": "mgap.verify.check_opera:check_opera",
+    "deco": "mgap.verify.check_deco:check",
+    "dola": "mgap.verify.check_dola:check",
 }
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mgap.cli import completing
+from mgap.cli import completion
 from mgap.errors import BenchmarkError, SettingError
 
 
@@ -18,7 +18,7 @@ def amber(
     language: Annotated[
         str,
         typer.Option(
-            autocompletion=completing.language,
+            autocompletion=completion.language,
             help="Of descriptions: nltk, as published, from tables in or beside the folder if there are any, else with NLTK's "
             "own data; or builtin.",
         ),
@@ -38,14 +38,14 @@ def amber(
 
     Example: mgap score amber --responses answers.json --data AMBER
     """
-    from mgap.data.amber import read_amber
-    from mgap.data.published import find_data
-    from mgap.reports.folder import check_folder, write_files
-    from mgap.scoring.amber import GENERATIVE, AmberScorer
-    from mgap.scoring.amber_official import official
-    from mgap.scoring.amber_official import per_response as rows
-    from mgap.scoring.language import LANGUAGES
-    from mgap.scoring.language.published import has_tables
+    from mgap.benchmarks.amber.official import official
+    from mgap.benchmarks.amber.official import per_response as rows
+    from mgap.benchmarks.amber.questions import read_amber
+    from mgap.benchmarks.amber.scorer import GENERATIVE, AmberScorer
+    from mgap.benchmarks.language import LANGUAGES
+    from mgap.benchmarks.language.nltk_pipeline import has_tables
+    from mgap.benchmarks.published_files import find_data
+    from mgap.io.output_folder import check_folder, write_files
 
     texts = read_responses(Path(responses))
     if per_response is not None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgap.cli import completing
+from mgap.cli import completion
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
-    from mgap.scoring.stats import Rate
-    from mgap.scoring.tally import Tally
+    from mgap.benchmarks.statistics import Rate
+    from mgap.benchmarks.tally import Tally
 
 _PUBLISHED = {"CHAIRs": "CHAIRs", "CHAIRi": "CHAIRi", "recall": "Recall", "precision": "Precision", "f1": "F1", "length": "Len"}
 
@@ -29,7 +29,7 @@ def chair(
     language: Annotated[
         str,
         typer.Option(
-            autocompletion=completing.language,
+            autocompletion=completion.language,
             help="nltk, as published, from the folder's tables if it has them, else with NLTK's own data; or builtin.",
         ),
     ] = "nltk",
@@ -49,13 +49,13 @@ def chair(
 
     Example: mgap score chair --captions captions.jsonl --data DIR --language builtin
     """
-    from mgap.data.chair import read_captions, read_lexicon
-    from mgap.data.chair_truth import find_truth
-    from mgap.data.published import find_data
-    from mgap.reports.folder import check_folder, write_files
-    from mgap.scoring.chair import ChairScorer, by_length, cut_words, matching_cut, mean_words, tally_mentions
-    from mgap.scoring.language import check_language
-    from mgap.scoring.language.published import has_tables
+    from mgap.benchmarks.chair.questions import read_captions, read_lexicon
+    from mgap.benchmarks.chair.scorer import ChairScorer, by_length, cut_words, matching_cut, mean_words, tally_mentions
+    from mgap.benchmarks.chair.truth import find_truth
+    from mgap.benchmarks.language import check_language
+    from mgap.benchmarks.language.nltk_pipeline import has_tables
+    from mgap.benchmarks.published_files import find_data
+    from mgap.io.output_folder import check_folder, write_files
     from mgap.types import Sample
 
     if (cut is not None) + (match is not None) + lengths > 1:
@@ -101,7 +101,7 @@ def _json(
     settings: dict[str, Any], cut: int | None, tally: Tally, rates: dict[str, Rate], table: dict[int | None, dict[str, Rate]]
 ) -> dict[str, Any]:
     """With the keys of the published scorers: fractions, and a length that is to be printed times a hundred as they are."""
-    from mgap.scoring.chair import COLUMNS
+    from mgap.benchmarks.chair.scorer import COLUMNS
 
     return {
         **settings,

@@ -10,7 +10,7 @@ import typer
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
-    from mgap.scoring.implied import Implied, Printed
+    from mgap.benchmarks.pope.printed_figures import Implied, Printed
 
 
 def implied(
@@ -28,7 +28,7 @@ def implied(
 
     Example: mgap score implied --accuracy 88.88 --precision 89.70 --f1 89.76
     """
-    from mgap.scoring.implied import Printed, imply, read_table
+    from mgap.benchmarks.pope.printed_figures import Printed, imply, read_table
 
     figures = (accuracy, precision, f1)
     if table is not None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgap.cli import completing
+from mgap.cli import completion
 
 if TYPE_CHECKING:
-    from mgap.data.yesno import Question
+    from mgap.benchmarks.yesno_questions import Question
 
 
 def pope(
@@ -20,7 +20,7 @@ def pope(
     parser: Annotated[
         str,
         typer.Option(
-            autocompletion=completing.parser, help="How answers are read and counted; `mgap ls parsers` lists the ways."
+            autocompletion=completion.parser, help="How answers are read and counted; `mgap ls parsers` lists the ways."
         ),
     ] = "first-sentence",
     missing: Annotated[str, typer.Option(help="Questions without an answer: refuse, wrong or skip.")] = "refuse",
@@ -30,9 +30,9 @@ def pope(
 
     Example: mgap score pope --questions coco_pope_popular.json --answers answers.jsonl --parser llava
     """
-    from mgap.data.answers import read_answers
-    from mgap.data.pope import read_questions
-    from mgap.scoring.parse import find_parser
+    from mgap.benchmarks.pope.answer_files import read_answers
+    from mgap.benchmarks.pope.questions import read_questions
+    from mgap.benchmarks.yesno_parsers import find_parser
 
     way = find_parser(parser)
     asked, notes = read_questions(questions)
@@ -53,8 +53,8 @@ def pope(
 
 
 def _score(parser: str, pairs: list[tuple[Question, str | None]], verdicts: list[str | None]) -> dict[str, Any]:
-    from mgap.scoring.conventions import CONVENTIONS, figures_as
-    from mgap.scoring.pope import named_counts, outcomes, tally_verdicts
+    from mgap.benchmarks.pope.conventions import CONVENTIONS, figures_as
+    from mgap.benchmarks.pope.scorer import named_counts, outcomes, tally_verdicts
     from mgap.types import Sample
 
     if parser in CONVENTIONS:

@@ -23,7 +23,7 @@ def run(
 
     Example: mgap score runs/pope-main --parser vcd
     """
-    from mgap.reports.folder import check_folder, write_files
+    from mgap.io.output_folder import check_folder, write_files
     from mgap.reports.scores import SCORES
 
     check_folder(folder, [SCORES])

@@ -14,11 +14,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from mgap.reports.beside import OTHER, backbone_of, printed_values
-from mgap.reports.printed.look import BLACK, COLUMN, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
-from mgap.reports.results import column
+from mgap.benchmarks.statistics import Rate
+from mgap.pages.print_figures import BLACK, COLUMN, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
+from mgap.reports.published_comparison import OTHER, backbone_of, printed_values
+from mgap.reports.score_tables import column
 from mgap.reports.scores import Scores
-from mgap.scoring.stats import Rate
 
 COLUMNS = ("run", "method", "group", "figure", "percent", "low", "high", "published", "axis_from")
 SIDE_BY_SIDE = 15  # bars that have room in a third of the text's width

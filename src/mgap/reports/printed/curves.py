@@ -11,15 +11,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from mgap.benchmarks.statistics import Rate
 from mgap.errors import SettingError
-from mgap.reports.along import is_along
-from mgap.reports.beside import OTHER, backbone_of, printed_values
-from mgap.reports.figures import departure_lines, points_on_axis
-from mgap.reports.plots import are_apart
-from mgap.reports.printed.look import COLOURS, COLUMN, FAINT, GREY, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
-from mgap.reports.results import column
+from mgap.pages.plots import are_apart
+from mgap.pages.print_figures import COLOURS, COLUMN, FAINT, GREY, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
+from mgap.reports.departure_tables import is_along
+from mgap.reports.published_comparison import OTHER, backbone_of, printed_values
+from mgap.reports.report_plots import departure_lines, points_on_axis
+from mgap.reports.score_tables import column
 from mgap.reports.scores import STATES, Scores
-from mgap.scoring.stats import Rate
 
 SYMBOLS = {"alpha": "\N{GREEK SMALL LETTER ALPHA}", "lambda": "\N{GREEK SMALL LETTER LAMDA}"}
 COLUMNS = ("run", "method", "axis", "x", "group", "figure", "percent", "low", "high", "published")

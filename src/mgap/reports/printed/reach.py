@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from matplotlib.lines import Line2D
 
-from mgap.reports.figures import departure_lines
-from mgap.reports.printed.look import COLUMN, GREY, Print, Value, grid, legend, looks, sheet, style
+from mgap.diagnosis.representation import Representation
+from mgap.pages.print_figures import COLUMN, GREY, Print, Value, grid, legend, looks, sheet, style
+from mgap.reports.report_plots import departure_lines
 from mgap.reports.scores import Scores
-from mgap.scoring.representation import Representation
 
 COLUMNS = ("run", "method", "strength", "moved_percent", "moved_low", "moved_high", "departed_percent", "low", "high")
 MOVED = "moved_share"

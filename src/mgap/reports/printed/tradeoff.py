@@ -11,10 +11,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
-from mgap.reports.figures import points_on_axis
-from mgap.reports.printed.callouts import label_points
+from mgap.pages.point_labels import label_points
+from mgap.pages.print_figures import COLUMN, FAINT, GREY, Print, Value, legend, looks, settle, sheet, style
 from mgap.reports.printed.curves import symbol
-from mgap.reports.printed.look import COLUMN, FAINT, GREY, Print, Value, legend, looks, settle, sheet, style
+from mgap.reports.report_plots import points_on_axis
 from mgap.reports.scores import Scores
 
 STRENGTHS = ("alpha", "lambda")  # axes along which a method acts more and more

@@ -1,0 +1,122 @@
+"""`python -m research.frontier choose MODEL --out FOLDER`, then `report MODEL --out FOLDER`; `ceiling MODEL --out FOLDER`.
+
+The first tries the settings of every family on development scenes; the second measures what was chosen, once, on others. Both
+write as they go, and go on where they stopped. The third shows what any linear reading of a state could answer; it needs
+scikit-learn. `draw CHOSEN ... --out FOLDER` draws all that was tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from mgap.decoding.model import load
+from mgap.errors import MgapError
+from mgap.io.output_folder import check_folder, write_files
+from mgap.io.progress import bars
+from mgap.pocket.benchmark import REPORT as FIRST
+from research.frontier import choosing, reporting, tables
+from research.frontier.contenders import FAMILIES, PLAIN, take
+
+CHOOSE = {"scenes": 300, "captions": 200, "fit": 400, "judge": 400}
+REPORT = {"scenes": 1000, "held-out": 500, "captions": 500, "amber": 500}
+CEILING = {"scenes": 300, "reported": 500}
+CEILING_FILE = "ceiling.json"
+HELP = {
+    "scenes": "for pocket-POPE",
+    "captions": "to describe",
+    "fit": "for what methods are fitted on",
+    "judge": "for the plain states that departures are from",
+    "held-out": "for pocket-POPE in the held-out style",
+    "amber": "for pocket-AMBER's questions",
+    "reported": "for pocket-POPE that probes are scored on",
+}
+
+
+def parse() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m research.frontier", description="Compare methods on a pocket model.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, sizes, what in (
+        ("choose", CHOOSE, "try settings on development scenes"),
+        ("report", REPORT, "measure those that were chosen, once, on other scenes"),
+        ("ceiling", CEILING, "how well probes that are taught the truth answer, layer by layer"),
+    ):
+        of = verbs.add_parser(verb, help=what, description=what)
+        of.add_argument("model", help="pocket/llava, pocket/qwen3-vl, or a folder")
+        of.add_argument("--out", type=Path, required=True, help="folder for what is found")
+        families = ", ".join(contender.family for contender in FAMILIES)
+        if verb != "ceiling":
+            of.add_argument("--family", action="append", help=f"only this one and {PLAIN} (repeatable): {families}")
+        for name, size in sizes.items():
+            of.add_argument(f"--{name}", type=int, default=size, metavar="N", help=f"scenes {HELP[name]} (default {size})")
+        if verb == "report":
+            of.add_argument("--first", type=int, default=FIRST, help="seed of the first scene; another one is another report")
+        of.add_argument("--batch-size", type=int, default=64)
+        of.add_argument("--device")
+        of.add_argument("--dtype", default="float32", help="bfloat16 gives yes and no equal logits now and then")
+    of = verbs.add_parser("draw", help="draw all that was tried", description="draw all that was tried")
+    of.add_argument("chosen", nargs="+", type=Path, help="folders of choose, one a model")
+    of.add_argument("--out", type=Path, required=True, help="folder for the figure")
+    return parser
+
+
+def run(given: argparse.Namespace) -> None:
+    contenders = take(given.family)
+    is_choice = given.verb == "choose"
+    files = [choosing.FILE] if is_choice else [reporting.ANSWERS, tables.REPORT_FILE, tables.TABLES]
+    check_folder(given.out, files)
+    choices = None if is_choice else choosing.Choices.load(given.out)
+    if choices is not None and given.family is None:
+        contenders = [contender for contender in contenders if contender.family in choices.tried]
+    model = load(given.model, device=given.device, dtype=given.dtype)
+    sizes = {name.replace("-", "_"): getattr(given, name.replace("-", "_")) for name in (CHOOSE if is_choice else REPORT)}
+    with bars() as progress:
+        if choices is None:
+            made = choosing.choose(
+                model, contenders, given.out, **sizes, batch_size=given.batch_size, progress=progress, told=print
+            )
+            chosen = {contender.family: made.tried[contender.family].chosen for contender in contenders}
+            print("\n".join(f"{family}: {labels}" for family, labels in chosen.items()))
+        else:
+            how = {**sizes, "first": given.first, "batch_size": given.batch_size}
+            sheet, answers = reporting.report(model, contenders, choices, given.out, **how, progress=progress, told=print)
+            print(tables.write_report(given.out, choices, sheet, answers))
+
+
+def run_ceiling(given: argparse.Namespace) -> None:
+    if find_spec("sklearn") is None:
+        raise MgapError("probes need scikit-learn, which is not installed: pip install scikit-learn")
+    from research.frontier.ceiling import measure_ceiling
+
+    check_folder(given.out, [CEILING_FILE])
+    model = load(given.model, device=given.device, dtype=given.dtype)
+    with bars() as progress:
+        found = measure_ceiling(model, given.scenes, given.reported, batch_size=given.batch_size, progress=progress)
+    write_files(given.out, {CEILING_FILE: json.dumps(found.to_json(), indent=1) + "\n"})
+    shown = {**{f"probe of layer {layer}": of for layer, of in found.probes.items()}, "plain": found.plain}
+    for name, of in {**shown, "plain, best threshold": found.best_threshold}.items():
+        print(f"{name}: " + ", ".join(f"{split} F1 {rate}" for split, rate in of.items()))
+
+
+def run_draw(given: argparse.Namespace) -> None:
+    from research.frontier.drawing import draw_frontier
+
+    found = [choosing.Choices.load(folder) for folder in given.chosen]
+    for path in draw_frontier({choices.about["model"]: choices for choices in found}).save(given.out):
+        print(path)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = parse()
+    try:
+        given = parser.parse_args(words)
+        {"ceiling": run_ceiling, "draw": run_draw}.get(given.verb, run)(given)
+    except MgapError as error:
+        parser.exit(2, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""How well any linear reading of a state could answer: probes that are taught the truth, layer by layer.
+
+A method that moves the head's input and leaves the head alone answers yes where a linear function of the state it moves is
+positive. A logistic regression that is given the labels of development scenes, which no method here is, shows what is there to
+be had of each layer's state at the last position of the prompt; hs[L] is the head's input. Beside it stands plain decoding with
+the best threshold on yes against no for the very questions that are scored, which is more than any choice can promise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+from mgap.backbones.shared_vision import shared_pictures
+from mgap.benchmarks.pope.questions import SPLITS
+from mgap.benchmarks.pope.scorer import tally_labels
+from mgap.benchmarks.statistics import Rate
+from mgap.benchmarks.tally import Tally
+from mgap.decoding.model import Model
+from mgap.methods.bias import Bias
+from mgap.pocket.benchmark import DEVELOPMENT, REPORT, Question, pope
+from mgap.pocket.first_words import Progress, encoded, report
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """F1 by split."""
+
+    probes: dict[str, dict[str, Rate]]  # by layer
+    plain: dict[str, Rate]
+    best_threshold: dict[str, Rate]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def layer_states(
+    model: Model, questions: list[Question], *, batch_size: int = 64, progress: Progress | None = None
+) -> tuple[Tensor, Tensor]:
+    """hs[0 .. L] at the last position [n, L + 1, d] in float32, and the plain logits [n, vocab]; both on the CPU."""
+    states, logits = [], []
+    rows = [(q.scene, q.text) for q in questions]
+    with torch.no_grad(), shared_pictures(model.backbone):
+        for inputs, done in encoded(model, rows, batch_size):
+            out = model.backbone.model(**inputs, output_hidden_states=True, use_cache=False, logits_to_keep=1)
+            states.append(torch.stack([layer[:, -1].float().cpu() for layer in out.hidden_states], 1))
+            logits.append(out.logits[:, -1].float().cpu())
+            report(progress, "questions for probes", done, len(rows))
+    return torch.cat(states), torch.cat(logits)
+
+
+def measure_ceiling(
+    model: Model, scenes: int = 300, reported: int = 500, *, batch_size: int = 64, progress: Progress | None = None
+) -> Ceiling:
+    """Probes of all three splits of so many development scenes, scored on so many others."""
+    taught = [q for split in SPLITS for q in pope(split, DEVELOPMENT, scenes)]
+    asked = {split: list(pope(split, REPORT, reported)) for split in SPLITS}
+    known, _ = layer_states(model, taught, batch_size=batch_size, progress=progress)
+    everything = [q for questions in asked.values() for q in questions]
+    states, logits = layer_states(model, everything, batch_size=batch_size, progress=progress)
+    labels = np.array([q.label == "yes" for q in taught])
+    spans = dict(zip(SPLITS, np.array_split(np.arange(len(everything)), len(SPLITS)), strict=True))
+
+    def scored(yes: np.ndarray[Any, Any]) -> dict[str, Rate]:
+        return {split: _tally(asked[split], yes[spans[split]]).rates()["f1"] for split in SPLITS}
+
+    probes = {}
+    for layer in range(known.shape[1]):
+        probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=3000))
+        probe.fit(known[:, layer].numpy(), labels)
+        probes[str(layer)] = scored(probe.predict(states[:, layer].numpy()))
+    up, down = (sorted(ids) for ids in Bias(shift=0.0).tokens(model.backbone.tokenizer))
+    margins = (logits[:, up].amax(-1) - logits[:, down].amax(-1)).numpy()
+    best = {split: _best_f1(asked[split], margins[spans[split]]) for split in SPLITS}
+    return Ceiling(probes, scored(margins > 0), best)
+
+
+def _tally(questions: list[Question], yes: np.ndarray[Any, Any]) -> Tally:
+    verdicts = ["yes" if one else "no" for one in yes]
+    return tally_labels([q.label for q in questions], verdicts, [q.scene.seed for q in questions])
+
+
+def _best_f1(questions: list[Question], margins: np.ndarray[Any, Any]) -> Rate:
+    """At the threshold that is best for these questions."""
+    order = np.argsort(-margins)
+    labels = np.array([q.label == "yes" for q in questions])
+    hits = labels[order].cumsum()
+    f1 = 2 * hits / (np.arange(1, len(labels) + 1) + labels.sum())
+    return _tally(questions, margins >= margins[order][f1.argmax()]).rates()["f1"]

@@ -1,0 +1,165 @@
+"""Who takes part: families of methods, each with the settings that one is chosen from.
+
+A method is made from a `Kit` when its turn comes. To add a family, add a `Contender` to FAMILIES; the order of its settings
+says which one wins a tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from mgap.errors import SettingError
+from mgap.methods.base import Method
+from mgap.methods.bias import Bias
+from mgap.methods.blind import NULLS as BLIND_NULLS
+from mgap.methods.blind import Blind
+from mgap.methods.dola import DoLa
+from mgap.methods.mgap import MGAP
+from mgap.methods.opera.opera import OPERA
+from mgap.methods.predicted_prior import PredictedPrior
+from mgap.methods.prompt_prior import PromptPrior
+from mgap.methods.tether import Tether
+from mgap.methods.vcd import VCD
+from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, mgap_at
+from research.frontier.kit import Kit
+
+PLAIN = "vanilla"  # the family that all others are measured against
+QUESTIONS, CAPTIONS, NEAR, BOTH = "questions", "captions", "captions-near", "both"  # what a setting is chosen for
+RANKS = (1, 5)
+RHOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+VCD_ALPHAS = (0.25, 0.5, 1.0, 2.0)
+PRIOR_NULLS = {"black_same_size": "black336", "no_image": "no_image"}  # of a branch -> of the prior that goes with it
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to set a method; None is plain decoding."""
+
+    label: str
+    make: Callable[[Kit], Method | None]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A family of methods, and what a setting of it is chosen for: one that leaves captions alone, for questions only."""
+
+    family: str
+    settings: tuple[Setting, ...]
+    chosen_for: tuple[str, ...] = (QUESTIONS, CAPTIONS, NEAR, BOTH)
+
+    def __post_init__(self) -> None:
+        labels = [setting.label for setting in self.settings]
+        if not labels or len(set(labels)) < len(labels):
+            raise SettingError(f"{self.family} has the settings {labels}: give at least one, each under a label of its own")
+
+    def setting(self, label: str) -> Setting:
+        for setting in self.settings:
+            if setting.label == label:
+                return setting
+        raise SettingError(f"{self.family} has no setting {label!r} any more: choose again")
+
+
+def _mgap(alpha: float, null_image: str, rank: int) -> Setting:
+    return Setting(f"alpha {alpha:g}, {null_image}, rank {rank}", lambda kit: mgap_at(kit.prior(null_image, rank), alpha))
+
+
+def _blind(rho: float, null_image: str) -> Setting:
+    return Setting(f"rho {rho:g}, {null_image}", lambda _: Blind(rho=rho, null_image=null_image))
+
+
+def _bias(shift: float) -> Setting:
+    return Setting(f"shift {shift:g}", lambda _: Bias(shift=shift))
+
+
+def _vcd(alpha: float) -> Setting:
+    return Setting(f"alpha {alpha:g}", lambda _: VCD(alpha=alpha))
+
+
+def _prompt_prior(rho: float, null_image: str, rank: int, form: str) -> Setting:
+    shape = {"centre": form != "uncentred", "gate": form == "gated", "protect": form == "gated"}
+    return Setting(
+        f"{form}, rho {rho:g}, {null_image}, rank {rank}",
+        lambda kit: PromptPrior(
+            prior=kit.prior(PRIOR_NULLS[null_image], rank), rho=rho, null_image=null_image, branch_mode="cached", **shape
+        ),
+    )
+
+
+def _caption_prior(rho: float, rank: int, unsure: float) -> Setting:
+    return Setting(
+        f"of captions, rho {rho:g}, rank {rank}, unsure {unsure:g}",
+        lambda kit: PromptPrior(prior=kit.caption_prior("black_same_size", rank), rho=rho, unsure=unsure, branch_mode="cached"),
+    )
+
+
+def _predicted(rho: float, null_image: str, rank: int, form: str) -> Setting:
+    is_gated = form == "gated"
+    return Setting(
+        f"{form}, rho {rho:g}, {null_image}, rank {rank}",
+        lambda kit: PredictedPrior(kit.prior_map(null_image, rank), rho=rho, gate=is_gated, protect=is_gated),
+    )
+
+
+def _tether(rho: float, unsure: float, alpha: float, delta: float) -> Setting:
+    return Setting(
+        f"rho {rho:g}, unsure {unsure:g}, alpha {alpha:g}, delta {delta:g}",
+        lambda kit: Tether(
+            bank=kit.bank(),
+            rho=rho,
+            unsure=unsure,
+            branch_mode="cached",
+            prior=kit.prior("mean_colour", 1),
+            alpha=alpha,
+            delta=delta,
+        ),
+    )
+
+
+def _limited(rho: float) -> Setting:
+    """The largest step of the contrast that does not depart."""
+    return Setting(
+        f"rho {rho:g}, unsure 1.5",
+        lambda kit: Tether(bank=kit.bank(), rho=rho, unsure=1.5, towards="plain", branch_mode="cached"),
+    )
+
+
+FAMILIES: tuple[Contender, ...] = (
+    Contender(PLAIN, (Setting("plain", lambda _: None),)),
+    Contender("bias", tuple(_bias(shift) for shift in sorted(SHIFTS, key=abs)), (QUESTIONS,)),
+    Contender("mgap", tuple(_mgap(alpha, null, rank) for alpha in ALPHAS for null in NULLS for rank in RANKS)),
+    Contender("mgap-paper", (Setting("as published", lambda kit: MGAP(kit.prior(NULLS[0]))),)),
+    Contender("blind", tuple(_blind(rho, null) for rho in RHOS for null in BLIND_NULLS)),
+    Contender("vcd", tuple(_vcd(alpha) for alpha in VCD_ALPHAS)),
+    Contender(
+        "prompt-prior",
+        (
+            *(_prompt_prior(*one) for one in product((0.5, 1.0, 2.0, 4.0), PRIOR_NULLS, RANKS, ("centred", "uncentred"))),
+            *(_prompt_prior(rho, "black_same_size", 5, "gated") for rho in (1.0, 2.0, 4.0, 8.0)),
+            *(_caption_prior(*one) for one in product((0.25, 0.5, 1.0), (5, 32), (0.0, 1.5))),
+        ),
+    ),
+    Contender(
+        "predicted-prior",
+        tuple(
+            _predicted(*one) for one in product((0.5, 1.0, 2.0, 4.0), ("black336", "mean_colour"), RANKS, ("plain", "gated"))
+        ),
+    ),
+    Contender(
+        "tether",
+        tuple(_tether(*one) for one in product((1.0, 2.0, 3.0, 4.0), (1.0, 1.5), (0.0, 4.0), (0.05, 0.02, 0.01))),
+    ),
+    Contender("limited", tuple(_limited(rho) for rho in (1.0, 2.0))),
+    Contender("dola", (Setting("as published", lambda _: DoLa()),)),
+    Contender("opera", (Setting("as published", lambda _: OPERA()),)),
+)
+
+
+def take(names: Iterable[str] | None = None, families: Sequence[Contender] = FAMILIES) -> list[Contender]:
+    """The families of these names, in their order here, and always plain decoding; None: all."""
+    wanted = {contender.family for contender in families} if names is None else {PLAIN, *names}
+    if unknown := sorted(wanted - {contender.family for contender in families}):
+        known = ", ".join(contender.family for contender in families)
+        raise SettingError(f"unknown family {unknown[0]!r}: choose from {known}")
+    return [contender for contender in families if contender.family in wanted]

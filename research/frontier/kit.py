@@ -1,0 +1,96 @@
+"""What methods are fitted on, and what their states are judged against: plain answers about scenes of no other use.
+
+Methods are given what `Kit` makes, from questions without a picture and from unlabelled scenes from FIT on. Departures are
+measured against other plain states, of scenes from JUDGE on, which no method is ever given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from mgap.benchmarks.pope.questions import SPLITS
+from mgap.decoding.answer_states import answer_states
+from mgap.decoding.model import Model
+from mgap.decoding.prior_pairs import Beside
+from mgap.pocket.benchmark import FIT, JUDGE
+from mgap.pocket.figures import fit_prior
+from mgap.pocket.first_words import Progress, encoded, report
+from mgap.pocket.fit_bank import KINDS, LONGEST, collect, fit_bank, rows_of
+from mgap.pocket.fit_map import fit_pocket_map
+from mgap.priors.bank import Bank
+from mgap.priors.manifold import Manifold
+from mgap.priors.prior_map import PriorMap
+from mgap.priors.subspace import Subspace
+from mgap.types import Decoding
+
+Made = TypeVar("Made")
+
+
+class Kit:
+    """For one model. A thing is made when it is first asked for, and kept: add one as a method around `keep`."""
+
+    def __init__(self, model: Model, *, scenes: int = 400, batch_size: int = 64, progress: Progress | None = None) -> None:
+        self.model, self.scenes, self.batch_size, self.progress = model, scenes, batch_size, progress
+        self._some = max(8, scenes // 4)  # scenes for what is fitted along answers: each gives many states
+        self._made: dict[Hashable, Any] = {}
+
+    def keep(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
+
+    def prior(self, null_image: str, rank: int = 5) -> Subspace:
+        """Of the questions that no test asks; rank 1 to 5."""
+        how: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
+        prior = self.keep(("prior", null_image), lambda: fit_prior(self.model, null_image, **how))
+        return self.keep(("prior", null_image, rank), lambda: prior.truncate(rank))
+
+    def prior_map(self, null_image: str, rank: int = 5) -> PriorMap:
+        """From a state to where the prompt alone would put it in such a prior."""
+        prior = self.prior(null_image, rank)
+        how: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
+        return self.keep(("map", null_image, rank), lambda: fit_pocket_map(self.model, prior, FIT, self._some, **how))
+
+    def caption_prior(self, null_image: str, rank: int) -> Subspace:
+        """Of blind states along plain captions, whose words they say."""
+        return self.keep(("caption prior", null_image, rank), lambda: self._caption_prior(null_image, rank))
+
+    def _caption_prior(self, null_image: str, rank: int) -> Subspace:
+        states: list[Tensor] = []
+        rows = rows_of("captions", FIT, self._some)
+        with answer_states(self.model, Beside(null_image=null_image), Decoding(max_new_tokens=LONGEST)) as read:
+            for inputs, done in encoded(self.model, rows, self.batch_size):
+                states += [answer.used.cpu() for answer in read(inputs)]
+                report(self.progress, "blind captions", done, len(rows))
+        return replace(Subspace.from_states(torch.cat(states), rank), identity=self.model.backbone.identity)
+
+    def bank(self, *kinds: str) -> Bank:
+        """Plain states of every token of answers to questions, to requests to describe, or to both; no kind: of both."""
+        how: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
+        return self.keep(("bank", kinds or KINDS), lambda: fit_bank(self.model, kinds or KINDS, FIT, self.scenes, **how))
+
+
+@dataclass(frozen=True)
+class Judges:
+    """What departures are measured against: states of plain decoding, of the same kind as those that are judged."""
+
+    first: Manifold  # of the first words of answers to adversarial questions
+    along: Manifold  # of every token of captions
+
+    @classmethod
+    def of(cls, model: Model, count: int = 400, *, batch_size: int = 64, progress: Progress | None = None) -> Judges:
+        """From so many scenes each."""
+        device = model.backbone.device
+
+        def manifold(kind: str, max_new_tokens: int) -> Manifold:
+            rows = rows_of(kind, JUDGE, count, SPLITS[-1:])
+            how: dict[str, Any] = {"batch_size": batch_size, "label": f"{kind} to judge by", "progress": progress}
+            return Manifold.of(collect(model, rows, max_new_tokens, **how), device=device)
+
+        return cls(manifold("questions", 1), manifold("captions", LONGEST))

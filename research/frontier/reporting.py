@@ -1,0 +1,224 @@
+"""Report once: every chosen setting on scenes that nothing was chosen on, and the differences between methods, paired by scene.
+
+What methods said is kept in ANSWERS, written after every method; a method that is in it is not measured again. Figures and
+differences are made of it, with 95% intervals from a bootstrap that draws the same scenes for all methods.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from mgap.benchmarks.pope.questions import SPLITS
+from mgap.benchmarks.statistics import Rate
+from mgap.benchmarks.tally import Difference, compare
+from mgap.decoding.model import Model
+from mgap.errors import CorruptFile, RunError, one_line
+from mgap.io.output_folder import write_files
+from mgap.io.typed_json import BROKEN, typed
+from mgap.methods.base import Method
+from mgap.pocket.benchmark import REPORT
+from mgap.pocket.first_words import Encode, Kept, Progress, encoded
+from research.frontier.choosing import FILE as CHOICES
+from research.frontier.choosing import Choices, about, check_about
+from research.frontier.contenders import BOTH, CAPTIONS, PLAIN, QUESTIONS, Contender
+from research.frontier.kit import Judges, Kit
+from research.frontier.measures import HARDEST, HELD_OUT, NEITHER, Sheet, Told, ask, describe, judge_first, price
+
+ANSWERS = "answers.json"
+PRICED = 20  # captions that are decoded one by one
+RIVALS = (
+    ("mgap", QUESTIONS),
+    ("mgap", CAPTIONS),
+    ("mgap", BOTH),
+    (PLAIN, QUESTIONS),
+    ("bias", QUESTIONS),
+    ("blind", QUESTIONS),
+    ("blind", CAPTIONS),
+    ("vcd", QUESTIONS),
+    ("vcd", CAPTIONS),
+)
+PAIRED = {  # what is paired: the group of questions, or None for captions, and the figure
+    "adversarial F1": (HARDEST, "f1"),
+    "random accuracy": ("random", "accuracy"),
+    "held-out adversarial F1": (HELD_OUT + HARDEST, "f1"),
+    "CHAIRi": (None, "CHAIRi"),
+    "CHAIRs": (None, "CHAIRs"),
+    "recall": (None, "recall"),
+}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One setting, and what it was chosen for."""
+
+    family: str
+    label: str
+    purposes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a chosen setting said."""
+
+    chosen: Chosen
+    told: Told
+
+
+@dataclass(frozen=True)
+class Answers:
+    """By the name of the setting."""
+
+    about: dict[str, Any]
+    results: dict[str, Result]
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        write_files(folder, {ANSWERS: json.dumps(asdict(self)) + "\n"})
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> Answers:
+        path = Path(folder) / ANSWERS
+        try:
+            answers: Answers = typed(cls, json.loads(path.read_text(encoding="utf-8")))
+        except BROKEN as error:
+            raise CorruptFile(
+                f"{path}: no answers of a report ({one_line(error)}); name another folder, or remove it"
+            ) from error
+        return answers
+
+
+def chosen_settings(choices: Choices, families: Sequence[str]) -> dict[str, Chosen]:
+    """By name, in the order of the families; a setting that was chosen for several things is there once."""
+    found: dict[str, Chosen] = {}
+    for family in families:
+        if family not in choices.tried:
+            raise RunError(f"no setting of {family} has been chosen yet: run choose with it first")
+        labels = choices.tried[family].chosen
+        for label in dict.fromkeys(labels.values()):
+            purposes = tuple(purpose for purpose, of in labels.items() if of == label)
+            found[f"{family} ({label})"] = Chosen(family, label, purposes)
+    return found
+
+
+def report(
+    model: Model,
+    contenders: Sequence[Contender],
+    choices: Choices,
+    folder: str | PathLike[str],
+    *,
+    first: int = REPORT,
+    scenes: int = 1000,
+    held_out: int = 500,
+    captions: int = 500,
+    amber: int = 500,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+    told: Callable[[str], None] = lambda _: None,
+) -> tuple[Sheet, Answers]:
+    """Measure what was chosen, with what was fitted and is judged by as in choosing."""
+    sizes = {name: choices.about["sizes"][name] for name in ("fit", "judge")}
+    facts = about(model, {**sizes, "scenes": scenes, "held_out": held_out, "captions": captions, "amber": amber}, first)
+    same = {name: facts[name] for name in ("sizes", "first_seeds")}
+    check_about(Path(folder) / CHOICES, {**choices.about, **same}, facts)  # the model and world of the choice
+    answers = Answers(facts, {})
+    if (Path(folder) / ANSWERS).exists():
+        answers = Answers.load(folder)
+        check_about(Path(folder) / ANSWERS, answers.about, facts)
+    sheet = Sheet.of(first, scenes=scenes, captions=captions, held_out=held_out, amber=amber)
+    how: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
+    kit = Kit(model, scenes=sizes["fit"], **how)
+    by_family = {contender.family: contender for contender in contenders}
+    wanted = chosen_settings(choices, list(by_family))
+    for name in wanted:
+        if name in answers.results:
+            told(f"{name}: measured before")
+    if missing := {name: chosen for name, chosen in wanted.items() if name not in answers.results}:
+        made = {name: by_family[chosen.family].setting(chosen.label).make(kit) for name, chosen in missing.items()}
+        judges, how = Judges.of(model, sizes["judge"], **how), {**how, "encode": Kept()}
+        verdicts = ask(model, sheet, made, **how)  # all at once: methods share forwards
+        for name, chosen in missing.items():
+            answers.results[name] = Result(chosen, measure(model, made[name], sheet, judges, verdicts[name], **how))
+            answers.save(folder)
+            told(f"{name}: measured")
+    shown = {  # as chosen now: what is chosen no more is in the file, not in the tables
+        name: Result(chosen, answers.results[name].told)
+        for name, chosen in chosen_settings(choices, list(choices.tried)).items()
+        if name in answers.results
+    }
+    return sheet, replace(answers, results=shown)
+
+
+def measure(
+    model: Model,
+    method: Method | None,
+    sheet: Sheet,
+    judges: Judges,
+    verdicts: dict[str, str],
+    *,
+    batch_size: int = 64,
+    encode: Encode = encoded,
+    progress: Progress | None = None,
+) -> Told:
+    """Everything of one method, with what it answered to the questions."""
+    how: dict[str, Any] = {"batch_size": batch_size, "encode": encode, "progress": progress}
+    return Told(
+        verdicts=verdicts,
+        described=describe(model, method, sheet.described, judges.along, **how),
+        departed_first=judge_first(model, method, sheet.groups[HARDEST], judges.first, **how),
+        price=price(model, method, sheet.described[:PRICED], encode=encode, progress=progress),
+    )
+
+
+def figures(sheet: Sheet, told: Told) -> dict[str, Rate | float | None]:
+    """What the table shows of one method; None: there is nothing to show."""
+    rates = {group: told.tally(sheet, group).rates() for group in (*SPLITS, HELD_OUT + HARDEST)}
+    captions = told.tally_captions(sheet).rates()
+    return {
+        **{f"{split} F1": rates[split]["f1"] for split in SPLITS},
+        "random accuracy": rates["random"]["accuracy"],
+        "held-out adversarial F1": rates[HELD_OUT + HARDEST]["f1"],
+        "unparsed": float(sum(letters.count(NEITHER) for letters in told.verdicts.values())),
+        "CHAIRi": captions["CHAIRi"],
+        "CHAIRs": captions["CHAIRs"],
+        "recall": captions["recall"],
+        "words": captions["length"].value,
+        "AMBER accuracy": told.amber(sheet),
+        "departed: first words": told.first_departures(sheet),
+        "departed: captions": told.caption_departures(sheet),
+        "forwards a token": None if told.price is None else told.price.forwards,
+        "ms a token": None if told.price is None else told.price.milliseconds_a_token,
+    }
+
+
+def differences(sheet: Sheet, this: Told, other: Told) -> dict[str, Difference]:
+    """This method less the other, on the same scenes."""
+    found = {}
+    for name, (group, figure) in PAIRED.items():
+        ours, theirs = (told.tally_captions(sheet) if group is None else told.tally(sheet, group) for told in (this, other))
+        found[name] = compare(ours, theirs).differences[figure]
+    return found
+
+
+def rivals_of(results: Mapping[str, Result], rivals: Sequence[tuple[str, str]] = RIVALS) -> list[str]:
+    """The names of those that all others are held against: what was chosen of a family for a purpose, where it takes part."""
+    found = [
+        name
+        for family, purpose in rivals
+        for name, result in results.items()
+        if result.chosen.family == family and purpose in result.chosen.purposes
+    ]
+    return list(dict.fromkeys(found))
+
+
+def paired(
+    sheet: Sheet, results: Mapping[str, Result], rivals: Sequence[tuple[str, str]] = RIVALS
+) -> dict[str, dict[str, dict[str, Difference]]]:
+    """By rival, then by method, then by figure."""
+    return {
+        rival: {name: differences(sheet, result.told, results[rival].told) for name, result in results.items() if name != rival}
+        for rival in rivals_of(results, rivals)
+    }

@@ -1,0 +1,172 @@
+"""A picture as the processor makes it, before any question is put to it; and rows of prompts put together around such pictures.
+
+Opening and preparing a picture is CPU work that no prompt changes, so it is done once however many rows show the picture, and
+may be done in another process while the model is busy (run/picture_workers.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from mgap.backbones.token_rows import ALONG, Ids, join_rows
+from mgap.errors import ImageError, ModelError, PromptError
+from mgap.io.images import ImageSource
+
+if TYPE_CHECKING:
+    from mgap.backbones.base import Backbone
+
+FAMILIES = (
+    frozenset(  # by config.model_type; tests/backbones/test_prepared_pictures.py holds every one of them to its own processor
+        {"idefics3", "internvl", "llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"}
+    )
+)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One picture, ready for a model: on the CPU, whatever prompt it will stand in."""
+
+    digest: str  # SHA-256 of the opened picture's pixels, as records keep it
+    size: tuple[int, int]  # of the opened picture
+    tensors: dict[str, Tensor]  # what the processor made of it: pixels and what belongs to them, along pictures first
+    block: tuple[int, ...]  # the tokens that its placeholder becomes
+    along: dict[str, torch.dtype]  # what the processor gives along the text
+
+    @property
+    def key(self) -> bytes:
+        """What identifies the picture."""
+        return picture_key(self.size, self.digest)
+
+    def pin_memory(self) -> Prepared:
+        """The same where a GPU can fetch it by itself; torch's DataLoader calls this."""
+        return self._moved(Tensor.pin_memory)
+
+    def clone(self) -> Prepared:
+        """The same in memory of this process's own, which lets go of what a worker sent."""
+        return self._moved(Tensor.clone)
+
+    def _moved(self, move: Callable[[Tensor], Tensor]) -> Prepared:
+        return replace(self, tensors={key: move(tensor) for key, tensor in self.tensors.items()})
+
+
+Picture = ImageSource | Prepared
+
+
+def picture_digest(picture: Image.Image) -> str:
+    return hashlib.sha256(picture.tobytes()).hexdigest()
+
+
+def picture_key(size: tuple[int, int], digest: str) -> bytes:
+    return f"{size} {digest}".encode()
+
+
+class Preparer:
+    """Turns opened pictures into prepared ones. It holds the processor and no model, so that it can be sent to a process."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.name, self.processor = backbone.name, backbone.processor
+        self.special = special_ids(backbone.tokenizer)
+        self.text = backbone.render("?")
+        self.before, self.after = around_picture(backbone, self.text)
+
+    @classmethod
+    def of(cls, backbone: Backbone) -> Preparer | None:
+        """None where pictures cannot be prepared apart from their prompts, or nothing holds the family to it."""
+        if backbone.processor is None or backbone.config.model_type not in FAMILIES:
+            return None
+        try:
+            preparer = cls(backbone)
+            preparer(Image.new("RGB", (64, 64)))
+        except (ImageError, ModelError, PromptError):  # a chat template of another kind
+            return None
+        return preparer
+
+    def __call__(self, picture: Image.Image) -> Prepared:
+        made = process(self.processor, [picture], [self.text], self.name)
+        block = block_between(made["input_ids"][0].tolist(), self.before, self.after, self.special, self.name)
+        return Prepared(
+            digest=picture_digest(picture),
+            size=picture.size,
+            tensors={key: tensor for key, tensor in made.items() if key not in ALONG},
+            block=tuple(block),
+            along={key: tensor.dtype for key, tensor in made.items() if key in ALONG},
+        )
+
+
+def process(processor: Any, images: Sequence[Image.Image | None], texts: Sequence[str], name: str) -> dict[str, Tensor]:
+    """Rendered texts and their pictures through the processor: left padded, on the CPU."""
+    bos = processor.tokenizer.bos_token
+    options: dict[str, Any] = {"padding": True, "padding_side": "left", "return_tensors": "pt"}
+    if bos is not None and all(text.startswith(bos) for text in texts):
+        options["add_special_tokens"] = False  # the template wrote it already
+    nested = [[] if image is None else [image] for image in images]
+    try:
+        inputs = processor(images=nested if any(nested) else None, text=list(texts), **options)
+    except ValueError as error:
+        raise ImageError(f"{name}: its processor refused the input: {error}") from error
+    return {key: value for key, value in inputs.items() if isinstance(value, Tensor)}
+
+
+def assemble(backbone: Backbone, images: Sequence[Prepared | None], texts: Sequence[str]) -> dict[str, Tensor]:
+    """What the processor makes of these rows, on the model's device; a picture's tensors travel once for all of its rows."""
+    shown = [image for image in images if image is not None]
+    rows = []
+    for image, text in zip(images, texts, strict=True):
+        if image is None:
+            rows.append(backbone.tokenize(text))
+        else:
+            before, after = around_picture(backbone, text)
+            rows.append([*before, *image.block, *after])
+    device = backbone.device
+    like = {key: torch.empty(0, dtype=kind, device=device) for key, kind in shown[0].along.items()}
+    joined = join_rows(rows, like, pad=backbone.tokenizer.pad_token_id, image=backbone.image_token_id)
+    placed: dict[bytes, Mapping[str, Tensor]] = {}
+    for image in shown:
+        if image.key not in placed:
+            placed[image.key] = {name: part.to(device, non_blocking=True) for name, part in image.tensors.items()}
+    return joined | {name: stack([placed[image.key][name] for image in shown]) for name in shown[0].tensors}
+
+
+def stack(parts: Sequence[Tensor]) -> Tensor:
+    """Pictures one after the other; where one has fewer tiles, or smaller ones, zeros behind it, as processors do."""
+    sizes = [max(lengths) for lengths in zip(*(part.shape[1:] for part in parts), strict=True)]
+    return torch.cat([_fill(part, sizes) for part in parts])
+
+
+def _fill(part: Tensor, sizes: Sequence[int]) -> Tensor:
+    missing = [wanted - there for wanted, there in zip(sizes, part.shape[1:], strict=True)]
+    return F.pad(part, [n for more in reversed(missing) for n in (0, more)]) if any(missing) else part
+
+
+def special_ids(tokenizer: Any) -> set[int]:
+    """Tokens that no neighbouring text can merge with."""
+    return {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+
+
+def around_picture(backbone: Backbone, text: str) -> tuple[Ids, Ids]:
+    """The tokens before the picture's placeholder in a rendered text, and those behind it."""
+    ids, image = backbone.tokenize(text), backbone.image_token_id
+    if ids.count(image) != 1:
+        raise PromptError(f"a prompt of {backbone.name} shows {ids.count(image)} pictures: give one picture a row")
+    before = list(takewhile(lambda token: token != image, ids))
+    return before, ids[len(before) + 1 :]
+
+
+def block_between(ids: Ids, before: Ids, after: Ids, special: Collection[int], name: str) -> Ids:
+    """What the processor made of the placeholder between `before` and `after`."""
+    block = ids[len(before) : len(ids) - len(after)]
+    if before + block + after != ids or not block or not {*block[:1], *block[-1:]} <= {*special}:
+        raise ModelError(
+            f"{name}: its processor writes more than a picture where the picture goes, "
+            'and the prompt may run into it: use prefill="own"'
+        )
+    return block

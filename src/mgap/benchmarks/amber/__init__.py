@@ -1,0 +1,1 @@
+"""AMBER (Wang et al., 2023): descriptions and yes/no questions, scored without a judge."""

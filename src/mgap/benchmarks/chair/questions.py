@@ -1,0 +1,167 @@
+"""CHAIR as projects run it (Rohrbach et al., 2018): descriptions of COCO pictures, scored by what they name.
+
+Which pictures, how they are asked for and how long a description may be differ between projects, and each moves the figures by
+more than most methods do; so pictures and prompts go by the name of the project.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from mgap.benchmarks.base import Benchmark, RunKeys
+from mgap.benchmarks.chair.lexicon import Lexicon
+from mgap.benchmarks.chair.truth import GroundTruth, Named, find_truth
+from mgap.benchmarks.picture_folder import PictureFolder, keep_pictured
+from mgap.benchmarks.published_files import find_data
+from mgap.errors import BenchmarkError, SettingError
+from mgap.io.record_files import FilePath, identifier, read_json, read_rows, read_text
+from mgap.types import Sample
+
+_IN_DETAIL = "Please describe this image in detail."
+_HELP_ME = "Please help me describe the image in detail."
+PROMPTS = {  # by the project that asks so
+    "mgap": _HELP_ME,
+    "haltrapper": _HELP_ME,
+    "pai": _HELP_ME,
+    "opera": _IN_DETAIL,
+    "sid": _IN_DETAIL,
+    "deco": _IN_DETAIL,
+    "mod": _IN_DETAIL,
+    "halc": _IN_DETAIL,
+    "lmms_eval": _IN_DETAIL,
+    "pope-brief": "Provide a brief description of the given image.",
+    "pope-short": "Generate a short caption of the image.",
+}
+FIXED = "haltrapper_fixed_500"  # HalTrapper's and MGAP's, of image_sets.json
+SAMPLE = 500  # pictures that are drawn where nothing is said
+_DIGITS = 18  # of an image id, at most
+
+
+def read_chair(
+    data: FilePath,
+    images: FilePath,
+    *,
+    image_set: str | None = None,
+    seed: int = 0,
+    prompt: str = "mgap",
+    missing: str = "refuse",
+    named: Named | None = None,
+) -> Benchmark:
+    """A description a picture; ids are COCO's. `images` is the folder of the pictures.
+
+    `image_set` is a list of image_sets.json, a file with an id a line, or a number of val2014's pictures to draw with `seed`.
+    Where it is not given: HalTrapper's and MGAP's 500 if that list is there, else 500 drawn ones, with a note. `named` finds
+    classes in people's captions, where the ground truth is built from COCO's annotations.
+    """
+    if prompt not in PROMPTS:
+        raise SettingError(f"unknown prompt {prompt!r}: choose from {', '.join(PROMPTS)}")
+    lexicon = read_lexicon(data)
+    truth = find_truth(data, lexicon, named)
+    name, ids, notes = _choose(Path(data), image_set, seed, truth)
+    found = truth.of(ids)
+    samples = [Sample(str(i), truth.pictures[i], PROMPTS[prompt], "captions", found[i]) for i in ids]
+    folder = PictureFolder(images)
+    kept, left_out = keep_pictured(samples, folder, missing)
+    return Benchmark(f"chair {name}", "captions", kept, folder, lexicon.to_json(), truth.sources, (*notes, *left_out))
+
+
+def read_captions(path: FilePath, id_key: str = "image_id", caption_key: str = "caption") -> list[tuple[int, str]]:
+    """Image ids and captions of a file in the published form: JSON lines or an array. A picture may be described repeatedly."""
+    needed = f"a caption has {id_key} and {caption_key}"
+    found = []
+    for row in read_rows(path):
+        name, text = identifier(path, row, id_key, needed), row.data.get(caption_key)
+        if not name.isdecimal() or len(name) > _DIGITS:
+            raise BenchmarkError(f"{path} {row.where}: {id_key} {name!r:.40} is no image id; write COCO's, such as 108193")
+        if not isinstance(text, str):
+            raise BenchmarkError(f"{path} {row.where}: no {caption_key!r} among {', '.join(map(repr, row.data))}; {needed}")
+        found.append((int(name), text))
+    return found
+
+
+def read_lexicon(data: FilePath) -> Lexicon:
+    """The published files of a folder, or of its folder `chair`; what is restated in this package where there are none."""
+    return Lexicon.read(_place(Path(data)))
+
+
+def _choose(data: Path, image_set: str | None, seed: int, truth: GroundTruth) -> tuple[str, list[int], list[str]]:
+    """The name of a set, its ids, and notes."""
+    sets = _place(data) / "image_sets.json"
+    lists = read_json(sets) if sets.is_file() else {}
+    if not isinstance(lists, dict):
+        raise BenchmarkError(f"{sets}: not an object with a list of image ids for each name; fetch it again")
+    if image_set is None and FIXED in lists:
+        image_set = FIXED
+    if image_set is None or (image_set.isdecimal() and len(image_set) <= _DIGITS):
+        count = SAMPLE if image_set is None else int(image_set)
+        note = f"{count} pictures drawn with seed {seed}: figures of other pictures differ by a point or two"
+        return f"{count} drawn with seed {seed}", _draw(count, seed, truth), [note] if image_set is None else []
+    if image_set in lists:
+        return image_set, _listed(sets, image_set, lists[image_set]), []
+    if not os.path.isfile(image_set):  # unlike Path's, false for a name that is too long
+        known = ", ".join(lists) or f"no published list, as there is no {sets}"
+        raise SettingError(
+            f"unknown image_set {image_set!r:.60}: choose from {known}; or give a file with an id a line, or a number"
+        )
+    return Path(image_set).stem, _read_ids(Path(image_set)), []
+
+
+def _listed(path: Path, name: str, ids: Any) -> list[int]:
+    if not isinstance(ids, list) or not all(str(number).isdecimal() and len(str(number)) <= _DIGITS for number in ids):
+        raise BenchmarkError(f"{path}: {name} is no list of image ids; fetch it again")
+    return list(map(int, ids))
+
+
+def _draw(count: int, seed: int, truth: GroundTruth) -> list[int]:
+    """The same ones whatever order the files are in; of val2014 where it is there."""
+    ids = sorted(i for i, name in truth.pictures.items() if "val2014" in name) or sorted(truth.pictures)
+    if not 1 <= count <= len(ids):
+        raise SettingError(f"{count} pictures to draw: there are {len(ids):,}")
+    return random.Random(seed).sample(ids, count)
+
+
+def _read_ids(path: Path) -> list[int]:
+    """Ids, or names of COCO's files, a line each."""
+    ids = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        match = re.fullmatch(rf"(?:.*_)?0*(\d{{1,{_DIGITS}}})(?:\.\w+)?", line.strip())
+        if match is None:
+            raise BenchmarkError(f"{path} line {number}: {line.strip()!r:.40} is no image id; write one a line, such as 108193")
+        ids.append(int(match[1]))
+    if twice := [name for name, count in Counter(ids).items() if count > 1]:
+        raise BenchmarkError(f"{path}: {len(twice)} image ids stand there twice, {twice[0]} first; describe each once")
+    return ids
+
+
+def _place(data: Path) -> Path:
+    if not data.is_dir():
+        raise BenchmarkError(f"{data}: no such folder of CHAIR's files; name the one that holds the ground truth")
+    return data / "chair" if (data / "chair").is_dir() else data
+
+
+class ChairSource:
+    """`mgap run chair`."""
+
+    keys = frozenset({"image_set"})
+    datasets = ("coco",)
+    max_new_tokens = 512
+
+    @staticmethod
+    def read(keys: RunKeys) -> Benchmark:
+        from mgap.benchmarks.chair.scorer import ChairScorer
+
+        return read_chair(
+            find_data("chair", keys.data),
+            str(keys.images),
+            image_set=keys.image_set,
+            prompt=keys.prompt or "mgap",
+            missing=keys.missing,
+            named=ChairScorer.of({}, **keys.scoring).finder.classes,  # people's captions are read as the model's
+        )

@@ -1,0 +1,174 @@
+"""CHAIR's figures from the objects that captions mention and those that are there (Rohrbach et al., 2018).
+
+CHAIRi counts every mention, precision and recall count a class once a caption; all are sums over the captions, never means of
+their figures. A longer caption invents more, so the length stands beside every figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mgap.benchmarks.chair.lexicon import Lexicon
+from mgap.benchmarks.chair.mentions import Finder, Mentions
+from mgap.benchmarks.language import find_language
+from mgap.benchmarks.statistics import Rate, share, wilson
+from mgap.benchmarks.tally import Figure, Tally, by_picture
+from mgap.errors import BenchmarkError, SettingError
+from mgap.types import Sample
+
+COLUMNS = (
+    "captions",
+    "hallucinated_captions",
+    "mentions",
+    "hallucinated_mentions",
+    "gt_objects",
+    "recalled_gt_objects",
+    "distinct_generated",
+    "tokens",
+)
+CUTS = (25, 40, 50, 60, 80)
+
+
+def _ratio(part: str, whole: str, better: str, *, percent: bool = True) -> Figure:
+    top, bottom = COLUMNS.index(part), COLUMNS.index(whole)
+    return Figure(lambda c: share(c[..., top], c[..., bottom]), lambda c: float(c[..., bottom]), percent, better)
+
+
+FIGURES = {
+    "CHAIRs": _ratio("hallucinated_captions", "captions", "lower"),
+    "CHAIRi": _ratio("hallucinated_mentions", "mentions", "lower"),
+    "recall": _ratio("recalled_gt_objects", "gt_objects", "higher"),
+    "precision": _ratio("recalled_gt_objects", "distinct_generated", "higher"),
+    "f1": Figure(lambda c: share(2 * c[..., 5], c[..., 4] + c[..., 6]), lambda c: float(c[..., 4] + c[..., 6])),
+    "length": _ratio("tokens", "captions", "", percent=False),
+}
+
+
+@dataclass(frozen=True)
+class ChairScorer:
+    """Figures by group. A sample's truth lists the classes in its picture."""
+
+    lexicon: Lexicon = field(default_factory=Lexicon.coco, repr=False)
+    language: str = "builtin"
+    language_data: str | None = None  # folder to build language nltk from, without NLTK's own data
+
+    def __post_init__(self) -> None:
+        if self.language_data is not None and self.language != "nltk":
+            raise SettingError(f"language {self.language} needs no data: leave out language_data, or choose nltk")
+        self.finder  # noqa: B018  refuses a language that cannot be had
+
+    @classmethod
+    def of(cls, lexicon: Mapping[str, Any], **settings: Any) -> ChairScorer:
+        allowed = ("language", "language_data")
+        if unknown := sorted(set(settings) - set(allowed)):
+            raise SettingError(f"unknown setting {unknown[0]!r} of caption scores: choose from {', '.join(allowed)}")
+        return cls(Lexicon.of(lexicon), **settings)
+
+    def settings(self) -> dict[str, Any]:
+        """What a score must name to be repeated."""
+        return {"language": self.language, **({"language_data": self.language_data} if self.language_data else {})}
+
+    @cached_property
+    def finder(self) -> Finder:
+        words = [*self.lexicon.meanings(), *self.lexicon.double_words]
+        language = find_language(self.language, words=words, forms=self.lexicon.forms, data=self.language_data)
+        return Finder(self.lexicon, language)
+
+    def mentions(self, text: str) -> Mentions:
+        """What one caption mentions."""
+        return self.finder.find(text)
+
+    def tally(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> dict[str, Tally]:
+        if absent := [sample.id for sample in samples if sample.id not in texts]:
+            raise BenchmarkError(
+                f"{len(absent)} of {len(samples)} samples have no caption, first {absent[0]!r}; describe them first"
+            )
+        groups: dict[str, list[Sample]] = {}
+        for sample in samples:
+            groups.setdefault(sample.group, []).append(sample)
+        return {
+            group: tally_mentions(members, [self.mentions(texts[sample.id]) for sample in members])
+            for group, members in groups.items()
+        }
+
+
+def tally_mentions(samples: Sequence[Sample], found: Sequence[Mentions]) -> Tally:
+    """Of captions, and what each mentions; right is a caption that invents nothing."""
+    rows = [mentions.counts(sample.truth) for sample, mentions in zip(samples, found, strict=True)]
+    pictures, counts = by_picture(samples, rows)
+    return Tally(pictures, counts, FIGURES, {sample.id: not row[1] for sample, row in zip(samples, rows, strict=True)})
+
+
+def tally_captions(captions: Sequence[str], mentions: Sequence[Sequence[str]], truths: Sequence[Collection[str]]) -> Tally:
+    """The same of captions, the class names found in each, repeats kept, and what each picture shows; length is in words."""
+    samples = [Sample(str(number), str(number), "", "", truth) for number, truth in enumerate(truths)]
+    found = [
+        Mentions(tuple(named), tuple(named), (), (), len(caption.split()))
+        for caption, named in zip(captions, mentions, strict=True)
+    ]
+    return tally_mentions(samples, found)
+
+
+def cut_words(text: str, words: int) -> str:
+    """The first so many words of a text, for comparisons at equal length."""
+    return " ".join(text.split()[:words])
+
+
+def mean_words(texts: Collection[str]) -> float:
+    return sum(len(text.split()) for text in texts) / len(texts) if texts else 0.0
+
+
+def matching_cut(texts: Collection[str], words: float) -> int:
+    """After how many words to cut these texts, so that they are on average as near as can be to so many words long.
+
+    For a baseline that writes more than the method it is compared with; texts that are shorter as it is stay whole.
+    """
+    lengths = np.array([len(text.split()) for text in texts])
+    cuts = np.arange(1, lengths.max(initial=1) + 1)
+    means = np.minimum(lengths, cuts[:, None]).mean(1) if len(lengths) else cuts
+    return int(cuts[np.abs(means - words).argmin()])
+
+
+def by_length(
+    scorer: ChairScorer, samples: Sequence[Sample], texts: Mapping[str, str], cuts: Sequence[int] = CUTS
+) -> dict[int | None, dict[str, Rate]]:
+    """The figures of all captions together when each is cut after so many words; None: not cut."""
+    together = [Sample(sample.id, sample.image, sample.prompt, "all", sample.truth) for sample in samples]
+    shortened = {
+        cut: texts if cut is None else {name: cut_words(text, cut) for name, text in texts.items()} for cut in (*cuts, None)
+    }
+    return {cut: scorer.tally(together, cut_texts)["all"].rates() for cut, cut_texts in shortened.items()}
+
+
+@dataclass(frozen=True)
+class ChairScore:
+    """CHAIRs, CHAIRi and recall; a caption's length is never hidden."""
+
+    captions: int
+    chair_s: Rate  # captions with at least one mention of what is not there
+    chair_i: Rate  # mentions of what is not there, among all mentions
+    recall: Rate  # of what is there, how much is mentioned
+    words: float  # of a caption, on average
+
+
+def score_chair(captions: Sequence[str], mentions: Sequence[Sequence[str]], truths: Sequence[Collection[str]]) -> ChairScore:
+    """`mentions` are the class names found in each caption, repeats kept; `truths` what each picture shows."""
+    if not len(captions) == len(mentions) == len(truths):
+        raise SettingError(f"{len(captions)} captions, {len(mentions)} mentions and {len(truths)} truths: give one of each")
+    if not captions:
+        nothing = Rate(0.0, 0.0, 1.0, 0)
+        return ChairScore(0, nothing, nothing, nothing, 0.0)
+    tally = tally_captions(captions, mentions, truths)
+    rates, total = tally.rates(), tally.counts.sum(0)
+    return ChairScore(
+        captions=len(captions),
+        chair_s=wilson(int(total[COLUMNS.index("hallucinated_captions")]), len(captions)),
+        chair_i=rates["CHAIRi"],
+        recall=rates["recall"],
+        words=rates["length"].value,
+    )

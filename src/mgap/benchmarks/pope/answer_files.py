@@ -1,0 +1,80 @@
+"""Answers to yes/no questions in the published forms, paired with the questions that they answer.
+
+By `question_id` where the answers have one; by position, as the original project does it, where none has. The text is called
+`text` or `answer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mgap.benchmarks.pope.questions import mend
+from mgap.benchmarks.yesno_questions import Question, refuse_repeats
+from mgap.errors import BenchmarkError, SettingError
+from mgap.io.record_files import FilePath, Row, identifier, read_rows
+
+MISSING = ("refuse", "wrong", "skip")
+_NEEDED = "an answer has question_id and text; or question and answer, a line a question, in the order of the questions"
+
+
+def read_answers(
+    path: FilePath, questions: Sequence[Question], missing: str = "refuse"
+) -> tuple[list[tuple[Question, str | None]], list[str]]:
+    """Every question with its answer, and a note on those that have none.
+
+    missing="refuse" wants an answer to each; "wrong" gives None for what is not answered, "skip" leaves those questions out.
+    """
+    if missing not in MISSING:
+        raise SettingError(f"missing={missing!r}: choose from {', '.join(MISSING)}")
+    rows = read_rows(path)
+    texts = [_text(path, row) for row in rows]
+    with_id = [row for row in rows if "question_id" in row.data]
+    if with_id and len(with_id) < len(rows):
+        without = next(row for row in rows if "question_id" not in row.data)
+        raise BenchmarkError(
+            f"{path}: {len(rows) - len(with_id)} of {len(rows)} answers have no question_id, first {without.where}"
+        )
+    if not with_id:
+        found = _by_position(path, rows, texts, questions)
+    else:
+        ids = [identifier(path, row, "question_id", _NEEDED) for row in rows]
+        refuse_repeats(path, rows, ids, "question ids")
+        found = dict(zip(ids, texts, strict=True))
+    known = {question.id for question in questions}
+    if unknown := [name for name in found if name not in known]:
+        raise BenchmarkError(
+            f"{path}: {len(unknown)} of {len(found)} answers are to questions that are not asked, "
+            f"first question_id {unknown[0]!r}; do the two files belong together?"
+        )
+    absent = [question.id for question in questions if question.id not in found]
+    if absent and missing == "refuse":
+        raise BenchmarkError(
+            f"{path}: {len(absent)} of {len(questions)} questions have no answer, first question_id {absent[0]!r}; "
+            'answer them, or say missing="wrong" to count them as wrong or missing="skip" to leave them out'
+        )
+    done = "counted as wrong" if missing == "wrong" else "left out"
+    notes = [f"{path}: {len(absent)} of {len(questions)} questions have no answer and are {done}"] if absent else []
+    asked = questions if missing == "wrong" else [question for question in questions if question.id in found]
+    return [(question, found.get(question.id)) for question in asked], notes
+
+
+def _text(path: FilePath, row: Row) -> str:
+    for name in ("text", "answer"):
+        if isinstance(text := row.data.get(name), str):
+            return text
+    raise BenchmarkError(f"{path} {row.where}: no text among {', '.join(map(repr, row.data))}; {_NEEDED}")
+
+
+def _by_position(path: FilePath, rows: Sequence[Row], texts: Sequence[str], questions: Sequence[Question]) -> dict[str, str]:
+    if len(rows) > len(questions):
+        raise BenchmarkError(
+            f"{path}: {len(rows)} answers without ids to {len(questions)} questions; do the two files belong together?"
+        )
+    pairs = list(zip(questions, rows, strict=False))
+    others = [row for question, row in pairs if question.text not in mend(str(row.data.get("question", question.text)))]
+    if others:
+        raise BenchmarkError(
+            f"{path}: {len(others)} answers are to another question than the one at their place, first {others[0].where}; "
+            "answers without ids must be in the order of the questions"
+        )
+    return {question.id: text for question, text in zip(questions, texts, strict=False)}

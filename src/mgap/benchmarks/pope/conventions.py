@@ -1,0 +1,82 @@
+"""POPE's figures exactly as each published scorer gives them, quirks included.
+
+`error` stands where a project's scorer divides by zero. lmms-eval leaves answers that it cannot read out of its recall, and its
+yes ratio is that of the labels. Compare with the tables of a paper by these; report `PopeScorer`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mgap.benchmarks.pope.scorer import FIGURES, asked, named_counts, outcomes, positives
+from mgap.benchmarks.statistics import Counts, share
+from mgap.benchmarks.yesno_parsers import PARSERS
+from mgap.errors import SettingError
+
+Value = Callable[[Counts], Counts]
+_RATES: Mapping[str, Value] = {name: figure.value for name, figure in FIGURES.items()}
+
+
+@dataclass(frozen=True)
+class Convention:
+    """What a project's scorer prints."""
+
+    rates: Mapping[str, Value]
+    counts: bool = True  # TP, FP, TN and FN as well
+    divides: bool = False  # stops with a division by zero where no yes is right; else such a figure is 0
+
+
+def _recall_among_read(counts: Counts) -> Counts:
+    return share(counts[..., 0], counts[..., 0] + counts[..., 3])
+
+
+def _f1_among_read(counts: Counts) -> Counts:
+    return share(2 * counts[..., 0], 2 * counts[..., 0] + counts[..., 1] + counts[..., 3])
+
+
+def _without_verdict(counts: Counts) -> Counts:
+    """Questions that got neither verdict. VCD's own counts labels other than yes and no, which are refused here."""
+    return share(counts[..., 4] + counts[..., 5], asked(counts))
+
+
+CONVENTIONS = {
+    "original": Convention(_RATES, divides=True),
+    "llava": Convention(_RATES, divides=True),
+    "opera": Convention(_RATES, divides=True),
+    "vcd": Convention({**_RATES, "unknown": _without_verdict}, divides=True),
+    "code": Convention(_RATES),
+    "mgap": Convention({name: _RATES[name] for name in ("accuracy", "precision", "recall", "f1")}, counts=False),
+    "vlmevalkit": Convention(_RATES),
+    "lmms_eval": Convention(
+        {
+            "accuracy": _RATES["accuracy"],
+            "precision": _RATES["precision"],
+            "recall": _recall_among_read,
+            "f1": _f1_among_read,
+            "yes_ratio": lambda c: share(positives(c), asked(c)),
+        },
+        counts=False,
+    ),
+}
+
+
+def score_as(convention: str, labels: Sequence[str], texts: Sequence[str | None]) -> dict[str, Any]:
+    """The figures that the project of this name gives to these answers; None stands for no answer, which is wrong."""
+    if convention not in CONVENTIONS:
+        raise SettingError(f"no published scorer {convention!r}: choose from {', '.join(CONVENTIONS)}")
+    if len(labels) != len(texts):
+        raise SettingError(f"{len(labels)} labels and {len(texts)} answers: give one of each")
+    parser = PARSERS[convention]
+    verdicts = [None if text is None else parser(text, label) for label, text in zip(labels, texts, strict=True)]
+    return figures_as(convention, outcomes(labels, verdicts).sum(0))
+
+
+def figures_as(convention: str, counts: Counts) -> dict[str, Any]:
+    """From summed counts, in the columns of `mgap.benchmarks.pope.scorer`."""
+    rule = CONVENTIONS[convention]
+    if rule.divides and counts[0] == 0:
+        return {"error": ZeroDivisionError.__name__}
+    found: dict[str, Any] = named_counts(counts) if rule.counts else {}
+    return found | {name: float(value(counts)) for name, value in rule.rates.items()}

@@ -1,0 +1,114 @@
+"""Figures as functions of counts that every picture adds to: one way to intervals and to paired differences for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from mgap.benchmarks.statistics import Counts, Rate, draw, mcnemar, wilson
+from mgap.errors import SettingError
+from mgap.types import Sample
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a table: a function of summed counts."""
+
+    value: Callable[[Counts], Counts]  # summed counts [..., columns] to the figure [...]
+    of: Callable[[Counts], float]  # out of how many it is; 0: there is nothing to tell
+    percent: bool = True  # a share, shown in percent; False: a plain number, such as words a caption
+    better: str = "higher"  # or "lower", or "" where neither is
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What each picture adds to the counts, and the figures that are made of them."""
+
+    pictures: tuple[str, ...]
+    counts: Counts  # [pictures, columns]
+    figures: Mapping[str, Figure]
+    right: Mapping[str, bool]  # by sample: answered rightly, or described without an invention
+    unparsed: int = 0  # answers that say neither yes nor no
+
+    def rates(self) -> dict[str, Rate]:
+        """Every figure with a 95% interval from a bootstrap over pictures; Wilson's where a share is 0 or 1."""
+        total, drawn = self.counts.sum(0), draw(self.counts)
+        rates = {}
+        for name, figure in self.figures.items():
+            of, value = figure.of(total), float(figure.value(total))
+            if of == 0:
+                rates[name] = Rate(0.0, 0.0, 1.0, 0)
+            elif figure.percent and value in (0.0, 1.0):
+                rates[name] = wilson(round(value * of), round(of))
+            else:
+                low, high = np.quantile(figure.value(drawn), [0.025, 0.975])
+                rates[name] = Rate(value, float(low), float(high), round(of))
+        return rates
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A figure of one method less that of another, on the same pictures."""
+
+    value: float
+    low: float  # of the 95% interval
+    high: float
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the interval holds 0."""
+        return self.low <= 0 <= self.high
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One method against another on the same samples."""
+
+    differences: dict[str, Difference]  # by figure; paired bootstrap over pictures
+    gained: int  # samples that only this one got right
+    lost: int  # samples that only the other one got right
+    p: float  # of McNemar's exact test of gained against lost
+
+
+def compare(this: Tally, other: Tally) -> Comparison:
+    """Both tallies must be of the same samples."""
+    if this.pictures != other.pictures or this.right.keys() != other.right.keys():
+        raise SettingError("the two methods answered different samples: compare them on those that both answered")
+    ours, theirs = draw(this.counts), draw(other.counts)  # the same draws of pictures
+    differences = {}
+    for name, figure in this.figures.items():
+        low, high = np.quantile(figure.value(ours) - figure.value(theirs), [0.025, 0.975])
+        value = float(figure.value(this.counts.sum(0)) - figure.value(other.counts.sum(0)))
+        differences[name] = Difference(value, float(low), float(high))
+    gained = sum(right and not other.right[sample] for sample, right in this.right.items())
+    lost = sum(other.right[sample] and not right for sample, right in this.right.items())
+    return Comparison(differences, gained, lost, mcnemar(gained, lost))
+
+
+def by_picture(samples: Sequence[Sample], rows: Sequence[Sequence[float]]) -> tuple[tuple[str, ...], Counts]:
+    """The pictures in order of appearance, and the sum of their samples' rows."""
+    places = {name: place for place, name in enumerate(dict.fromkeys(sample.image for sample in samples))}
+    counts = np.zeros((len(places), len(rows[0]) if rows else 0))
+    for sample, row in zip(samples, rows, strict=True):
+        counts[places[sample.image]] += row
+    return tuple(places), counts
+
+
+class Scorer(Protocol):
+    """What turns the answers to a task into tallies; a frozen dataclass whose fields are its settings."""
+
+    @classmethod
+    def of(cls, lexicon: Mapping[str, Any], **settings: Any) -> Scorer:
+        """From the benchmark's lexicon and named settings, such as parser=... and language=...; refuses unknown ones."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """What a score must name to be repeated, as plain JSON."""
+        ...
+
+    def tally(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> dict[str, Tally]:
+        """By group, in the order of the samples; `texts` has the answer to every sample by its id."""
+        ...

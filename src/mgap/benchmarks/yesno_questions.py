@@ -1,0 +1,51 @@
+"""Questions to be answered with yes or no, as files have them: every label and every id is looked at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mgap.errors import BenchmarkError
+from mgap.io.record_files import FilePath, Row
+
+LABELS = ("yes", "no")
+
+
+class Question(NamedTuple):
+    """One question about one picture."""
+
+    id: str
+    image: str
+    text: str
+    label: str  # "yes" or "no"
+
+
+def read_labels(path: FilePath, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+    """yes or no of every row, and a note where one is written in another way; other labels are refused, named and counted."""
+    written = [row.data.get("label") for row in rows]
+    labels = [label.strip().lower() if isinstance(label, str) else label for label in written]
+    if wrong := [place for place, label in enumerate(labels) if label not in LABELS]:
+        counts = Counter(repr(written[place]) for place in wrong).most_common(3)
+        named = ", ".join(f"{label} ({count})" for label, count in counts)
+        raise BenchmarkError(
+            f"{path}: {len(wrong)} of {len(rows)} labels are neither yes nor no, first in {rows[wrong[0]].where}: {named}; "
+            "write yes or no"
+        )
+    other = Counter(str(label) for label in written if label not in LABELS)
+    note = f"{path}: {other.total()} labels are written {', '.join(map(repr, other))} and read as yes and no"
+    return [str(label) for label in labels], [note] if other else []
+
+
+def refuse_repeats(path: FilePath, rows: Sequence[Row], ids: Sequence[str], what: str) -> None:
+    """Every id may stand once."""
+    places: dict[str, list[str]] = {}
+    for row, name in zip(rows, ids, strict=True):
+        places.setdefault(name, []).append(row.where)
+    repeated = {name: found for name, found in places.items() if len(found) > 1}
+    if repeated:
+        first, found = next(iter(repeated.items()))
+        raise BenchmarkError(
+            f"{path}: {len(repeated)} {what} stand more than once, first {first!r} in {found[0]} and {found[1]}; "
+            "keep one of each"
+        )

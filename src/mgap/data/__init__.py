@@ -1,1 +1,0 @@
-"""Pictures, prompts and benchmarks as users have them."""

@@ -1,0 +1,189 @@
+"""The state that a method decodes the first word of an answer from, at many strengths for one pass through the model.
+
+A method runs as it always does; what the head read of the main rows, of its branches and of early layers is kept, with what it
+decided, and the method itself says which state they amount to (`Method.effective_states`). `watch` does so at every token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mgap.backbones.base import Backbone, HasBackbone
+from mgap.backbones.head import Head
+from mgap.backbones.logit_lens import Lens, put_to
+from mgap.backbones.shared_vision import shared_pictures
+from mgap.decoding.attach import attach, attached, refuse_modes
+from mgap.decoding.generate import generate
+from mgap.decoding.trace import Recorder, StepRows
+from mgap.errors import SettingError
+from mgap.methods.base import Method
+from mgap.methods.head_inputs import Seen
+from mgap.methods.kinds.layers import LayersMethod
+from mgap.methods.kinds.main_rows import lanes_of
+from mgap.types import Decoding, Mode
+
+_ONE = Decoding(max_new_tokens=1)
+
+
+@dataclass(frozen=True)
+class StepStates:
+    """What was read of a batch when one token was chosen; row for row."""
+
+    method: Method | None  # None: plain decoding
+    head: Head
+    seen: Seen
+    traced: StepRows | None = None  # what the method reported; None: there is none
+
+    @property
+    def h(self) -> Tensor:
+        """What the head read of the main rows, [B, d] in `head.wide`: the plain state, but for pai and asd, which change it."""
+        return self.seen.h
+
+    @property
+    def branches(self) -> tuple[Tensor, ...]:
+        """What it read of each branch, [B, d]."""
+        return self.seen.branches
+
+    def at(self, strength: float | None = None) -> Tensor:
+        """The states [B, d] that are decoded from at a strength; None: at the method's own."""
+        if self.method is not None:
+            chosen = self.method.own_strength(self.seen) if strength is None else strength
+            return self.method.effective_states(self.head, self.seen, chosen)
+        if strength:
+            raise SettingError(f"plain decoding has no strength, so none of {strength}: ask for 0")
+        return self.h
+
+    def plain_tokens(self) -> list[int]:
+        """The likeliest token of each main row by itself: the plain model's, where `h` is its state."""
+        with torch.no_grad():
+            tokens: list[int] = self.head.post(self.head.product(self.h).to(self.head.wide)).argmax(-1).tolist()
+        return tokens
+
+
+@contextmanager
+def first_states(model: Backbone | HasBackbone, method: Method | None) -> Iterator[Callable[[dict[str, Tensor]], StepStates]]:
+    """Inside the block the method is on, and what is given reads encoded rows; refuses a method that has no such state."""
+    backbone = Backbone.of(model)
+    with watch(backbone, method) as taken:
+
+        def read(inputs: dict[str, Tensor]) -> StepStates:
+            with shared_pictures(backbone):
+                generate(backbone, inputs, _ONE)
+            return taken()[-1]
+
+        yield read
+
+
+@contextmanager
+def watch(
+    model: Backbone | HasBackbone,
+    method: Method | None,
+    *,
+    top: int = 1,
+    needs_state: bool = True,
+) -> Iterator[Callable[[], list[StepStates]]]:
+    """Inside the block the method is on; what is given hands out every token's states since it was last called.
+
+    Greedy decoding, in batches too. Refuses a method that has no such state, unless `needs_state` is off: then only `at` does.
+    `top` tokens are traced before and after.
+    """
+    backbone = Backbone.of(model)
+    if active := attached(backbone.model):
+        raise SettingError(
+            f"{active[0].method.name} is attached to this model: detach it, and name it as the method to look at"
+        )
+    if method is not None:
+        if needs_state:
+            method.require_state()
+        refuse_modes(method, frozenset({Mode.GREEDY, Mode.BATCH}))
+    head = backbone.probe_head()
+    with ExitStack() as stack:
+        recorder = Recorder(top)  # of plain decoding nothing is traced
+        if method is not None:
+            recorder = stack.enter_context(stack.enter_context(attach(backbone, method)).record(top))
+        door = Door(backbone, head, method, recorder)  # after the method: its hooks come first
+        stack.callback(door.leave)
+        yield door.hand_out
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the head read for one token, as the model has it."""
+
+    main: Tensor  # [B, d]
+    others: list[Tensor]  # [B, d] of each branch: from the same forward, or added as their own come
+    early: dict[int, Tensor] = field(default_factory=dict)  # layer -> [B, d]
+
+
+class Door:
+    """Stands at the head's door: the main rows begin a token, and a branch's forward that comes after them belongs to it.
+
+    What a method asks the model before the first token, such as a description, belongs to none.
+    """
+
+    def __init__(self, backbone: Backbone, head: Head, method: Method | None, recorder: Recorder) -> None:
+        self.lanes, self.head, self.method, self.recorder = lanes_of(backbone.model), head, method, recorder
+        self.lens: Lens | None = None
+        self.norm: nn.Module | None = None
+        if isinstance(method, LayersMethod):
+            self.lens, self.norm = method.lens(backbone, head)
+        self.reading: Reading | None = None  # of the forward that is running
+        self.steps: list[StepStates] = []
+        self.handles = [
+            head.module.register_forward_pre_hook(self.enter),
+            backbone.model.register_forward_hook(self.close),
+            *(self.lens.hook() if self.lens else []),
+        ]
+
+    def leave(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+    def hand_out(self) -> list[StepStates]:
+        steps, self.steps = self.steps, []
+        return steps
+
+    def enter(self, _head: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if self.lanes.is_paused:
+            return
+        rows = args[0][:, -1].detach()
+        if self.lanes.main != 0:
+            main, *others = rows.split(self.lanes.main or len(rows))
+            self.reading = Reading(main, others, self._early(args[0]))
+        elif self.reading is not None:
+            self.reading.others.append(rows)
+
+    def close(self, *_: Any) -> None:
+        """After a forward of the caller's, and what the method did behind it."""
+        if self.reading is None or self.lanes.main == 0 or self.lanes.is_paused:
+            return
+        traced = self.recorder.steps[-1] if self.recorder.steps else None
+        if traced is not None and traced.branches is not None:
+            self.reading = replace(self.reading, others=list(traced.branches))
+        seen = states_of(self.method, self.head, self.reading, {} if traced is None else traced.values)
+        self.steps.append(replace(seen, traced=traced))
+        self.reading = None
+        self.recorder.steps.clear()
+
+    def _early(self, h: Tensor) -> dict[int, Tensor]:
+        if self.lens is None:
+            return {}
+        states = put_to(self.head, self.lens.take(h)[:, :, -1].detach(), self.norm)  # [layers, B, d]
+        return dict(zip(self.lens.layers, states, strict=True))
+
+
+def states_of(method: Method | None, head: Head, read: Reading, values: Mapping[str, Tensor]) -> StepStates:
+    """One token's states, from what the head read and what the method traced, [B] each."""
+
+    def wide(state: Tensor) -> Tensor:
+        return state.to(head.device, head.wide)
+
+    early = {layer: wide(state) for layer, state in read.early.items()}
+    traced = {name: wide(value) for name, value in values.items()}
+    return StepStates(method, head, Seen(wide(read.main), tuple(map(wide, read.others)), early, traced))

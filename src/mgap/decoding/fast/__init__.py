@@ -1,0 +1,1 @@
+"""Static and compiled decoding: one captured step, replayed at fixed addresses."""

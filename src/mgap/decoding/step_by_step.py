@@ -1,0 +1,88 @@
+"""One answer, token by token while it is made: what the method reported at each, and the states that the head read.
+
+    for token in unfold(model, mgap.MGAP(prior), picture, "Is there a dog in the image?"):
+        print(token.text, token.step.values["beta"], token.states.h.shape)
+
+Leaving the loop stops the model. Plain decoding is MGAP at strength 0: it changes no bit, and reports entropy and cosine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from transformers import StoppingCriteriaList
+
+from mgap.backbones.base import Backbone, HasBackbone
+from mgap.backbones.prepared_pictures import Picture
+from mgap.decoding.attach import refuse_modes
+from mgap.decoding.effective_states import StepStates, watch
+from mgap.decoding.generate import end_ids, generate
+from mgap.decoding.streaming import Stop, Tokens, from_thread
+from mgap.decoding.trace import Recorder
+from mgap.errors import ModelError
+from mgap.methods.base import Method
+from mgap.types import Decoding, Mode, Step
+
+
+class Token(NamedTuple):
+    """One token of an answer."""
+
+    text: str  # what it adds to the answer; nothing for the one that ends it, or that begins a character
+    is_end: bool
+    step: Step
+    states: StepStates  # of one row
+
+
+def unfold(
+    model: Backbone | HasBackbone,
+    method: Method,
+    image: Picture | None,
+    prompt: str,
+    *,
+    max_new_tokens: int = 512,
+    top: int = 5,
+) -> Iterator[Token]:
+    """The tokens of the greedy answer under a method; refuses one that cannot be streamed.
+
+    `top` tokens are kept before and after.
+    """
+    backbone = Backbone.of(model)
+    refuse_modes(method, frozenset({Mode.GREEDY, Mode.STREAM}))
+    decoding, stop = Decoding(max_new_tokens=max_new_tokens), Stop()
+    spell = Spelling(backbone)
+    with watch(backbone, method, top=top, needs_state=False) as taken:
+        inputs = backbone.encode([image], [prompt])
+
+        def decode(say: Callable[[tuple[int, list[StepStates]]], None]) -> None:
+            streamer = Tokens(lambda token: say((token, taken())))
+            generate(backbone, inputs, decoding, streamer=streamer, stopping_criteria=StoppingCriteriaList([stop]))
+
+        for token, seen in from_thread(decode, stop):
+            if len(seen) != 1 or seen[0].traced is None:
+                raise ModelError(f"the head read {len(seen)} states for one token of {method.name}: they cannot be told apart")
+            yield spell(token, seen[0])
+
+
+class Spelling:
+    """From token ids to tokens with their share of the text: what one adds depends on those before it."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.tokenizer, self.end = backbone.tokenizer, end_ids(backbone)
+        self.ids: list[int] = []
+        self.said = ""
+
+    def __call__(self, token: int, states: StepStates) -> Token:
+        self.ids.append(token)
+        text = str(self.tokenizer.decode(self.ids, skip_special_tokens=True))
+        added = "" if text.endswith("\ufffd") else text[len(self.said) :]  # a character may take several tokens
+        self.said += added
+        return Token(added, token in self.end, step_of(self.tokenizer, token, states), states)
+
+
+def step_of(tokenizer: object, token: int, states: StepStates) -> Step:
+    """What the method reported for the one row, with its words."""
+    recorder = Recorder()
+    recorder.steps = [states.traced] if states.traced else []
+    (step,) = recorder.along([token], [0], lambda id_: str(tokenizer.decode([id_])))  # type: ignore[attr-defined]
+    return step

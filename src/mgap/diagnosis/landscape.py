@@ -1,0 +1,77 @@
+"""The bank as the eye sees it: along its first two principal directions, with how far its own members are from each other.
+
+What lies near in the picture may be far in all dimensions, so every state has its d_k beside its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mgap.priors.bank import Bank
+from mgap.priors.faiss_index import drawn
+from mgap.priors.manifold import MEMBERS, Manifold
+from mgap.priors.spectrum import Spectrum, principal_directions
+
+
+class Place(NamedTuple):
+    """Where a state lies."""
+
+    x: float
+    y: float
+    distance: float  # d_k, in all dimensions
+    is_departed: bool  # d_k > tau
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """A bank's principal directions, and what it was measured to be."""
+
+    manifold: Manifold
+    axes: Spectrum
+    points: tuple[tuple[float, float], ...]  # members that are shown
+    distances: tuple[float, ...]  # d_k of members among the others
+    shares: tuple[float, float]  # of the bank's variance, 0..1, along x and y
+    states: int  # in the bank
+
+    @classmethod
+    def of(cls, bank: Bank, manifold: Manifold, *, shown: int = 600, seed: int = 0) -> Landscape:
+        """At most so many members are shown, drawn with the seed."""
+        axes = plane_of(bank.parts)
+        members = drawn(len(bank), min(MEMBERS, len(bank)), 0)
+        apart = manifold.search.among(members, manifold.k)[0].mean(-1)
+        sample = bank.sample(min(shown, len(bank)), seed).states
+        return cls(
+            manifold=manifold,
+            axes=axes,
+            points=tuple((x, y) for x, y in project(axes, sample).tolist()),
+            distances=tuple(apart.tolist()),
+            shares=shares_of(axes),
+            states=len(bank),
+        )
+
+    def place(self, states: Tensor) -> list[Place]:
+        """Of states [n, d]."""
+        found = zip(project(self.axes, states).tolist(), self.manifold.distances(states).tolist(), strict=True)
+        return [Place(x, y, apart, apart > self.manifold.tau) for (x, y), apart in found]
+
+
+def plane_of(parts: Sequence[Tensor]) -> Spectrum:
+    """The first two principal directions of states in parts [n, d]."""
+    return principal_directions((part.float() for part in parts), 2)
+
+
+def project(axes: Spectrum, states: Tensor) -> Tensor:
+    """[n, 2] float64 along the principal directions, each turned so that its largest entry is positive."""
+    largest = axes.basis.gather(0, axes.basis.abs().argmax(0, keepdim=True))  # [1, 2]
+    return (states.detach().to("cpu", torch.float64) - axes.mean) @ (axes.basis * largest.sign())
+
+
+def shares_of(axes: Spectrum) -> tuple[float, float]:
+    """Which part of the variance, 0..1, lies along each of the two."""
+    variance = axes.singular_values[:2].square() / axes.total_variance
+    return float(variance[0]), float(variance[1])

@@ -1,0 +1,78 @@
+"""Figures of the representation analysis (MGAP paper) with 95% intervals, and the whole of one measurement as plain JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mgap.benchmarks.statistics import Counts, Rate, share
+from mgap.benchmarks.tally import Figure, Tally, by_picture
+from mgap.diagnosis.shift import Terms
+from mgap.errors import CorruptFile
+from mgap.types import Sample
+
+SHARES = frozenset({"held", "holds", "contains"})  # never below 0 or above 1, so that 0 and 1 get Wilson's interval
+
+
+def figures(samples: Sequence[Sample], terms: Terms) -> dict[str, Rate]:
+    """By name, the sum of the first term by that of the second; a bootstrap over the pictures of the samples, row for row.
+
+    Rows with nothing in the second term do not count; `of` says how many do.
+    """
+    return {name: _figure(name, samples, part.tolist(), whole.tolist()) for name, (part, whole) in terms.items()}
+
+
+def _figure(name: str, samples: Sequence[Sample], part: Sequence[float], whole: Sequence[float]) -> Rate:
+    rows = [(sample, (p, w, 1.0)) for sample, p, w in zip(samples, part, whole, strict=True) if w > 0]
+    if not rows:
+        return Rate(0.0, 0.0, 1.0, 0)
+    pictures, counts = by_picture([sample for sample, _ in rows], [row for _, row in rows])
+    figure = Figure(_quotient, lambda total: float(total[2]), percent=name in SHARES, better="")
+    return Tally(pictures, counts, {name: figure}, {}).rates()[name]
+
+
+def _quotient(counts: Counts) -> Counts:
+    return share(counts[..., 0], counts[..., 1])
+
+
+@dataclass(frozen=True)
+class Line:
+    """The figures of one method at one strength; those of the oracle also name the reference, and of which states."""
+
+    method: str
+    strength: float
+    figures: Mapping[str, Rate]
+    reference: str = ""  # teacher or aligned, or their controls: other step, other answer
+    group: str = ""  # right, wrong or apart
+
+
+@dataclass(frozen=True)
+class Representation:
+    """One measurement: shifts by method and strength, Theorem 1 by reference and group, and how many states are in each."""
+
+    model: str
+    width: int  # d
+    rank: int  # K of the subspace that shifts are split by
+    bank: int  # states
+    k: int  # neighbours that an aligned reference is the mean of
+    counts: Mapping[str, int]  # questions that are right, wrong or unclear; steps of captions that agree or are apart
+    shifts: tuple[Line, ...]
+    oracle: tuple[Line, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Representation:
+        try:
+            lines = {key: tuple(_line(line) for line in data[key]) for key in ("shifts", "oracle")}
+            counts = {str(key): int(value) for key, value in data["counts"].items()}
+            return cls(**{**data, **lines, "counts": counts, "notes": tuple(data["notes"])})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CorruptFile(f"not a measured representation ({error!r}); measure it again") from error
+
+
+def _line(data: Mapping[str, Any]) -> Line:
+    return Line(**{**data, "figures": {name: Rate(**rate) for name, rate in data["figures"].items()}})

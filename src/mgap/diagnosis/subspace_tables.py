@@ -1,0 +1,190 @@
+"""An analysis of a prior subspace as tables: its spectrum, its words, what taking it away does, what it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mgap.diagnosis.principal_angles import Comparison
+from mgap.diagnosis.subspace_analysis import ModelComparison, SubspaceAnalysis
+from mgap.diagnosis.subspace_words import Moved, Word
+from mgap.pages.html_page import Cell, Group, Row, Table, visible
+
+_VARIED = {
+    "prompts": ("sets of prompts", "set"),
+    "counts": ("numbers of prompts, each the first of one set", "prompts"),
+    "null_images": ("null images", "null image"),
+}
+_SPACE = "\u2423 is a space before a word."
+_SHOWN = 10  # directions of the spectrum
+
+
+def subspace_tables(found: SubspaceAnalysis) -> list[Table]:
+    """All tables of one model, in the order in which they are best read."""
+    tables = [spectrum_table(found), words_table(found)]
+    if found.steps:
+        tables.append(steps_table(found))
+    tables += [comparison_table(found, comparison) for comparison in found.comparisons]
+    if found.halves:
+        tables.append(halves_table(found))
+    return tables
+
+
+def spectrum_table(found: SubspaceAnalysis) -> Table:
+    """The strongest directions, whether or not they are in the subspace."""
+    spectrum = found.spectrum
+    rows = []
+    for number, value in enumerate(spectrum.singular_values[: max(_SHOWN, found.rank)]):
+        cells = (_number(value), _percent(spectrum.share[number]), _percent(spectrum.cumulative[number]))
+        rows.append(Row(f"{number + 1}{'' if number < found.rank else ' (not used)'}", cells))
+    left = len(spectrum.singular_values) - len(rows)
+    standing = "no rank" if spectrum.auto_rank is None else f"rank {spectrum.auto_rank}"
+    return Table(
+        f"{found.model}: how {found.count} blind states vary. The first {found.rank} of {found.hidden_size} directions are the "
+        f"prior subspace.",
+        ("direction", "singular value", "% of the variance", "% so far"),
+        [Group("", tuple(rows))],
+        notes=(
+            f"What stands out from noise, by the rule of Gavish and Donoho (rank auto): {standing}.",
+            *((f"{left} weaker directions are not shown.",) if left > 0 else ()),
+            *found.notes,
+        ),
+    )
+
+
+def words_table(found: SubspaceAnalysis) -> Table:
+    """What each direction raises and lowers."""
+    rows = []
+    for each in found.directions:
+        cosine = () if each.readout is None else (Cell(f"{each.readout:+.2f}"),)
+        cells = (
+            _number(each.spread),
+            _number(each.mean),
+            *cosine,
+            *(_words(side, each.spread) for side in (each.up, each.down)),
+        )
+        rows.append(Row(str(each.number), cells))
+    answers, notes = found.readout, list[str]()
+    if answers is not None:
+        notes.append(
+            f"{100 * answers.share:.0f}% of the line from {_word(answers.down)} to {_word(answers.up)} lies in the subspace "
+            f"(squared length); {100 * answers.chance:.0f}% would in a random one."
+        )
+    column = () if answers is None else (f"cosine with {_word(answers.up)} minus {_word(answers.down)}",)
+    return Table(
+        f"{found.model}: the words of each direction. How logits change, over the mean of all words, for one standard "
+        f"deviation of the blind states; divided by that, it is the change for a unit of length. {_SPACE}",
+        ("direction", "standard deviation", "mean", *column, "raises", "lowers"),
+        [Group("", tuple(rows))],
+        notes=(*notes, "A direction points to where the mean blind state lies: what it raises, taking it away lowers."),
+    )
+
+
+def steps_table(found: SubspaceAnalysis) -> Table:
+    """MGAP's step on average."""
+    rows, answers = [], found.readout
+    for step in found.steps:
+        moved = () if answers is None else _moved(step.answers)
+        cells = (Cell(str(step.count)), Cell(f"{step.held:.2f}"), *moved, _words(step.up), _words(step.down))
+        rows.append(Row(step.states, cells))
+    columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    if answers is not None:
+        columns = (f"log-odds of {_word(answers.up)} against {_word(answers.down)}", "slope", "intercept", "% by the line")
+        notes = (
+            "The change of the log-odds is intercept + slope * odds, as far as a line goes. Shrinking all odds alike decides "
+            "nothing; the intercept moves the threshold between the answers, as a constant does.",
+        )
+    return Table(
+        f"{found.model}: what taking the whole subspace away (beta = 1) does to logits, averaged over states; {_SPACE}",
+        ("states", "number", "share |V'h| / |h|", *columns, "raises", "lowers"),
+        [Group("", tuple(rows))],
+        notes=notes,
+    )
+
+
+def comparison_table(found: SubspaceAnalysis, comparison: Comparison) -> Table:
+    """Subspaces against each other: what they share, and the angle of their first directions below it."""
+    varied, heading = _VARIED.get(comparison.name, (comparison.name, comparison.name))
+    answers, held, rows = found.readout, comparison.readout, []
+    for number, label in enumerate(comparison.labels):
+        name = label if comparison.name == "counts" else f"{label}, N = {comparison.counts[number]}"
+        pairs = zip(comparison.shared[number], comparison.first[number], strict=True)
+        cells = [Cell(f"{100 * shared:.0f}", f"{first:.0f}\u00b0") for shared, first in pairs]
+        rows.append(Row(name, (*cells, *([] if held is None else [Cell(f"{100 * held[number]:.0f}")]))))
+    column = () if answers is None else (f"% of {_word(answers.up)} minus {_word(answers.down)} in it",)
+    return Table(
+        f"{found.model}: subspaces of rank {comparison.rank} from different {varied}. How many % one holds of the other (mean "
+        f"squared cosine of the principal angles), and the angle between their first directions.",
+        (heading, *comparison.labels, *column),
+        [Group("", tuple(rows))],
+        notes=(f"Two random subspaces of this size share {100 * comparison.chance:.1f}% on average.",),
+    )
+
+
+def halves_table(found: SubspaceAnalysis) -> Table:
+    """How much of a subspace another half of the prompts finds again."""
+    rows = [
+        Row(
+            str(half.rank),
+            (
+                Cell(f"{100 * half.shared:.0f}"),
+                _degrees(half.degrees[0]),
+                _degrees(half.largest),
+                Cell(f"{100 * half.chance:.1f}"),
+            ),
+        )
+        for half in found.halves
+    ]
+    return Table(
+        f"{found.model}: subspaces from two halves of one set of prompts, every second one against the others: "
+        f"{found.halves[0].count} each.",
+        ("rank", "% shared", "smallest angle", "largest angle", "% shared by chance"),
+        [Group("", tuple(rows))],
+    )
+
+
+def models_table(found: ModelComparison) -> Table:
+    """Two models' directions against each other, by what they do to words."""
+    one, other = found.models
+    rows = [Row(f"{one} {n}", tuple(Cell(f"{c:+.2f}") for c in line)) for n, line in enumerate(found.cosines, start=1)]
+    angles = ", ".join(f"{angle:.0f}\u00b0" for angle in found.degrees)
+    return Table(
+        f"{one} and {other}: cosines between what their directions do to the {found.tokens} tokens that both spell alike.",
+        ("direction", *(f"{other} {n}" for n in range(1, found.ranks[1] + 1))),
+        [Group("", tuple(rows))],
+        notes=(
+            f"Principal angles: {angles}; {100 * found.shared:.0f}% shared.",
+            f"Random directions of either model through its own head share {100 * found.heads:.0f}% (standard deviation "
+            f"{100 * found.heads_spread:.0f}; smallest angle {found.heads_smallest:.0f}\u00b0), random ones of the words "
+            f"{100 * found.chance:.1f}%.",
+            *found.notes,
+        ),
+    )
+
+
+def _moved(moved: Moved | None) -> tuple[Cell, ...]:
+    if moved is None:
+        return (Cell("-"),) * 4
+    mean = Cell(f"{moved.mean:+.2f}", f"standard deviation {moved.spread:.2f}")
+    return mean, Cell(f"{moved.slope:+.2f}"), Cell(f"{moved.intercept:+.2f}"), Cell(f"{100 * moved.fit:.0f}")
+
+
+def _words(words: Sequence[Word], scale: float = 1.0) -> Cell:
+    return Cell(", ".join(f"{_word(word.text)} {word.change * scale:+.2f}" for word in words))
+
+
+def _word(text: str) -> str:
+    """As it can be read; a space before it is told from none."""
+    return ("\u2423" if text[:1].isspace() else "") + visible(text)
+
+
+def _number(value: float) -> Cell:
+    return Cell(f"{value:.3g}")
+
+
+def _percent(share: float) -> Cell:
+    return Cell(f"{100 * share:.1f}")
+
+
+def _degrees(angle: float) -> Cell:
+    return Cell(f"{angle:.0f}\u00b0" if angle >= 10 else f"{angle:.1f}\u00b0")

@@ -1,1 +1,0 @@
-"""Our methods inside evaluation harnesses that others wrote."""

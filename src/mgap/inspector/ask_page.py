@@ -1,0 +1,95 @@
+"""The page that asks: which part's event calls what, and where its outcome goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gradio as gr
+
+from mgap.inspector.cases import Opening
+from mgap.inspector.dropped import Limits
+from mgap.inspector.handlers import Handlers
+from mgap.inspector.model_shelf import Shelf
+from mgap.inspector.page_parts import DRAWN, DROPPED, Parts
+
+QUICK: dict[str, Any] = {"concurrency_limit": 8, "show_progress": "hidden", "api_visibility": "private"}
+AT_ONCE: dict[str, Any] = {**QUICK, "concurrency_limit": None, "queue": False}
+MODEL: dict[str, Any] = {  # one at a time has a model; others queue, and see how many are before them
+    "concurrency_id": "model",
+    "concurrency_limit": 1,
+    "show_progress": "minimal",
+    "api_visibility": "private",
+}
+
+
+class AskPage:
+    """Builds its parts inside the current Blocks."""
+
+    def __init__(
+        self, shelf: Shelf, *, limits: Limits, max_new_tokens: int, given: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        self.parts = Parts(shelf.names, given or {}, shelf.prior_folder)
+        self.handlers = Handlers(shelf, limits=limits, max_new_tokens=max_new_tokens, given=given or {})
+        self._choose()
+        self._ask()
+        self._look()
+        self._turn()
+
+    def _choose(self) -> None:
+        """Which picture, which words, which model."""
+        p = self.parts
+        p.drawing.select(lambda: DRAWN, outputs=p.source, **QUICK)
+        p.dropping.select(lambda: DROPPED, outputs=p.source, **QUICK)
+        for button in p.suggestions:
+            button.click(lambda text=button.value: text, outputs=p.question, **QUICK)
+        p.model.input(
+            self.handlers.load, [p.model], [p.answers, p.asked, p.selected, p.rank], **{**MODEL, "show_progress": "full"}
+        )
+        p.dropped.upload(self.handlers.check_picture, [p.dropped], [p.dropped], **QUICK)
+
+    def _ask(self) -> None:
+        p = self.parts
+        shown = [p.model, p.source, p.editor, p.dropped, p.question, p.methods, p.null, *p.knobs, p.colouring]
+        begun = gr.on([p.button.click, p.question.submit], self.handlers.begin, trigger_mode="once", **AT_ONCE)
+        self._then_finish(begun.then(self.handlers.ask, shown, [p.answers, p.asked, p.selected], **MODEL))
+        p.stop.click(self.handlers.stop, **AT_ONCE)
+
+    def _look(self) -> None:
+        """At one token, by another number, at other words."""
+        p = self.parts
+        self._then_details(p.answers.select(self.handlers.select, [p.asked], [p.selected], **QUICK))
+        p.colouring.input(self.handlers.coloured, [p.asked, p.colouring, p.selected], [p.answers], **QUICK)
+        p.words.input(self.handlers.swept, [p.asked, p.selected, p.words], [p.curves], **QUICK)
+
+    def _turn(self) -> None:
+        """Sliders and switches: from states in hand at once, then by the model where they end."""
+        p = self.parts
+        turned, outcome = [p.asked, p.colouring, p.selected, *p.knobs], [p.answers, p.asked, p.selected]
+        drawn = gr.on(
+            [knob.input for knob in p.knobs], self.handlers.redraw, turned, outcome, trigger_mode="always_last", **QUICK
+        )
+        other = p.null.input(self.handlers.other_prior, [*turned, p.null], outcome, **MODEL)
+        for event in (drawn, other):
+            self._then_finish(event.then(self.handlers.begin, **AT_ONCE))
+
+    def _then_finish(self, event: Any) -> None:
+        """What the model has to go on with; a slider may also have been moved while answers were being made."""
+        p = self.parts
+        turned, outcome = [p.asked, p.colouring, *p.knobs], [p.answers, p.asked, p.selected]
+        self._then_details(event.then(self.handlers.finish, turned, outcome, **{**MODEL, "show_progress": "hidden"}))
+
+    def _then_details(self, event: Any) -> None:
+        p = self.parts
+        event.then(self.handlers.details, [p.asked, p.selected], p.detailed, **QUICK)
+
+    def opens(self, opening: Opening, tabs: gr.Tabs) -> None:
+        """What another page leaves is shown and asked here."""
+        p = self.parts
+        inputs = [p.pictures, p.source, p.model, p.editor, p.dropped, p.question, p.methods, *p.knobs]
+        shown = opening.event.then(self.handlers.show, [opening.case, p.model], [tabs, *inputs], **QUICK)
+        asked = shown.then(self.handlers.begin, **AT_ONCE).then(
+            self.handlers.ask_case, [opening.case, p.model, p.null, *p.knobs, p.colouring],
+            [p.answers, p.asked, p.selected], **MODEL,
+        )  # fmt: skip
+        self._then_details(asked)

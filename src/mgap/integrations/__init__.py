@@ -1,0 +1,1 @@
+"""Our methods inside programs that others wrote."""

@@ -1,0 +1,136 @@
+"""lmms-eval's tasks under our methods: `lmms-eval eval --model mgap --model_args pretrained=...,method=...`.
+
+lmms-eval finds `manifest` through the entry point `lmms_eval.models`. Answers are made by `model.answers`, as everywhere; here
+they are only asked for and handed back.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lmms_eval.api.instance import GenerationResult, Instance, TokenCounts
+from lmms_eval.api.model import lmms
+from lmms_eval.models.registry_v2 import ModelManifest
+from tqdm import tqdm
+
+from mgap.decoding.model import load
+from mgap.errors import SettingError, UnsupportedRequest
+from mgap.integrations.harness_requests import Request, one_picture
+from mgap.priors.prior_plan import Prior, Priors
+from mgap.run.method_plans import ArmPlan, build_method
+from mgap.settings import check_choice
+
+
+def manifest() -> ModelManifest:
+    return ModelManifest(model_id="mgap", simple_class_path=f"{Mgap.__module__}.{Mgap.__name__}")
+
+
+class Mgap(lmms):
+    """A model under one method. What is not named here is a setting of the method, such as alpha=0.5."""
+
+    is_simple = True  # one question with one picture, not a conversation
+
+    def __init__(
+        self,
+        pretrained: str,
+        method: str = "mgap",
+        prior: str | None = None,  # folder or hub repository of a saved subspace; None: fitted now on the default prompts
+        batch_size: int = 1,
+        device: str | None = None,
+        dtype: str = "auto",
+        revision: str | None = None,
+        attention: str | None = None,
+        device_map: str | None = None,
+        trust_remote_code: bool = False,
+        until: str = "task",  # "none": answers are not cut at the task's stop words
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        if isinstance(batch_size, bool) or not str(batch_size).isdecimal() or int(batch_size) < 1:
+            raise SettingError(f"batch_size={batch_size!r}: give a whole number of at least 1; there is no automatic one")
+        self.batch_size = int(batch_size)
+        self.cuts = check_choice("until", until, ("task", "none")) == "task"
+        plan = ArmPlan(method, method, settings, Prior.of(prior) if prior else None).with_settings({})  # checks it
+        if device is None and device_map is None and "LOCAL_RANK" in os.environ:
+            device = _own_device(int(os.environ["LOCAL_RANK"]))
+        options: dict[str, Any] = {"revision": revision, "attention": attention, "device_map": device_map}
+        self.model = load(pretrained, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **options)
+        with TemporaryDirectory() as folder:
+            self.method = build_method(plan, self.model, Priors(Path(folder), pocket=False))
+        if self.method is not None:
+            with self.model.using(self.method):  # a model or a prior that does not suit it is refused before data are loaded
+                pass
+
+    @property
+    def device(self) -> Any:
+        """Where lmms-eval gathers counts when several processes share a task."""
+        return self.model.backbone.device
+
+    def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
+        """Answers in the order of the requests; those with the same options share batches."""
+        groups: dict[Request, list[int]] = {}
+        for place, request in enumerate(requests):
+            groups.setdefault(Request.of(request.args[1]), []).append(place)
+        found: dict[int, GenerationResult] = {}
+        with ExitStack() as stack:
+            if self.method is not None:
+                stack.enter_context(self.model.using(self.method))
+            bar = stack.enter_context(tqdm(total=len(requests), desc="Model Responding", disable=self.rank != 0))
+            for wanted, places in groups.items():
+                for start in range(0, len(places), self.batch_size):
+                    batch = places[start : start + self.batch_size]
+                    found |= zip(batch, self._answer([requests[place] for place in batch], wanted, start), strict=True)
+                    bar.update(len(batch))
+        return [found[place] for place in range(len(requests))]
+
+    def _answer(self, batch: list[Instance], wanted: Request, start: int) -> list[GenerationResult]:
+        images, prompts = [], []
+        placeholder = self.model.backbone.tokenizer.decode([self.model.backbone.image_token_id])
+        for request in batch:
+            context, _, doc_to_visual, doc_id, task, split = request.args
+            where = f"{task}, document {doc_id},"
+            if placeholder in context:
+                raise UnsupportedRequest(
+                    f"{where} has {placeholder!r} in its text: pictures stand before the text here; choose another task"
+                )
+            images.append(one_picture(doc_to_visual(self.task_dict[task][split][doc_id]), where))
+            prompts.append(context)
+        options = asdict(wanted.decoding)
+        if wanted.decoding.sample:
+            options["seed"] += start  # or every batch would draw the same, and repeats be copies
+        answers = self.model.answers(images, prompts, batch_size=len(batch), **options)
+        return [
+            GenerationResult(
+                text=wanted.cut(answer.text) if self.cuts else answer.text,
+                token_counts=TokenCounts(output_tokens=len(answer.token_ids)),
+            )
+            for answer in answers
+        ]
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        raise UnsupportedRequest(_refusal("loglikelihood", requests, "methods act on tokens as they are chosen"))
+
+    def generate_until_multi_round(self, requests: list[Instance]) -> list[str]:
+        raise UnsupportedRequest(_refusal("several rounds", requests, "a question is answered on its own"))
+
+    def clean(self) -> None:
+        """lmms-eval is done with the model, and may want its memory."""
+        del self.model, self.method
+        super().clean()
+
+
+def _own_device(rank: int) -> str | None:
+    """Of several processes, each takes the GPU of its number."""
+    import torch
+
+    return f"cuda:{rank}" if torch.cuda.is_available() else None
+
+
+def _refusal(what: str, requests: list[Instance], reason: str) -> str:
+    task = requests[0].task_name if requests else "the task"
+    return f"{task} asks for {what}, which is not done here ({reason}): choose a task of output_type generate_until"

@@ -1,0 +1,1 @@
+"""Reading and writing: typed JSON, whole files, tensors, downloads, pictures, progress."""

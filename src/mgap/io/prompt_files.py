@@ -1,0 +1,32 @@
+"""Prompts as users write them: never empty, and in a text file one a line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+
+from mgap.errors import PromptError
+
+
+def check_prompt(prompt: str, where: str = "the prompt") -> str:
+    if not prompt.strip():
+        raise PromptError(f"{where} is empty: write a question or an instruction")
+    return prompt
+
+
+def read_prompts(path: str | PathLike[str]) -> Iterator[str]:
+    """Yield the prompts of a UTF-8 text file, one a line, without holding the file in memory."""
+    path = Path(path)
+    if not os.path.isfile(path):  # unlike Path's, false for a name that is too long
+        raise PromptError(f"{path}: no such file of prompts; write one prompt a line")
+    number = 0
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                yield check_prompt(line.rstrip("\n"), f"{path} line {number}")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{path} line {number + 1}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
+    if number == 0:
+        raise PromptError(f"{path} is empty: write one prompt a line")

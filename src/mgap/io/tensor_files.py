@@ -1,0 +1,115 @@
+"""Tensors with a description, on disk and on the hub: `<kind>.json` names and checksums one safetensors file.
+
+Nothing is unpickled. The JSON file is replaced last and in one step, so a crash at any point leaves the old
+object or the new one, never half of each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load as parse_tensors
+from safetensors.torch import save as dump_tensors
+from torch import Tensor
+
+from mgap.errors import CorruptFile, MgapError, one_line
+from mgap.io.atomic_files import replacing
+from mgap.io.typed_json import BROKEN, typed
+
+FORMAT = 1
+_HUB_ERRORS = (HfHubHTTPError, HFValidationError, OSError, ValueError)
+
+
+def is_tensor_file(kind: str, name: str) -> bool:
+    return re.fullmatch(rf"{kind}-[0-9a-f]{{12}}\.safetensors", name) is not None
+
+
+def save(kind: str, folder: str | PathLike[str], tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Write `<kind>.json` and its tensor file into a folder, replacing an earlier pair."""
+    folder = Path(folder)
+    data = dump_tensors({name: tensor.contiguous() for name, tensor in tensors.items()})
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"{kind}-{digest[:12]}.safetensors"
+    index = {"format": FORMAT, "tensors": name, "sha256": digest, **about}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / name, data)
+        replace_file(folder / f"{kind}.json", (json.dumps(index, indent=1) + "\n").encode())
+        for old in folder.iterdir():
+            if is_tensor_file(kind, old.name) and old.name != name:
+                old.unlink()
+    except OSError as error:
+        raise MgapError(f"{folder}: the {kind} cannot be written there ({error.strerror or error})") from error
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    with replacing(path) as file:
+        file.write(data)
+
+
+def read_index(path: Path, kind: str, newest: int = FORMAT) -> dict[str, Any]:
+    """The description of a saved object, in a format that is read here."""
+    if not os.path.isfile(path):  # unlike Path's, false for a name that is too long
+        raise CorruptFile(f"{path.parent}: no {path.name} in it, so no saved {kind}; name the folder it was saved to")
+    try:
+        index: dict[str, Any] = json.loads(path.read_bytes())
+        written = typed(int, index["format"], "format")
+    except (*BROKEN, KeyError) as error:
+        raise CorruptFile(f"{path}: damaged ({one_line(error)}); make the {kind} again") from error
+    if written > newest:
+        raise CorruptFile(f"{path}: format {written} is newer than this mgap reads: upgrade mgap")
+    return index
+
+
+def load(kind: str, folder: str | PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save` wrote, checking it byte for byte."""
+    index_path = Path(folder) / f"{kind}.json"
+    index = read_index(index_path, kind)
+    try:
+        name, digest = str(index["tensors"]), index["sha256"]
+    except KeyError as error:
+        raise CorruptFile(f"{index_path}: damaged ({error!r}); make the {kind} again") from error
+    if not is_tensor_file(kind, name):
+        raise CorruptFile(f"{index_path}: {name!r:.60} is not the name of a tensor file; make the {kind} again")
+    path = Path(folder) / name
+    try:
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise CorruptFile(f"{path}: damaged, its checksum is not the one in {kind}.json; make the {kind} again")
+        return parse_tensors(data), index
+    except (OSError, SafetensorError) as error:
+        raise CorruptFile(f"{path}: cannot be read ({error}); make the {kind} again") from error
+
+
+def download(kind: str, repo: str, revision: str | None = None) -> Path:
+    """Fetch a saved object from a hub repository into the cache; returns the local folder."""
+    try:
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=[f"{kind}.json", f"{kind}-*"]))
+    except _HUB_ERRORS as error:
+        raise MgapError(
+            f"no {kind} {repo!r}: it is no folder here, and the hub did not give it ({one_line(error, 160)})"
+        ) from error
+
+
+def push(kind: str, repo: str, folder: str | PathLike[str], *, private: bool = False) -> str:
+    """Upload a saved folder to a hub repository, made if need be; returns the commit's address."""
+    try:
+        api = HfApi()
+        api.create_repo(repo, private=private, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repo, folder_path=Path(folder), delete_patterns=[f"{kind}-*"], commit_message=f"mgap {kind}"
+        )
+    except _HUB_ERRORS as error:
+        raise MgapError(
+            f"the {kind} could not be pushed to {repo!r} ({one_line(error, 160)}): log in with hf auth login"
+        ) from error
+    return str(commit.commit_url)

@@ -1,0 +1,118 @@
+"""Things that a model is likely to make up about a picture (HalTrapper, Zheng et al., ICCV 2025): provoked, weighed, chosen.
+
+Once a picture, by the plain model, greedily: a caption; what it imagines outside the frame in eight directions (external
+expansion, EE); which things of the caption rest on what any next thing would rest on (internal grounding, IG). Cost: a caption,
+eight replies as the rows of one batch, and two forwards. Replies that do not keep to the format count for nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from mgap.backbones.base import Backbone
+from mgap.methods.base import Tap
+from mgap.methods.haltrapper.grounding import ground
+from mgap.methods.kinds.description import CAPTION
+from mgap.methods.kinds.per_picture import PerPicture, Picture, render, write
+from mgap.priors.object_words import Vocabulary
+
+DIRECTIONS = ("top", "bottom", "left side", "right side", "top left corner", "top right corner", "bottom left corner",
+              "bottom right corner")  # fmt: skip
+IMAGINE = (
+    "Based on this image, please imagine what object might be in the {direction} outside the frame, and explain why. "
+    "Specifically, your response should follow the following format:\n\n"
+    "Imagination: <one imaginary object here>\n"
+    "Reason: The image features <briefly describe this image, be careful to mention all objects related to your imagination>, "
+    "which suggests that <your imagination here>."
+)
+_CUED = re.compile(
+    r"Imagination: *(.*?)\s*\n\s*Reason: *(.*?) *\b(?:suggests that|might be|likely that|indicates that)\b *(.*)"
+)
+_BARE = re.compile(r"Imagination: *(.*?)\s*\n\s*Reason: *(.*)")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How candidates are chosen: the thresholds, and how many there are to be (0: all that are found, no others)."""
+
+    tau_ig: float
+    tau_ee: float
+    n: int
+    seed: int | None = None  # of the words that fill up; None: from the picture
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found out about one picture."""
+
+    caption: str
+    expansion: dict[str, int]  # EE of every thing in the replies
+    grounding: dict[str, float]  # IG of every thing in the caption
+    candidates: tuple[str, ...]
+
+
+def parse_reply(reply: str) -> tuple[str, str] | None:
+    """The imagined and the reason of one reply; None if it does not keep to the format."""
+    if found := _CUED.match(reply):
+        imagined, reason, rest = found.groups()
+        return f"{imagined} {rest}", reason
+    if found := _BARE.match(reply):
+        imagined, reason = found.groups()
+        return imagined, reason
+    return None
+
+
+def score_expansion(replies: Iterable[str], vocabulary: Vocabulary) -> dict[str, int]:
+    """EE of every thing in the replies: in how many reasons it is, less in how many imaginations. In the order of mention."""
+    scores: dict[str, int] = {}
+    for reply in replies:
+        imagined, reason = parse_reply(reply) or ("", "")
+        for text, sign in ((imagined, -1), (reason, 1)):
+            for name in vocabulary.first_mentions(text):
+                scores[name] = scores.get(name, 0) + sign
+    return scores
+
+
+def select(
+    caption: Iterable[str], expansion: Mapping[str, int], grounding: Mapping[str, float], vocabulary: Vocabulary, rules: Rules
+) -> tuple[str, ...]:
+    """The candidates, sorted; `caption` are the things that it names, and `rules` has a seed."""
+    scores = {name: score for name, score in grounding.items() if score > rules.tau_ig}
+    scores.update({name: -1.0 for name, score in expansion.items() if score < -rules.tau_ee and name not in scores})
+    chosen = sorted(scores, key=lambda name: -scores[name])  # of equal ones the first seen stays first
+    if rules.n > 0:
+        seen = {*caption, *expansion, *grounding}
+        related = {word for name in seen for word in (name, *vocabulary.synonyms.get(name, ()))}
+        others = sorted(set(vocabulary.names) - related)
+        missing = min(max(rules.n - len(chosen), 0), len(others))
+        chosen = [*chosen[: rules.n], *random.Random(rules.seed).sample(others, missing)]
+    return tuple(sorted(chosen))
+
+
+class Search(PerPicture[Findings]):
+    """The findings of every row's picture."""
+
+    def __init__(self, backbone: Backbone, vocabulary: Vocabulary, rules: Rules, length: int, tap: Tap) -> None:
+        super().__init__(backbone)
+        self.vocabulary, self.rules, self.length, self.tap = vocabulary, rules, length, tap
+        self.describe = render(backbone, CAPTION)
+        self.imagine = [render(backbone, IMAGINE.format(direction=direction)) for direction in DIRECTIONS]
+
+    def find(self, pictures: list[Picture]) -> list[Findings]:
+        self.tap.tell(f"describing {len(pictures)} pictures" if len(pictures) > 1 else "describing the picture")
+        captions = write(self.backbone, pictures, [self.describe], self.length)
+        found = []
+        for number, (picture, caption) in enumerate(zip(pictures, captions, strict=True), start=1):
+            which = f"picture {number} of {len(pictures)}" if len(pictures) > 1 else "the picture"
+            self.tap.tell(f"imagining what is around {which}")
+            expansion = score_expansion(write(self.backbone, [picture], self.imagine, self.length), self.vocabulary)
+            self.tap.tell(f"tracing what was said of {which}")
+            grounding = ground(self.backbone, picture, self.describe, caption, self.vocabulary)
+            seed = int.from_bytes(picture.key[:8], "little") if self.rules.seed is None else self.rules.seed
+            rules, named = replace(self.rules, seed=seed), self.vocabulary.first_mentions(caption)
+            chosen = select(named, expansion, grounding, self.vocabulary, rules)
+            found.append(Findings(caption, expansion, grounding, chosen))
+        return found

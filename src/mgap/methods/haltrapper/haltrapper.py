@@ -1,0 +1,169 @@
+"""HalTrapper (Zheng et al., ICCV 2025): contrast with a prompt that already names what the model tends to make up here.
+
+    s = (1 + alpha) l - alpha l',   dropped: l[v] < max l + ln(beta)
+
+The branch sees the same picture with the names of some things directly behind its last token. Which things, the model is made
+to betray, once a picture (candidates.py), or you say (`candidates`). Cost: for each new picture a caption, eight replies in one
+batch, all of up to `length` tokens, and two forwards; then 2 forwards a token. The search shows the picture to the vision tower
+three times more, the branch never. A picture for which nothing is found is decoded plainly. Settings are those of the authors'
+code, 10 candidates, or 5 for some models (preset "reference-code-5"); the paper's text was not at hand. It fills up with words
+drawn from the question's number; we draw from the picture unless `seed` is given: neither the batch nor its order matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mgap.backbones.base import Backbone
+from mgap.backbones.token_rows import Ids, spell
+from mgap.errors import PromptError, SettingError
+from mgap.io.images import ImageSource
+from mgap.methods.base import Tap
+from mgap.methods.haltrapper.candidates import Findings, Rules, Search
+from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.kinds.branch import BranchMethod, Build, check_room, contrast, plausible
+from mgap.methods.kinds.main_rows import lanes_of
+from mgap.methods.kinds.paired_forward import ALONE, Inputs
+from mgap.priors.object_words import Vocabulary, Words
+from mgap.settings import check_choice, check_count, check_share, check_strength
+
+FORMS = ("contrastive", "augmentive")
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "reference-code": {"tau_ig": 0.75, "tau_ee": 1.0, "n": 10, "vocabulary": "coco", "length": 512},
+        "reference-code-5": {"tau_ig": 0.75, "tau_ee": 1.0, "n": 5, "vocabulary": "coco", "length": 512},
+    }
+)
+
+
+@dataclass(frozen=True)
+class HalTrapper(BranchMethod):
+    """Induce, detect, suppress. What is not given comes from the preset.
+
+    `candidates` are words of your own for every picture: nothing is searched then, and the settings of the search must be left
+    out. `tau_ig` and `tau_ee` are the thresholds of grounding and expansion, `n` is how many candidates there are (0: as many
+    as are found), `vocabulary` the things that are looked for: "coco", a file with a thing a line, a list, or a mapping to
+    synonyms. `repeats` says every candidate so often. "augmentive" adds the branch instead: s = l + alpha l'.
+    """
+
+    name: ClassVar[str] = "haltrapper"
+    summary: ClassVar[str] = "contrast with a prompt that names what the model tends to make up"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    moved_by: ClassVar[str] = "alpha"
+
+    alpha: float = 1.0
+    beta: float = 0.1
+    candidates: Sequence[str] | None = None
+    tau_ig: float | None = None
+    tau_ee: float | None = None
+    n: int | None = None
+    vocabulary: Words | None = None
+    length: int | None = None
+    seed: int | None = None
+    repeats: int = 1
+    form: str = "contrastive"
+    preset: str = "reference-code"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_strength("alpha", self.alpha)
+        check_share("beta", self.beta)
+        check_count("repeats", self.repeats, least=1)
+        check_choice("form", self.form, FORMS)
+        if self.candidates is not None:
+            self._check_candidates()
+            return
+        self.fill_from_preset()
+        check_share("tau_ig", self.rules.tau_ig)
+        check_strength("tau_ee", self.rules.tau_ee)
+        check_count("n", self.n, least=0)
+        check_count("length", self.length, least=1)
+        if self.seed is not None:
+            check_count("seed", self.seed, least=0)
+        self._words()
+
+    def _check_candidates(self) -> None:
+        given = [name for name in (*PRESETS["reference-code"], "seed") if getattr(self, name) is not None]
+        if self.preset != "reference-code":
+            given.append("preset")
+        if given:
+            raise SettingError(f"{given[0]} belongs to the search, and candidates are given: leave one of them out")
+        words = [self.candidates] if isinstance(self.candidates, str) else self.candidates
+        if not words or not isinstance(words, Sequence) or not all(isinstance(word, str) and word.strip() for word in words):
+            raise SettingError(f"candidates={self.candidates!r} must be words; leave it out to have them searched")
+        object.__setattr__(self, "candidates", tuple(word.strip() for word in words))
+
+    def _words(self) -> Vocabulary:
+        return Vocabulary.of("coco" if self.vocabulary is None else self.vocabulary)
+
+    @property
+    def rules(self) -> Rules:
+        """Those of the search, which the preset has filled in."""
+        return Rules(self.tau_ig, self.tau_ee, self.n, self.seed)  # type: ignore[arg-type]  # set above
+
+    def search(self, model: Any, image: ImageSource) -> Findings:
+        """What the model betrays about one picture: caption, scores and candidates, as decoding finds them."""
+        backbone = Backbone.of(model)
+        main = backbone.encode([image], ["?"])
+        with lanes_of(backbone.model).paused():
+            return self._search(backbone, Tap())(main)[0]
+
+    def _search(self, backbone: Backbone, tap: Tap) -> Search:
+        if self.candidates is not None:
+            raise SettingError("candidates are given: there is nothing to search")
+        return Search(backbone, self._words(), self.rules, int(self.length or 0), tap)
+
+    def prepare(self, backbone: Backbone, tap: Tap) -> Build:
+        given = self.candidates
+        search = self._search(backbone, tap) if given is None else None
+        spell_words(backbone, given or ("?",))  # needs the tokenizer: an error now, not later
+
+        def build(main: Inputs) -> Inputs:
+            if backbone.pixel_keys[0] not in main:
+                raise PromptError(f"{self.name} puts words behind a picture: give one, or leave {self.name} off")
+            backbone.rewrite(main, lambda ids, *_: ids)  # one picture in every row, or an error before the model runs
+            rows = [tuple(given or ())] * len(main["input_ids"]) if search is None else [f.candidates for f in search(main)]
+            words = iter(rows)
+            branch = backbone.rewrite(main, lambda ids, *_: insert(backbone, self._repeated(next(words)), ids))
+            alone = torch.tensor([not row for row in rows], device=main["input_ids"].device)
+            return check_room(self.name, backbone, {**main, **branch, ALONE: alone})  # the same pixels: encoded once
+
+        return build
+
+    def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
+        return self.prepare(backbone, Tap())(main)
+
+    def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
+        if self.form == "augmentive":
+            return plausible(main + self.alpha * branch, main, self.beta), {}
+        return contrast(main, branch, self.alpha, self.beta), {}
+
+    def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
+        return (1.0, strength) if self.form == "augmentive" else super().mixture(strength, seen)
+
+    def _repeated(self, words: Sequence[str]) -> list[str]:
+        return [word for word in words for _ in range(self.repeats)]
+
+
+def insert(backbone: Backbone, words: Sequence[str], ids: Ids) -> Ids:
+    """The words directly behind the last token of the picture, before a marker that closes it."""
+    place = len(ids) - ids[::-1].index(backbone.image_token_id)
+    return ids[:place] + spell_words(backbone, words) + ids[place:]
+
+
+def spell_words(backbone: Backbone, words: Sequence[str]) -> Ids:
+    """One word after the other in the form that starts a word; joined by spaces where a tokenizer has no such form."""
+    tokenizer = backbone.tokenizer
+    if tokenizer.convert_ids_to_tokens(spell(tokenizer, "a"))[0].startswith("\u2581"):
+        ids = [token for word in words for token in spell(tokenizer, word)]
+    else:
+        ids = spell(tokenizer, "".join(f" {word}" for word in words))
+    if any(token in backbone.image_block_ids for token in ids):
+        raise SettingError(f"candidates {', '.join(words)}: one names the model's placeholder of a picture; leave it out")
+    return ids

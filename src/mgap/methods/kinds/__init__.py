@@ -1,0 +1,1 @@
+"""The mechanisms that methods inherit from: at the head, with a second branch, in earlier layers, in attention."""

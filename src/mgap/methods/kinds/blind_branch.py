@@ -1,0 +1,109 @@
+"""The blind state beside the main one: what the head reads of the same prompt and answer so far when the picture is gone.
+
+    h        head input with the picture            h_blind   head input without it
+    acts     where the plain prediction's entropy is above `unsure`; at every token where that is 0
+
+Three ways to have h_blind, by `branch_mode`: rows of the same forward ("batched"), a forward of its own at every token
+("sequential"), or only when it is asked for ("cached", asking.py): a token at which the method does not act costs nothing, nor
+does a prompt with an answer so far that has been seen before. A method says which state it makes of the two (`Move`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from mgap.backbones.base import Backbone
+from mgap.backbones.head import Head
+from mgap.methods.base import Removable, Tap
+from mgap.methods.blind import NULLS, show_nothing
+from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.kinds.blind_states import BLIND, OPEN, PLACE, STATE, AskedPairing, StatePairing
+from mgap.methods.kinds.branch import PairedMethod
+from mgap.methods.kinds.paired_forward import Inputs, Kept, Weigh
+from mgap.methods.mgap import entropy_of
+from mgap.settings import check_choice, check_count, check_strength
+
+
+class Move(Protocol):
+    """A method bound to one head: which state it makes of a plain and a blind one."""
+
+    head: Head
+
+    def states(self, h: Tensor, blind: Tensor, entropy: Tensor, strength: Weight, *, is_first: bool) -> Tensor:
+        """[B, d] of states [B, d] in the head's `wide` and entropies [B] of the plain predictions, at a strength; whether these
+        are the first tokens of answers.
+        """
+
+    def logits(self, h: Tensor, blind: Tensor, entropy: Tensor, *, is_first: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """What its own strength adds to the plain logits [B, vocab], and numbers [B] that it used."""
+
+
+@dataclass(frozen=True)
+class BlindMethod(PairedMethod):
+    """Acts on the state by what it would be without the picture. Cost: 2 forwards a token; cached: 1, and 1 for each asked."""
+
+    branch_modes: ClassVar[tuple[str, ...]] = (*PairedMethod.branch_modes, "cached")
+    besides: ClassVar[str] = "1 forward a token, and 1 where it acts, with branch_mode=cached"
+    moved_by: ClassVar[str] = "rho"
+    touches_all: ClassVar[bool] = False  # also moves states for which no blind one was asked; it is then given their own
+
+    rho: float = 1.0
+    unsure: float = 0.0  # nats; plain predictions of less entropy are left alone
+    null_image: str = "black_same_size"
+    memory: int = 4096  # blind states that "cached" keeps while the method is attached
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("rho", "unsure"):
+            check_strength(name, getattr(self, name))
+        check_choice("null_image", self.null_image, NULLS)
+        check_count("memory", self.memory, least=0)
+
+    @abstractmethod
+    def bind(self, head: Head) -> Move:
+        """On attaching: what moves states before this head."""
+
+    def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
+        return show_nothing(self.name, backbone, main, self.null_image)
+
+    def attach(self, backbone: Backbone, tap: Tap) -> Removable:
+        return (AskedPairing if self.branch_mode == "cached" else StatePairing)(backbone, self, tap)
+
+    def weigher(self, backbone: Backbone) -> Weigh:
+        move = self.bind(backbone.probe_head())
+
+        def weigh(main: Tensor, _branches: Sequence[Tensor], step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:
+            h, blind = (kept[key].to(move.head.device, move.head.wide) for key in (STATE, BLIND))  # [B, d]
+            is_open = kept[OPEN].to(main.device)
+            added, values = move.logits(h, self._asked(h, blind, is_open), entropy_of(main), is_first=step == 1)
+            scores = torch.where(self._touched(is_open), main + added.to(main.device), main)
+            place = torch.full_like(main[:, 0], step)
+            return scores, {OPEN: is_open.to(main.dtype), PLACE: place, **values}
+
+        return weigh
+
+    def is_open(self, main: Tensor) -> Tensor:
+        """Where it acts, bool [B], by the plain logits [B, vocab]."""
+        if self.unsure == 0:
+            return torch.ones(len(main), dtype=torch.bool, device=main.device)
+        return entropy_of(main) > self.unsure
+
+    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
+        is_open = seen.values[OPEN].bool()
+        with torch.no_grad():
+            entropy = entropy_of(head.post(head.product(seen.h).to(head.wide)))
+            blind, is_first = self._asked(seen.h, seen.branches[0], is_open), bool((seen.values[PLACE] == 1).all())
+            moved = self.bind(head).states(seen.h, blind, entropy, strength, is_first=is_first)
+        return torch.where(self._touched(is_open), moved, seen.h)
+
+    def _asked(self, h: Tensor, blind: Tensor, is_open: Tensor) -> Tensor:
+        return torch.where(is_open.to(h.device).unsqueeze(-1), blind, h)
+
+    def _touched(self, is_open: Tensor) -> Tensor:
+        return (is_open | self.touches_all).unsqueeze(-1)  # [B, 1]

@@ -1,0 +1,21 @@
+"""The model's own words about a picture, for methods that answer from them: asked for once, before the branch exists."""
+
+from __future__ import annotations
+
+from mgap.backbones.base import Backbone
+from mgap.methods.base import Tap
+from mgap.methods.kinds.per_picture import PerPicture, Picture, render, write
+
+CAPTION = "Please help me describe the image in detail."  # of the caption benchmarks
+
+
+class Descriptions(PerPicture[str]):
+    """One text a row: what the plain model says, greedily, to `prompt` about the row's picture, in at most `length` tokens."""
+
+    def __init__(self, backbone: Backbone, prompt: str, length: int, *, keep: int = 256, tap: Tap | None = None) -> None:
+        super().__init__(backbone, keep=keep)
+        self.text, self.length, self.tap = render(backbone, prompt), length, tap or Tap()
+
+    def find(self, pictures: list[Picture]) -> list[str]:
+        self.tap.tell(f"describing {len(pictures)} pictures" if len(pictures) > 1 else "describing the picture")
+        return write(self.backbone, pictures, [self.text], self.length)

@@ -1,0 +1,189 @@
+"""OPERA, over-trust penalty and retrospection-allocation (Huang et al., CVPR 2024): a beam search that goes back.
+
+    score = logit - alpha rho of each beam's N_can likeliest tokens; the others fall by 999
+    rho = -m, the candidate's attention to the picture, for the first 10 tokens; then max_j 1e-7 prod_{i>=j} sigma w_ij
+
+w is the last block's attention, the largest over the heads, each row brought to a sum of 1; overtrust.py has the formula. If
+every beam has collapsed onto the same word more than r times, the search returns to it and chooses another next token. Cost: 2
+forwards a token, both over all beams, the second over N_can tokens a beam; a return costs a prefill and what is decoded again.
+It is a search of its own: sampling, streams, drafts, static caches and compiled decoding are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers.generation import GenerationMode, StoppingCriteriaList
+
+from mgap.backbones.base import Backbone
+from mgap.errors import ModelError, SettingError, UnsupportedDecoding
+from mgap.methods.base import Method, Removable, Seam, Tap
+from mgap.methods.kinds.attention import check_kernel
+from mgap.methods.opera.beams import Rules
+from mgap.methods.opera.last_block import ARGUMENT, IMPLEMENTATION
+from mgap.methods.opera.retrospection import Strength
+from mgap.methods.opera.search import Reader, Search
+from mgap.settings import check_count, check_strength
+from mgap.types import Mode
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {"candidates": 5, "r": 15},
+    "fast": {"candidates": 1, "r": 25},  # the authors' read-me: one candidate leaves the penalty nothing to choose
+}
+DROPPED = ("streamer", "assistant_model", "custom_generate", "synced_gpus", "tokenizer", "assistant_tokenizer")
+UNKEPT = ("output_attentions", "output_hidden_states", "output_logits", "low_memory")
+
+
+@dataclass(frozen=True)
+class OPERA(Method):
+    """Over-trust penalty and retrospection. `candidates` is N_can; `window` states can be returned to, 0: none, no way back.
+
+    `beams` is how many a call searches that leaves num_beams at 1; one that names another number is refused.
+    """
+
+    name: ClassVar[str] = "opera"
+    summary: ClassVar[str] = "beam search that penalises collapsing attention and goes back"
+    seam: ClassVar[Seam] = Seam.SEARCH
+    forwards: ClassVar[float] = 2.0
+    besides: ClassVar[str] = "each over 5 beams, the second over 5 candidates a beam; more after a return"
+    modes: ClassVar[frozenset[Mode]] = frozenset({Mode.GREEDY, Mode.BEAM, Mode.BATCH, Mode.SEQUENCES})
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(PRESETS)
+    no_state: ClassVar[str] = (
+        "is a search that weighs beams by their attention and takes tokens back, and decodes from no one state"
+    )
+
+    alpha: float = 1.0
+    sigma: float = 50.0
+    candidates: int | None = None
+    r: int | None = None
+    beams: int = 5
+    window: int = 512
+    preset: str = "paper"
+
+    def __post_init__(self) -> None:
+        self.fill_from_preset()
+        check_strength("alpha", self.alpha)
+        if check_strength("sigma", self.sigma) == 0:
+            raise SettingError("sigma=0 makes every product 0: give a positive number")
+        for name, least in (("candidates", 1), ("r", 0), ("beams", 1), ("window", 0)):
+            check_count(name, getattr(self, name), least)
+
+    @property
+    def strength(self) -> Strength:
+        """Its numbers, the preset's filled in."""
+        return Strength(self.alpha, self.sigma, int(self.candidates or 0), int(self.r or 0), self.window)
+
+    def attach(self, backbone: Backbone, tap: Tap) -> Removable:
+        return Searching(backbone, self, tap)
+
+
+class Searching:
+    """OPERA on one model: its `generate` is told to search our way. `remove` leaves the model as it was."""
+
+    def __init__(self, backbone: Backbone, method: OPERA, tap: Tap) -> None:
+        self.backbone, self.method, self.tap, self.model = backbone, method, tap, backbone.model
+        self.usual = check_kernel(backbone, method.name)
+        if "generate" in vars(self.model):
+            raise ModelError(f"{method.name} searches inside generate, and this model's has been replaced: put its own back")
+        self.config = backbone.config.get_text_config(decoder=True)
+        self.handle = self.model.register_forward_pre_hook(self.guard, with_kwargs=True)
+        self.config._attn_implementation = IMPLEMENTATION
+        self.model.generate = self.generate  # of this object; its class is not touched
+
+    def remove(self) -> None:
+        del self.model.generate
+        self.config._attn_implementation = self.usual
+        self.handle.remove()
+
+    def guard(self, _model: nn.Module, _args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward that is not the search's would be plain."""
+        if ARGUMENT not in kwargs:
+            raise UnsupportedDecoding(f"{self.method.name} is a search: call generate, or leave {self.method.name} off")
+
+    def generate(self, inputs: Tensor | None = None, generation_config: Any = None, **options: Any) -> Any:
+        """Transformers' generate, with our search in place of its own."""
+        for name in DROPPED:  # transformers would drop them silently here
+            if options.pop(name, None):
+                raise UnsupportedDecoding(
+                    f"{self.method.name} is a search of its own and takes no {name}: leave one of them out"
+                )
+        asked = options.pop("num_beams", None)
+        if asked is None:
+            asked = (generation_config or self.model.generation_config).num_beams or 1
+        if asked not in (1, self.method.beams):
+            raise UnsupportedDecoding(
+                f"{self.method.name} was made with beams={self.method.beams}, and num_beams={asked} asks for another number: "
+                f"leave num_beams out, or make it with beams={asked}"
+            )
+        if generation_config is None:
+            options["num_beams"] = self.method.beams
+        else:  # beside one, single options are no longer wanted
+            generation_config = deepcopy(generation_config)
+            generation_config.num_beams = self.method.beams
+        return type(self.model).generate(self.model, inputs, generation_config, custom_generate=self.search, **options)
+
+    def search(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """What transformers calls with everything prepared; the rows are repeated for the beams."""
+        name, config = self.method.name, generation_config
+        alone = copy(config)
+        alone.num_beams = 1  # beams hide what else was asked for
+        if (mode := alone.get_generation_mode()) is not GenerationMode.GREEDY_SEARCH:
+            raise UnsupportedDecoding(f"{name} does not work with {mode.value} decoding: it is a beam search of its own")
+        if unkept := [option for option in UNKEPT if getattr(config, option, None)]:
+            raise UnsupportedDecoding(f"{name} is a search of its own and does not offer {unkept[0]}: leave it out")
+        cache = kwargs.get("past_key_values")
+        if cache is None or not config.use_cache:
+            raise UnsupportedDecoding(f"{name} keeps its beams in the cache: leave use_cache on")
+        if cache.is_compileable or cache.offloading:
+            raise UnsupportedDecoding(
+                f"{name} does not work with static, compiled or offloaded decoding: use the dynamic cache"
+            )
+        if cache.get_seq_length() > 0 or kwargs.get("inputs_embeds") is not None:
+            raise UnsupportedDecoding(f"{name} needs the whole prompt as input_ids: no cache from before, no inputs_embeds")
+        images = self.backbone.image_mask({"input_ids": input_ids})
+        reader = Reader(name, model, input_ids, images, config, kwargs)
+        rules = [_rules(config, stopping_criteria, prompt) for prompt in input_ids[:: config.num_beams]]
+        keep_scores = bool(config.return_dict_in_generate and config.output_scores)
+        search = Search(reader, self.method.strength, rules, logits_processor, self.tap, keep_scores=keep_scores)
+        search.run()
+        made = search.result(config.num_return_sequences, _pad(config))
+        return made if config.return_dict_in_generate else made.sequences
+
+
+def _rules(config: Any, criteria: StoppingCriteriaList, prompt: Tensor) -> Rules:
+    """Of the search for an answer to this prompt [T]."""
+    end = config._eos_token_tensor
+
+    def ends(tokens: Tensor) -> Tensor:
+        reached: Tensor = criteria(torch.cat([prompt.expand(len(tokens), -1), tokens], dim=1), None)
+        return reached
+
+    return Rules(
+        beams=config.num_beams,
+        picks=max(2, 1 + (0 if end is None else len(end))) * config.num_beams,
+        length_penalty=config.length_penalty,
+        early_stopping=config.early_stopping if config.num_beams > 1 else True,
+        longest=config.max_length - len(prompt),
+        ends=ends,
+    )
+
+
+def _pad(config: Any) -> int:
+    """What fills up shorter answers."""
+    if config._pad_token_tensor is not None:
+        return int(config._pad_token_tensor)
+    return -1 if config._eos_token_tensor is None else int(config._eos_token_tensor[0])

@@ -1,0 +1,1 @@
+"""Tables, plots and pages from plain data. Nothing here knows a run."""

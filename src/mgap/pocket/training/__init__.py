@@ -1,1 +1,0 @@
-"""The recipe: `python -m mgap.pocket.training FAMILY --out FOLDER` retrains a pocket model from nothing."""

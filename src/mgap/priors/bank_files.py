@@ -1,0 +1,289 @@
+"""Many states in files of at most 64 MiB: `bank.json` names them, with a checksum each, and is written last.
+
+Parts are written as they fill; until the last one is there, `bank-begun.json` says which rows are safe, so that work goes on
+after a crash. Reading maps the files into memory: nothing is read before someone looks at it. One process writes at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as dump_tensors
+from torch import Tensor
+
+from mgap.backbones.base import Identity
+from mgap.errors import BackboneMismatch, CorruptFile, MgapError, NonFiniteStates, PromptError, SettingError
+from mgap.io import tensor_files
+from mgap.io.typed_json import typed
+
+FORMAT = 2  # 1 was one file of float32 states, without rows, steps and tokens
+INDEX, BEGUN = "bank.json", "bank-begun.json"
+PART_BYTES = 64 * 2**20  # writing one takes about four times that in memory
+CHECKED_BYTES = 256 * 2**20  # up to here checksums are computed whenever a bank is opened
+ASKED = "asked_sha256"
+_TENSORS = ("states", "rows", "steps", "tokens")
+
+
+class Chunk(NamedTuple):
+    """Some states of plain decoding, and where in which answers they were."""
+
+    states: Tensor  # [n, d] on the CPU, as the model gave them
+    rows: Tensor  # [n] int32: the sample, counted from 0
+    steps: Tensor  # [n] int32: the place in its answer, 0 for the first token
+    tokens: Tensor  # [n] int32: what was chosen there; -1 where nobody knows
+    asked: str = ""  # a checksum of everything that was asked, up to the last of these rows
+
+    def cut(self, where: Any) -> Chunk:
+        return Chunk(self.states[where], self.rows[where], self.steps[where], self.tokens[where], self.asked)
+
+
+def join(chunks: list[Chunk]) -> Chunk:
+    states, rows, steps, tokens, asked = zip(*chunks, strict=True)
+    return Chunk(torch.cat(states), torch.cat(rows), torch.cat(steps), torch.cat(tokens), asked[-1])
+
+
+def check_chunk(chunk: Chunk) -> None:
+    """Refuse what is no matrix of numbers with a row, a step and a token for each state."""
+    states = chunk.states
+    if states.ndim != 2 or 0 in states.shape or not states.is_floating_point():
+        raise SettingError(
+            f"a bank is a matrix of states [n, d], not {list(states.shape)} of {_name(states.dtype)}: give some rows of numbers"
+        )
+    for name, column in zip(_TENSORS[1:], chunk[1:4], strict=True):
+        if column.shape != states.shape[:1] or column.dtype != torch.int32:
+            raise SettingError(
+                f"{name} is {list(column.shape)} of {_name(column.dtype)}: give one int32 for each of {len(states)} states"
+            )
+    if not torch.stack(states.aminmax()).isfinite().all():  # which needs no room, unlike isfinite on all of them
+        raise NonFiniteStates("the model gave NaN or infinite states: load it with dtype float32")
+
+
+@dataclass(frozen=True)
+class _File:
+    file: str
+    states: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Index:
+    """What `bank.json` holds, to refuse one that does not."""
+
+    count: int
+    width: int
+    dtype: str
+    rows: int
+    parts: tuple[_File, ...]
+    model: Identity | None
+    origin: dict[str, Any]
+
+
+class Shelf:
+    """Puts chunks together into parts, in memory. A chunk stays whole unless it is larger than a part."""
+
+    def __init__(self, identity: Identity | None, origin: Mapping[str, Any], per_part: int | None = None) -> None:
+        if per_part is not None and per_part < 1:
+            raise SettingError(f"per_part={per_part} must be at least 1 state")
+        self.identity, self._origin, self._per_part = identity, dict(origin), per_part
+        self.rows, self.asked = 0, ""  # how many rows the parts hold, and what those were asked
+        self._like: tuple[int, str] | None = None  # width and dtype
+        self._held, self._parts = list[Chunk](), list[Chunk]()
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        return {**self._origin, ASKED: self.asked} if self.asked else dict(self._origin)
+
+    def add(self, chunk: Chunk) -> None:
+        check_chunk(chunk)
+        like = chunk.states.shape[1], _name(chunk.states.dtype)
+        if self._like not in (None, like):
+            raise SettingError(f"states of (width, dtype) {like} among states of {self._like}: one bank is of one kind")
+        self._like = like
+        if sum(len(held.states) for held in self._held) + len(chunk.states) > self._limit(chunk.states):
+            self.flush()
+        self._held.append(chunk)
+
+    def _limit(self, states: Tensor) -> int:
+        return self._per_part or max(1, PART_BYTES // (states.shape[1] * states.element_size()))
+
+    def flush(self) -> None:
+        """Make a part of what is held, though it be small."""
+        if not self._held:
+            return
+        whole, limit = join(self._held), self._limit(self._held[0].states)
+        self._held.clear()
+        for start in range(0, len(whole.states), limit):
+            self._put(whole.cut(slice(start, start + limit)))
+        self.rows, self.asked = max(self.rows, int(whole.rows.max()) + 1), whole.asked
+
+    def _put(self, part: Chunk) -> None:
+        self._parts.append(part)
+
+    def finish(self) -> list[Chunk]:
+        """All parts."""
+        self.flush()
+        if not self._parts:
+            raise PromptError("a bank needs rows: give pictures and a prompt for each")
+        return self._parts
+
+
+class Folder(Shelf):
+    """The same on disk. With `goes_on`, what an earlier collection of the same kind left in the folder is taken up."""
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: Identity | None,
+        origin: Mapping[str, Any],
+        per_part: int | None = None,
+        *,
+        goes_on: bool,
+    ) -> None:
+        super().__init__(identity, origin, per_part)
+        self._folder, self._goes_on, self._files = folder, goes_on, list[dict[str, Any]]()
+        if goes_on and (left := [folder / name for name in (BEGUN, INDEX) if (folder / name).is_file()]):
+            self._take_up(read_index(left[0]))
+
+    def _take_up(self, index: dict[str, Any]) -> None:
+        theirs, ours = index["model"], self.identity
+        if theirs is not None and ours is not None:
+            Identity.from_json(theirs).require(ours, f"the bank in {self._folder}")
+        elif (theirs is None) != (ours is None):
+            known = "bare states" if theirs is None else f"states of {theirs['name']}"
+            raise BackboneMismatch(f"{self._folder}: its bank is of {known}; name another folder, or remove it")
+        before, now = dict(index["origin"]), json.loads(json.dumps(self._origin))
+        self.rows, self.asked = index["rows"], str(before.pop(ASKED, ""))
+        for key in sorted((before.keys() | now.keys()) - {"mgap"}):
+            if before.get(key) != now.get(key):
+                raise SettingError(
+                    f"{self._folder}: its bank was collected with {key} = {before.get(key)!r}, not {now.get(key)!r}; "
+                    "name another folder, or remove it"
+                )
+        self._like, self._files = (index["width"], index["dtype"]), list(index["parts"])
+        map_parts(self._folder, index, check=False)  # they are all there
+
+    def _put(self, part: Chunk) -> None:
+        data = dump_tensors({name: tensor.contiguous() for name, tensor in zip(_TENSORS, part[:4], strict=True)})
+        digest = hashlib.sha256(data).hexdigest()
+        name = f"bank-{digest[:12]}.safetensors"
+        with _writing(self._folder):
+            tensor_files.replace_file(self._folder / name, data)
+        self._files.append({"file": name, "states": len(part.states), "bytes": len(data), "sha256": digest})
+
+    def flush(self) -> None:
+        fresh = bool(self._held)
+        super().flush()
+        if fresh and self._goes_on:
+            self._describe(BEGUN)
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        width, dtype = self._like or (0, "")
+        index = {
+            "format": FORMAT,
+            "count": sum(file["states"] for file in self._files),
+            "width": width,
+            "dtype": dtype,
+            "rows": self.rows,
+            "parts": self._files,
+            "model": None if self.identity is None else self.identity.to_json(),
+            "origin": self.origin,
+        }
+        with _writing(self._folder):
+            tensor_files.replace_file(self._folder / name, (json.dumps(index, indent=1) + "\n").encode())
+        return index
+
+    def finish(self) -> list[Chunk]:
+        """All parts, mapped from the files. What else an earlier bank left in the folder goes."""
+        self.flush()
+        if not self._files:
+            raise PromptError("a bank needs rows: give pictures and a prompt for each")
+        index, names = self._describe(INDEX), {file["file"] for file in self._files}
+        with _writing(self._folder):
+            (self._folder / BEGUN).unlink(missing_ok=True)
+            parts = (path for path in self._folder.iterdir() if tensor_files.is_tensor_file("bank", path.name))
+            for old in (*parts, *self._folder.glob(".bank*.part")):  # the latter is what a kill leaves
+                if old.name not in names:
+                    old.unlink()
+        return map_parts(self._folder, index, check=False)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise MgapError(f"{folder}: the bank cannot be written there ({error.strerror or error})") from error
+
+
+def read_index(path: Path) -> dict[str, Any]:
+    """`bank.json`, or what stands for it until a bank is whole; refuses what cannot be one."""
+    if not os.path.isfile(path) and os.path.isfile(path.parent / BEGUN):  # unlike Path's, false for a name that is too long
+        raise CorruptFile(f"{path.parent}: its bank is not whole yet: collect it there again, of the same rows, and it goes on")
+    index = tensor_files.read_index(path, "bank", FORMAT)
+    if index["format"] != FORMAT:
+        raise CorruptFile(
+            f"{path}: a bank of format {index['format']}, which is not read any more: remove it, and collect it again"
+        )
+    try:
+        found = typed(_Index, index, path.name)
+    except TypeError as error:
+        raise CorruptFile(f"{path}: not a saved bank ({error}); remove it, and collect it again") from error
+    if not found.parts or found.width < 1 or found.rows < 1:
+        raise CorruptFile(f"{path}: a bank without states; remove it, and collect it again")
+    if found.count != sum(file.states for file in found.parts):
+        raise CorruptFile(f"{path}: its parts do not hold its {found.count} states; remove it, and collect it again")
+    return index
+
+
+def map_parts(folder: Path, index: Mapping[str, Any], *, check: bool | None = None) -> list[Chunk]:
+    """The parts as they lie on disk. Their sizes and shapes are compared; `check`: checksums too, None: if all are small."""
+    if check is None:
+        check = sum(file["bytes"] for file in index["parts"]) <= CHECKED_BYTES
+    return [_map_part(folder, file, (index["width"], index["dtype"]), check=check) for file in index["parts"]]
+
+
+def _map_part(folder: Path, file: Mapping[str, Any], like: tuple[int, str], *, check: bool) -> Chunk:
+    path = folder / file["file"]
+    if not tensor_files.is_tensor_file("bank", path.name) or path.parent != folder:
+        raise CorruptFile(f"{folder}: {file['file']!r} is not the name of a part; remove the bank, and collect it again")
+    try:
+        if (size := path.stat().st_size) != file["bytes"]:
+            raise CorruptFile(
+                f"{path}: has {size} bytes, not the {file['bytes']} that were written; remove the bank, and collect it again"
+            )
+        if check and _sha256(path) != file["sha256"]:
+            raise CorruptFile(
+                f"{path}: damaged, its checksum is not the one in the index; remove the bank, and collect it again"
+            )
+        with safe_open(path, framework="pt") as tensors:
+            part = Chunk(*(tensors.get_tensor(name) for name in _TENSORS))
+    except (OSError, SafetensorError) as error:
+        raise CorruptFile(f"{path}: cannot be read ({error}); remove the bank, and collect it again") from error
+    shapes = [tuple(tensor.shape) for tensor in part[:4]]
+    wanted = [(file["states"], like[0]), *[(file["states"],)] * 3]
+    if shapes != wanted or _name(part.states.dtype) != like[1]:
+        found = f"{shapes[0]} of {_name(part.states.dtype)}, not {wanted[0]} of {like[1]}"
+        raise CorruptFile(f"{path}: its states are {found}; remove the bank, and collect it again")
+    return part
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,153 @@
+"""The prompt's own prior, read off the state that saw the picture: V'(h_blind - mean) as a linear function of h.
+
+    c_hat = A h + a   [K],      min over A, a of  sum_i |V'(h_blind_i - mean) - A h_i - a|^2 + ridge s |A|^2
+
+h and h_blind are the head's inputs of one prompt, and of one answer so far, with the picture and with a null image; V and mean
+are those of a fitted `Subspace`; s = sum_i |h_i - mean of h|^2, so that the ridge is a share, whatever the states' scale and
+number. No labels: pairs are all it takes. Cross-validation leaves out whole pictures, whose states resemble each other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mgap.backbones.base import Backbone, Identity
+from mgap.errors import CorruptFile, DegenerateSubspace, NonFiniteStates, PromptError, SettingError, one_line
+from mgap.io import tensor_files
+from mgap.io.typed_json import typed
+from mgap.priors.subspace import Subspace
+
+RIDGES = tuple(10.0**power for power in range(-8, 1))
+FOLDS = 5
+_STILL = 1e-24  # states whose squared deviations are a smaller share of their squares do not vary, but for rounding
+_PRIOR = "prior."  # begins the names of the subspace's tensors in the file
+
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class PriorMap:
+    """A linear map from a state to the prior's coordinates of its blind twin, and where it came from. A value."""
+
+    weight: Tensor  # A [K, d] float64
+    offset: Tensor  # a [K] float64
+    prior: Subspace  # whose V and mean the coordinates are of
+    count: int  # pairs it was fitted on
+    r2: float  # of pictures left out: the share of the coordinates' variance that it explains; below 0, the mean does better
+    ridge: float  # the one of RIDGES that was best there
+    identity: Identity | None = None  # the model of the pairs; None when it was made from bare states
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shape = self.prior.rank, self.prior.hidden_size
+        if tuple(self.weight.shape) != shape or tuple(self.offset.shape) != shape[:1]:
+            given = f"{list(self.weight.shape)} and {list(self.offset.shape)}"
+            raise SettingError(f"a map to this prior has a weight {list(shape)} and an offset {list(shape[:1])}, not {given}")
+        if not (self.weight.isfinite().all() and self.offset.isfinite().all()):
+            raise SettingError("the map's numbers must be finite: fit it again")
+
+    @classmethod
+    def from_states(cls, h: Tensor, blind: Tensor, prior: Subspace, rows: Tensor | Sequence[int] | None = None) -> PriorMap:
+        """Fit on pairs of states, two [n, d]; `rows` [n] says which picture each is of, None: each is of its own."""
+        h, blind = _checked(h, blind, prior)
+        target = (blind - prior.mean) @ prior.basis  # [n, K]
+        fold = _folds(rows, len(h))
+        missed, total = torch.zeros(len(RIDGES), dtype=torch.float64), 0.0
+        for out in (fold == k for k in range(FOLDS)):  # [n] each
+            for place, (weight, offset) in enumerate(_maps(h[~out], target[~out], RIDGES)):
+                missed[place] += (target[out] - h[out] @ weight.T - offset).square().sum()
+            total += float((target[out] - target[~out].mean(0)).square().sum())
+        best = int(missed.argmin())
+        ((weight, offset),) = _maps(h, target, RIDGES[best : best + 1])
+        r2 = 1 - float(missed[best]) / total if total > 0 else 0.0
+        return cls(weight, offset, prior, len(h), r2, RIDGES[best])
+
+    def require(self, backbone: Backbone) -> None:
+        """Refuse a model that this map, or its prior, was not fitted on."""
+        self.prior.require(backbone)
+        if self.identity is not None:
+            self.identity.require(backbone.identity, "the prior map")
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write `prior_map.json` and its tensors, the prior's too; a reader sees the old one or the new one, never half."""
+        tensors, prior = self.prior.described()
+        about = {
+            "count": self.count,
+            "r2": self.r2,
+            "ridge": self.ridge,
+            "model": None if self.identity is None else self.identity.to_json(),
+            "origin": self.origin,
+            "prior": prior,
+        }
+        own = {"weight": self.weight, "offset": self.offset}
+        tensor_files.save("prior_map", folder, own | {_PRIOR + name: tensor for name, tensor in tensors.items()}, about)
+
+    @classmethod
+    def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> PriorMap:
+        """Read a saved map from a folder or from a hub repository."""
+        folder = Path(folder_or_repo)
+        if not os.path.exists(folder):  # unlike Path's, false for a name that is too long
+            folder = tensor_files.download("prior_map", str(folder_or_repo), revision)
+        tensors, about = tensor_files.load("prior_map", folder)
+        try:
+            of_prior = {name.removeprefix(_PRIOR): tensor for name, tensor in tensors.items() if name.startswith(_PRIOR)}
+            return cls(
+                weight=tensors["weight"].double(),
+                offset=tensors["offset"].double(),
+                prior=Subspace.from_described(of_prior, about["prior"], folder),
+                count=typed(int, about["count"], "count"),
+                r2=typed(float, about["r2"], "r2"),
+                ridge=typed(float, about["ridge"], "ridge"),
+                identity=None if about["model"] is None else Identity.from_json(about["model"]),
+                origin=typed(dict[str, Any], about["origin"], "origin"),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptFile(f"{folder}: not a saved prior map ({one_line(error)}); fit it again") from error
+
+
+def _checked(h: Tensor, blind: Tensor, prior: Subspace) -> Pair:
+    """Both in float64 on the CPU, where the prior is."""
+    if h.shape != blind.shape or h.ndim != 2 or h.shape[1] != prior.hidden_size:
+        shapes = f"{list(h.shape)} and {list(blind.shape)} with a prior of width {prior.hidden_size}"
+        raise SettingError(f"states and blind states must be [n, d] alike, and d the prior's width: not {shapes}")
+    if not (h.isfinite().all() and blind.isfinite().all()):
+        raise NonFiniteStates("some states are NaN or infinite: load the model with dtype float32")
+    return h.detach().to("cpu", torch.float64), blind.detach().to("cpu", torch.float64)
+
+
+def _folds(rows: Tensor | Sequence[int] | None, count: int) -> Tensor:
+    """Which fold each state is left out with, [n]: whole pictures, dealt out in turn."""
+    pictures = torch.arange(count) if rows is None else torch.as_tensor(rows).cpu()
+    if tuple(pictures.shape) != (count,):
+        raise SettingError(f"rows is {list(pictures.shape)}: give one picture's number for each of the {count} states")
+    distinct, places = torch.unique(pictures, return_inverse=True)
+    if len(distinct) < FOLDS:
+        raise PromptError(f"pairs of {len(distinct)} pictures are too few to fit a map and to judge it: give at least {FOLDS}")
+    fold: Tensor = places % FOLDS
+    return fold
+
+
+def _maps(h: Tensor, target: Tensor, ridges: Sequence[float]) -> Iterator[Pair]:
+    """(A, a) for each ridge, by one eigendecomposition: of X'X, or of XX' where there are fewer states than dimensions."""
+    centre, level = h.mean(0), target.mean(0)
+    X, Y = h - centre, target - level  # [n, d], [n, K]
+    spread = X.square().sum()
+    if spread <= _STILL * h.square().sum():
+        raise DegenerateSubspace("the states do not vary, so nothing can be read off them: ask about different pictures")
+    if len(X) < X.shape[1]:  # A' = X'(XX' + ridge s I)^-1 Y
+        values, vectors = torch.linalg.eigh(X @ X.T)
+        left, right = X.T @ vectors, vectors.T @ Y  # [d, n], [n, K]
+    else:  # A' = (X'X + ridge s I)^-1 X'Y
+        values, left = torch.linalg.eigh(X.T @ X)
+        right = left.T @ (X.T @ Y)  # [d, K]
+    for ridge in ridges:
+        weight = ((left / (values + ridge * spread)) @ right).T.contiguous()  # [K, d]
+        yield weight, level - weight @ centre

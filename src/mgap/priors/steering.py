@@ -1,0 +1,156 @@
+"""Steering vectors (ASD, section on calibration): per block, from the states of invented words to those of true ones.
+
+    v_i = mean(F_i) - mean(N_i)      i = 1..L, F_i and N_i the block outputs at the positions that hold the tokens
+
+Captions are read in one forward each and only two running sums are kept. Means need no balancing of the two sets.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import mgap
+from mgap.backbones.base import Backbone, HasBackbone, Identity
+from mgap.errors import BackboneMismatch, CorruptFile, NonFiniteStates, PromptError, one_line
+from mgap.io import tensor_files
+from mgap.io.images import ImageSource
+from mgap.io.typed_json import typed
+
+
+@dataclass(frozen=True)
+class Caption:
+    """What a model said about a picture, in pieces: true, invented, or None for pieces that count as neither.
+
+    Pieces may be sentences or single words: the two ways in which the method has been rebuilt.
+    """
+
+    image: ImageSource
+    prompt: str
+    pieces: Sequence[tuple[str, bool | None]]  # (text, is true); joined they are the caption
+
+
+@dataclass(frozen=True)
+class Steering:
+    """One vector a block, pointing from invention to fact, and where they came from. A value: nothing changes it."""
+
+    vectors: Tensor  # [L, d] float64
+    counts: tuple[int, int]  # tokens that were true and invented
+    identity: Identity | None = None  # the model; None when made from bare states
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def units(self) -> Tensor:
+        """The vectors at length 1."""
+        lengths: Tensor = torch.linalg.vector_norm(self.vectors, dim=-1, keepdim=True)
+        return self.vectors / (lengths + 1e-12)
+
+    @classmethod
+    def fit(
+        cls, model: Backbone | HasBackbone, captions: Iterable[Caption], *, progress: Callable[[int], None] | None = None
+    ) -> Steering:
+        """Read labelled captions, one forward each; `captions` may be a generator."""
+        backbone = Backbone.of(model)
+        sums = torch.zeros(2, len(backbone.layers), backbone.identity.hidden_size, dtype=torch.float64)
+        counts, done = [0, 0], 0
+        for done, caption in enumerate(captions, start=1):
+            inputs, labels = read_caption(backbone, caption)
+            with catch_blocks(backbone) as caught, torch.no_grad():
+                backbone.model(**inputs, use_cache=False, logits_to_keep=1)
+            states = torch.stack([state[0, -len(labels) :].double().cpu() for state in caught])  # [L, tokens, d]
+            for side, label in enumerate((True, False)):
+                chosen = [place for place, given in enumerate(labels) if given is label]
+                sums[side] += states[:, chosen].sum(1)
+                counts[side] += len(chosen)
+            if progress is not None:
+                progress(done)
+        origin = {"captions": done, "template_sha256": backbone.template_hash(), "mgap": mgap.__version__}
+        return cls(_difference(sums, counts), (counts[0], counts[1]), backbone.identity, origin)
+
+    @classmethod
+    def from_states(cls, factual: Tensor, hallucinated: Tensor) -> Steering:
+        """The same from block outputs in hand: two [n, L, d]."""
+        sums = torch.stack([factual.double().sum(0), hallucinated.double().sum(0)])
+        counts = len(factual), len(hallucinated)
+        return cls(_difference(sums, counts), counts)
+
+    def require(self, backbone: Backbone) -> None:
+        """Refuse a model that these vectors were not fitted on."""
+        if self.identity is not None:
+            self.identity.require(backbone.identity, "the steering")
+        shape = len(backbone.layers), backbone.identity.hidden_size
+        if tuple(self.vectors.shape) != shape:
+            raise BackboneMismatch(
+                f"the steering is {tuple(self.vectors.shape)} (blocks, width), the model {shape}: fit one for it"
+            )
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write `steering.json` and its tensors; a reader sees the old one or the new one, never half."""
+        about = {
+            "counts": list(self.counts),
+            "model": None if self.identity is None else self.identity.to_json(),
+            "origin": self.origin,
+        }
+        tensor_files.save("steering", folder, {"vectors": self.vectors}, about)
+
+    @classmethod
+    def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> Steering:
+        """Read saved vectors from a folder or from a hub repository."""
+        folder = Path(folder_or_repo)
+        if not os.path.exists(folder):  # unlike Path's, false for a name that is too long
+            folder = tensor_files.download("steering", str(folder_or_repo), revision)
+        tensors, about = tensor_files.load("steering", folder)
+        try:
+            counts = typed(tuple[int, int], about["counts"], "counts")
+            identity = None if about["model"] is None else Identity.from_json(about["model"])
+            return cls(tensors["vectors"].double(), counts, identity, typed(dict[str, Any], about["origin"], "origin"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptFile(f"{folder}: not saved steering vectors ({one_line(error)}); fit them again") from error
+
+
+def _difference(sums: Tensor, counts: Sequence[int]) -> Tensor:
+    """mean(F) - mean(N) from sums [2, L, d]."""
+    for kind, count in zip(("true", "invented"), counts, strict=True):
+        if count == 0:
+            raise PromptError(f"no token is labelled {kind}: steering needs captions with true and with invented pieces")
+    if not sums.isfinite().all():
+        raise NonFiniteStates("the model gave NaN or infinite states: load it with dtype float32")
+    return sums[0] / counts[0] - sums[1] / counts[1]
+
+
+def read_caption(backbone: Backbone, caption: Caption) -> tuple[dict[str, Tensor], list[bool | None]]:
+    """A prompt followed by the caption's tokens, as if just said, and a label for each of those."""
+    text = "".join(piece for piece, _ in caption.pieces)
+    spelled = backbone.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    by_letter = [label for piece, label in caption.pieces for _ in piece]
+    labels = [by_letter[end - 1] if end > start else None for start, end in spelled["offset_mapping"]]
+    if not labels:
+        raise PromptError("a caption has no text: leave it out")
+    inputs = backbone.encode([caption.image], [caption.prompt])
+    ids = torch.tensor([spelled["input_ids"]], device=backbone.device)
+    grown = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": torch.zeros_like(ids)}
+    return {key: torch.cat([value, grown[key]], 1) if key in grown else value for key, value in inputs.items()}, labels
+
+
+@contextmanager
+def catch_blocks(backbone: Backbone) -> Iterator[list[Tensor]]:
+    """Inside the block, every decoder block adds its output [B, T, d], in order."""
+    caught: list[Tensor] = []
+
+    def catch(_block: nn.Module, _args: Any, output: Any) -> None:
+        caught.append((output[0] if isinstance(output, tuple) else output).detach())
+
+    handles = [block.register_forward_hook(catch) for block in backbone.layers]
+    try:
+        yield caught
+    finally:
+        for handle in handles:
+            handle.remove()

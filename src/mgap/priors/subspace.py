@@ -1,0 +1,215 @@
+"""The prior subspace (paper, section 4.1): what a model's last state varies along when it sees nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+import mgap
+from mgap.backbones.base import Backbone, HasBackbone, Identity
+from mgap.errors import BackboneMismatch, CorruptFile, PromptError, SettingError, one_line
+from mgap.io import tensor_files
+from mgap.io.typed_json import typed
+from mgap.priors.collect_states import blind_states
+from mgap.priors.spectrum import check_solver, principal_directions
+
+Progress = Callable[[int], None]  # called with the number of prompts done so far
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """An orthonormal basis V of the language prior, and where it came from. A value: nothing changes it."""
+
+    basis: Tensor  # [d, K] float64, V'V = I
+    singular_values: Tensor  # [m >= K], descending
+    mean: Tensor  # [d] of the states; decoding does not subtract it
+    total_variance: float
+    count: int  # N, states it was fitted on
+    identity: Identity | None = None  # the model; None when it was made from bare states
+    origin: dict[str, Any] = field(default_factory=dict)  # null image, template, prompts' hash, versions, date
+    tuning: dict[str, Any] | None = None  # what `mgap tune` chose for it, by which rule, on which data; plain JSON
+
+    @property
+    def rank(self) -> int:
+        return self.basis.shape[1]
+
+    @property
+    def hidden_size(self) -> int:
+        return self.basis.shape[0]
+
+    @property
+    def explained_variance(self) -> float:
+        """Share (0..1) of the states' variance that the subspace holds."""
+        held = float(self.singular_values[: self.rank].double().square().sum())
+        return held / self.total_variance if self.total_variance > 0 else 0.0
+
+    @property
+    def projector(self) -> Tensor:
+        """V V' [d, d]: what to compare between subspaces, as the signs and order of columns are arbitrary."""
+        return self.basis @ self.basis.T
+
+    @classmethod
+    def fit(
+        cls,
+        model: Backbone | HasBackbone,
+        prompts: Iterable[str],
+        rank: int | str = 5,
+        *,
+        null_image: str = "black336",
+        size: tuple[int, int] | None = None,
+        svd: str = "exact",
+        batch_size: int | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> Subspace:
+        """Run the prompts with a null image and keep the top `rank` right singular vectors of the last states.
+
+        `prompts` may be a generator: it is read once, and memory does not grow with its length. `rank="auto"` keeps
+        the directions that stand out from noise (`states.spectrum.auto_rank`). `svd` is exact, lanczos or randomized.
+        `batch_size` is by default that of `states.collect.blind_states`.
+        """
+        if isinstance(prompts, str):
+            raise PromptError("prompts must be several texts, not one: pass a list, or mgap.read_prompts(file)")
+        check_solver(svd)
+        backbone = Backbone.of(model)
+        width = backbone.identity.hidden_size
+        if isinstance(rank, int) and not 1 <= rank <= width:
+            raise SettingError(f"rank={rank} must be between 1 and the model's hidden size {width}")
+        digest = hashlib.sha256()
+
+        def read() -> Iterator[str]:
+            for done, prompt in enumerate(prompts, start=1):
+                digest.update(prompt.encode() + b"\n")
+                yield prompt
+                if progress is not None:
+                    progress(done)
+
+        chunks = blind_states(backbone, read(), null_image=null_image, size=size, batch_size=batch_size)
+        origin = {
+            "null_image": null_image,
+            "size": list(size) if size else None,
+            "template_sha256": backbone.template_hash(),
+            "svd": svd,
+            "dtype": backbone.dtype_name,
+            "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "versions": {
+                "mgap": mgap.__version__,
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "python": platform.python_version(),
+            },
+        }
+        device = backbone.device if backbone.device.type == "cuda" else "cpu"  # others may have no float64
+        found = cls.from_states(chunks, rank, svd=svd, seed=seed, device=device)
+        origin["prompts_sha256"] = digest.hexdigest()
+        return replace(found, identity=backbone.identity, origin=origin)
+
+    @classmethod
+    def from_states(
+        cls,
+        chunks: Iterable[Tensor] | Tensor,
+        rank: int | str = 5,
+        *,
+        svd: str = "exact",
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> Subspace:
+        """The same from states in hand: one [N, d] tensor, or an iterable of [n, d] chunks; `device` does the arithmetic."""
+        spectrum = principal_directions([chunks] if isinstance(chunks, Tensor) else chunks, rank, svd, seed, device)
+        return cls(
+            basis=spectrum.basis,
+            singular_values=spectrum.singular_values,
+            mean=spectrum.mean,
+            total_variance=spectrum.total_variance,
+            count=spectrum.count,
+        )
+
+    def truncate(self, rank: int) -> Subspace:
+        """The first `rank` directions."""
+        if not 1 <= rank <= self.rank:
+            raise SettingError(f"rank={rank} is not between 1 and {self.rank}, the rank of this subspace: fit a larger one")
+        return replace(self, basis=self.basis[:, :rank].contiguous())
+
+    def require(self, backbone: Backbone) -> None:
+        """Refuse a model that this subspace was not fitted on."""
+        self.require_identity(backbone.identity)
+
+    def require_identity(self, found: Identity, what: str = "the subspace") -> None:
+        """The same of a model that is known by its identity only."""
+        if self.identity is not None:
+            self.identity.require(found, what)
+        elif found.hidden_size != self.hidden_size:
+            raise BackboneMismatch(f"{what} has width {self.hidden_size}, the model {found.hidden_size}: fit one for it")
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write `subspace.json` and its tensors; a reader sees the old one or the new one, never half."""
+        tensor_files.save("subspace", folder, *self.described())
+
+    def described(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Its tensors, and all else as plain JSON: what is saved, here or inside of another object."""
+        about = {
+            "rank": self.rank,
+            "count": self.count,
+            "spectrum": self.singular_values.tolist(),
+            "total_variance": self.total_variance,
+            "explained_variance": self.explained_variance,
+            "model": None if self.identity is None else self.identity.to_json(),
+            "origin": self.origin,
+            **({} if self.tuning is None else {"tuning": self.tuning}),
+        }
+        return {name: getattr(self, name) for name in _TENSORS}, about
+
+    @classmethod
+    def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> Subspace:
+        """Read a saved subspace from a folder or from a hub repository."""
+        folder = Path(folder_or_repo)
+        if not os.path.exists(folder):  # unlike Path's, false for a name that is too long
+            folder = tensor_files.download("subspace", str(folder_or_repo), revision)
+        return cls.from_described(*tensor_files.load("subspace", folder), folder)
+
+    @classmethod
+    def from_described(cls, tensors: Mapping[str, Tensor], about: Mapping[str, Any], folder: Path) -> Subspace:
+        """What `described` gave; `folder` is where it was read, for messages."""
+        try:
+            loaded = cls(
+                **{name: tensors[name].double() for name in _TENSORS},
+                total_variance=typed(float, about["total_variance"], "total_variance"),
+                count=typed(int, about["count"], "count"),
+                identity=None if about["model"] is None else Identity.from_json(about["model"]),
+                origin=typed(dict[str, Any], about["origin"], "origin"),
+                tuning=_read_tuning(about.get("tuning")),
+            )
+            gram = loaded.basis.T @ loaded.basis  # [K, K]
+            if not torch.allclose(gram, torch.eye(loaded.rank, dtype=gram.dtype), atol=1e-6):
+                raise CorruptFile(f"{folder}: the basis is not orthonormal; fit the subspace again")
+        except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+            raise CorruptFile(f"{folder}: not a saved subspace ({one_line(error)}); fit it again") from error
+        return loaded
+
+    def push(self, repo: str, *, private: bool = False) -> str:
+        """Upload to a hub repository (made if need be) and return the address of the commit."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(folder)
+            return tensor_files.push("subspace", repo, folder, private=private)
+
+
+_TENSORS = ("basis", "singular_values", "mean")
+
+
+def _read_tuning(tuning: Any) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = typed(dict[str, Any] | None, tuning, "tuning")
+    if found is not None:
+        typed(dict[str, Any], found["settings"], "the tuning's settings")
+    return found

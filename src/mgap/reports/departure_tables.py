@@ -1,0 +1,122 @@
+"""Departures along whole answers as tables, as plots, and as plain counts for figures of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mgap.benchmarks.statistics import Rate
+from mgap.diagnosis.departure_by_step import ANSWERS, DISTANCE, OWN, PLACES, STEPS, departed_by_step, mean_of
+from mgap.pages.html_page import NOTHING, Cell, Group, Row, Table
+from mgap.pages.plots import Plot, plot_lines
+from mgap.reports.score_tables import cell, run_names
+from mgap.reports.scores import Kind, Scores
+
+_SHARE = Kind(percent=True, better="lower")
+
+
+def is_along(scores: Scores) -> bool:
+    """Whether a run measured departures along answers."""
+    return (scores.run.plan.get("departure") or {}).get("along") == "answers"
+
+
+def departures_along(scores: Scores) -> dict[str, dict[str, list[tuple[int, int, int]]]]:
+    """By method and strength, (step, departed, of) for every step: of all answers that have it, how many have departed there.
+
+    Steps are counted from 1. Answers that failed are not in it; plain decoding has strength "0" only, and a method whose
+    strength is no setting has "own".
+    """
+    run, tau = scores.run, float(scores.run.plan["departure"]["tau"])
+    return {arm.label: departed_by_step(run.records(arm).values(), tau) for arm in run.arms}
+
+
+def along_tables(runs: Sequence[Scores]) -> list[Table]:
+    """Departed steps, answers with one and mean distances by strength; then the steps by their place in the answer."""
+    runs = [scores for scores in runs if is_along(scores)]
+    if not runs:
+        return []
+    strengths = _strengths(runs)
+    columns = ("Method", *(f"{key} \u2193" for key in strengths))
+    notes = _notes(strengths)
+    wholes = {
+        STEPS: "Departed steps, percent",
+        ANSWERS: "Answers with a departed step, percent",
+        DISTANCE: "Mean distance to the nearest plain states",
+    }
+    whole = [
+        Group(_heading(runs, name, title), tuple(_rows(scores, group, strengths)))
+        for group, title in wholes.items()
+        for name, scores in zip(run_names(runs), runs, strict=True)
+    ]
+    places = [
+        Group(_heading(runs, name, group[:1].upper() + group[1:]), tuple(_rows(scores, group, strengths)))
+        for group in PLACES
+        for name, scores in zip(run_names(runs), runs, strict=True)
+    ]
+    return [
+        Table(
+            "Steps of whole answers whose state lies farther than tau from those of plain decoding, by the strength of the "
+            "method, with 95% intervals from a bootstrap over pictures. \u2193: lower is better.",
+            columns,
+            [group for group in whole if group.rows],
+            notes=notes,
+        ),
+        Table(
+            "Percent of the steps that have departed, by their place in the answer.",
+            columns,
+            [group for group in places if group.rows],
+            notes=notes,
+        ),
+    ]
+
+
+def along_plots(scores: Scores, labels: Sequence[str], key: str) -> Iterator[Plot]:
+    """The share of departed steps along the answer, a plot for each strength and a line for each of these methods."""
+    strengths = [name for name in _strengths([scores]) if name not in ("0", OWN)]
+    for strength in strengths or ["0"]:
+        lines = {
+            label: _points(scores, label, strength) or _points(scores, label, OWN) or _points(scores, label, "0")
+            for label in labels
+        }
+        if any(len(points) > 1 for points in lines.values()):  # a line for every label, as the legend has them
+            title = "Departed steps" if strength == "0" else f"Departed steps at strength {strength}"
+            yield plot_lines(title, lines, "step, from", f"{key} {labels[0]}")
+
+
+def _points(scores: Scores, label: str, strength: str) -> dict[float, Rate]:
+    """By the first step of each place."""
+    groups = scores.results[label].groups
+    found = {first: groups[name].rates.get(strength) for name, (first, _) in PLACES.items() if name in groups}
+    return {float(first): rate for first, rate in found.items() if rate is not None and rate.of}
+
+
+def _strengths(runs: Sequence[Scores]) -> list[str]:
+    """As numbers in order, then what methods find themselves."""
+    found = {key for s in runs for result in s.results.values() if STEPS in result.groups for key in result.groups[STEPS].rates}
+    return sorted(found - {OWN}, key=float) + sorted(found & {OWN})
+
+
+def _rows(scores: Scores, group: str, strengths: Sequence[str]) -> Iterator[Row]:
+    for label, result in scores.results.items():
+        if group in result.groups:
+            rates = result.groups[group].rates
+            cells = (rates.get(mean_of(key) if group == DISTANCE else key) for key in strengths)
+            shown = _distance if group == DISTANCE else _percent
+            yield Row(label, tuple(NOTHING if rate is None else shown(rate) for rate in cells))
+
+
+def _percent(rate: Rate) -> Cell:
+    return cell(rate, _SHARE)
+
+
+def _distance(rate: Rate) -> Cell:
+    return Cell(f"{rate.value:.3g}", f"{rate.low:.3g} to {rate.high:.3g}") if rate.of else NOTHING
+
+
+def _notes(strengths: Sequence[str]) -> tuple[str, ...]:
+    if OWN not in strengths:
+        return ()
+    return (f"{OWN}: the strength is no setting of this method; it is measured once, at what it finds for every token.",)
+
+
+def _heading(runs: Sequence[Scores], name: str, title: str) -> str:
+    return f"{title}, {name}" if len(runs) > 1 else title

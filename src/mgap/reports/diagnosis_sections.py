@@ -1,0 +1,69 @@
+"""What `mgap diagnose` measured beside distances, read from the run's folder: tables for its report, figures for print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mgap.diagnosis.manifold_figure import ManifoldPicture, print_manifold
+from mgap.diagnosis.representation import Representation
+from mgap.diagnosis.representation_tables import representation_tables
+from mgap.diagnosis.subspace_analysis import ModelComparison, SubspaceAnalysis
+from mgap.diagnosis.subspace_figures import print_subspaces
+from mgap.diagnosis.subspace_tables import models_table, subspace_tables
+from mgap.errors import CorruptFile, one_line
+from mgap.pages.html_page import Table
+from mgap.pages.print_figures import Print
+from mgap.reports.printed.reach import print_reach
+from mgap.reports.scores import Scores
+from mgap.run.records import ANALYSES, analysis_file
+
+HEADINGS = {
+    "representation": "Where the states are moved to",
+    "subspace": "The prior's subspace",
+    "models": "The prior beside another model's",
+}
+_TABLES: dict[str, Callable[[Any], list[Table]]] = {
+    "representation": lambda data: representation_tables(Representation.from_json(data)),
+    "subspace": lambda data: subspace_tables(SubspaceAnalysis.from_json(data)),
+    "models": lambda data: [models_table(ModelComparison.from_json(data))],
+}
+
+
+def analysis_tables(folder: Path, name: str) -> list[Table]:
+    """Of a run's folder; none where it was not measured."""
+    data = _read(analysis_file(folder, name))
+    with _understanding(analysis_file(folder, name)):
+        return [] if data is None else _TABLES[name](data)
+
+
+def analysis_prints(run: str, scores: Scores) -> list[Print]:
+    """The manifold with the methods' paths, departures by step, the spectrum and angles; those that were measured."""
+    folder = scores.run.folder
+    picture, subspace, moved = (_read(analysis_file(folder, name)) for name in ("picture", "subspace", "representation"))
+    with _understanding(folder / ANALYSES):
+        found = [] if picture is None else [print_manifold(ManifoldPicture.from_json(picture))]
+        reach = None if moved is None else print_reach(run, scores, Representation.from_json(moved))
+        found += [] if reach is None else [reach]
+        return found if subspace is None else [*found, *print_subspaces(subspace)]
+
+
+@contextmanager
+def _understanding(path: Path) -> Iterator[None]:
+    """Inside the block, figures that are not there or of another kind end in a sentence."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise CorruptFile(f"{path}: damaged ({one_line(error)}); remove it, and run mgap diagnose again") from error
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"{path}: no JSON ({error}); remove it, and run mgap diagnose again") from None

@@ -1,0 +1,115 @@
+"""The plots of a report: methods down the page, or a line along the axis of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mgap.benchmarks.statistics import Rate
+from mgap.diagnosis.departure_by_step import OWN, STEPS
+from mgap.pages.plots import MARKS, Plot, plot_lines, plot_rows
+from mgap.reports.departure_tables import along_plots, is_along
+from mgap.reports.score_tables import column, run_names
+from mgap.reports.scores import STATES, Scores
+
+PLOTTED = (("CHAIRs", "CHAIRi", "recall"), ("chair", "hal", "cover"), ("f1", "precision", "recall"))
+
+
+@dataclass(frozen=True)
+class Plots:
+    """Plots with the same series, and so with one legend."""
+
+    heading: str
+    series: list[str]
+    plots: list[Plot]
+
+
+def draw(runs: Sequence[Scores]) -> list[Plots]:
+    found: list[Plots] = []
+    for name, scores in zip(run_names(runs), runs, strict=True):
+        heading = name if len(runs) > 1 else ""
+        if scores.run.plan.get("departure"):
+            found += _along(scores, heading) if is_along(scores) else _departures(scores, heading)
+        else:
+            for figures, groups in same_figures(scores).items():
+                for several in _few(groups):
+                    found.append(_plots(scores, heading, _chosen(scores, figures), several))
+    return [plots for plots in found if plots.plots]
+
+
+def _plots(scores: Scores, heading: str, figures: Sequence[str], groups: Sequence[str]) -> Plots:
+    axis = (scores.run.plan.get("experiment") or {}).get("axis")
+    drawn = []
+    for name in figures:
+        title, key = column(name, scores.figures[name]), f"{heading} {groups[0]}"
+        lines = _lines(scores, name, groups) if axis else {}
+        if any(len(points) > 1 for points in lines.values()):
+            drawn.append(plot_lines(title, lines, str(axis), key))
+        else:
+            drawn.append(plot_rows(title, _rows(scores, name, groups), key))
+    return Plots(heading, list(groups), drawn)
+
+
+def _rows(scores: Scores, name: str, groups: Sequence[str]) -> dict[str, dict[str, Rate]]:
+    return {
+        label: {group: result.groups[group].rates[name] for group in groups}
+        for label, result in scores.results.items()
+        if result.groups
+    }
+
+
+def _lines(scores: Scores, name: str, groups: Sequence[str]) -> dict[str, dict[float, Rate]]:
+    at = points_on_axis(scores)
+    return {group: {x: scores.results[at[x]].groups[group].rates[name] for x in at} for group in groups}
+
+
+def points_on_axis(scores: Scores) -> dict[float, str]:
+    """Methods by their place on the axis; two on one spot would hide each other, so the first stays."""
+    at: dict[float, str] = {}
+    for label, result in scores.results.items():
+        if result.arm.x is not None and result.groups:
+            at.setdefault(result.arm.x, label)
+    return dict(sorted(at.items()))
+
+
+def departure_lines(scores: Scores) -> dict[str, dict[float, Rate]]:
+    """The share of departed states, or steps of answers, by strength, of each method that was measured at several."""
+    lines = {}
+    for label, result in scores.results.items():
+        part = result.groups.get(STEPS if is_along(scores) else STATES)
+        rates = {} if part is None else {float(n): rate for n, rate in part.rates.items() if rate.of and n != OWN}
+        if len(rates) > 1:
+            lines[label] = rates
+    return lines
+
+
+def _departures(scores: Scores, heading: str) -> Iterator[Plots]:
+    """The share of departed states along the strength, a line for each method."""
+    lines = departure_lines(scores)
+    for several in _few(list(lines)):
+        chosen = {label: lines[label] for label in several}
+        yield Plots(heading, several, [plot_lines("Departed states", chosen, "strength", f"{heading} {several[0]}")])
+
+
+def _along(scores: Scores, heading: str) -> Iterator[Plots]:
+    """The share of departed steps along the answer."""
+    for several in _few([label for label, result in scores.results.items() if result.groups]):
+        yield Plots(heading, several, list(along_plots(scores, several, heading)))
+
+
+def same_figures(scores: Scores) -> Mapping[tuple[str, ...], list[str]]:
+    """Groups by the figures that they have."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for group, part in scores.results[scores.baseline].groups.items():
+        found.setdefault(tuple(part.rates), []).append(group)
+    return found
+
+
+def _few(names: list[str]) -> list[list[str]]:
+    """At most so many at once as can be told apart."""
+    return [names[first : first + len(MARKS)] for first in range(0, len(names), len(MARKS))]
+
+
+def _chosen(scores: Scores, figures: Sequence[str]) -> Sequence[str]:
+    shares = [name for name in figures if scores.figures[name].percent]
+    return next((names for names in PLOTTED if set(names) <= set(shares)), shares[:3])

@@ -1,0 +1,250 @@
+"""The tables of a report, from the scores of one run or of several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mgap.benchmarks.statistics import Rate
+from mgap.benchmarks.tally import Comparison, Difference
+from mgap.pages.html_page import NOTHING, Cell, Group, Row, Table
+from mgap.reports.scores import Effort, Kind, Part, Scores
+
+DEPARTED = (
+    "Percent of the states that lie farther than tau from those of plain decoding, by the strength of the method, with 95% "
+    "intervals from a bootstrap over pictures. \u2193: lower is better."
+)
+TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR"}
+
+
+def run_names(runs: Sequence[Scores]) -> list[str]:
+    """What tells the runs apart: their models, with their folders where these are the same."""
+    models = [scores.model for scores in runs]
+    folders = [scores.run.folder.resolve() for scores in runs]
+    short = [f"{model} ({folder.name})" for model, folder in zip(models, folders, strict=True)]
+    for names in (models, short):
+        if len(set(names)) == len(names):
+            return names
+    return [f"{model} ({folder})" for model, folder in zip(models, folders, strict=True)]
+
+
+def column(name: str, kind: Kind | None = None) -> str:
+    """A figure's name as a heading, with an arrow where less is better."""
+    title = TITLES.get(name) or name[:1].upper() + name[1:].replace("_", " ")
+    return f"{title} \u2193" if kind is not None and kind.better == "lower" else title
+
+
+def cell(rate: Rate, kind: Kind, digits: int = 1) -> Cell:
+    """A figure and its interval; a dash where nothing was counted."""
+    if rate.of == 0:
+        return NOTHING
+    scale = 100 if kind.percent else 1
+    value, low, high = (f"{scale * number:.{digits}f}" for number in (rate.value, rate.low, rate.high))
+    return Cell(value, f"{low} to {high}")
+
+
+def score_tables(runs: Sequence[Scores]) -> list[Table]:
+    """Every figure of every method by group; groups that have other figures stand in a table of their own."""
+    tables: dict[tuple[str, ...], list[Group]] = {}
+    kinds = _kinds(runs)
+    for name, scores, group in _groups(runs):
+        parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
+        figures = tuple(dict.fromkeys(figure for part in parts.values() for figure in part.rates))
+        rows = tuple(Row(label, _figures(part, kinds, figures)) for label, part in parts.items())
+        tables.setdefault(figures, []).append(Group(_heading(runs, name, group), rows))
+    departed = all(scores.run.plan.get("departure") for scores in runs)
+    return [
+        Table(DEPARTED if departed else _caption(figures, kinds), _columns(figures, kinds), groups)
+        for figures, groups in tables.items()
+    ]
+
+
+def paired_tables(runs: Sequence[Scores]) -> list[Table]:
+    """Each method less the baseline on the same samples."""
+    tables: dict[tuple[str, ...], list[Group]] = {}
+    kinds = _kinds(runs)
+    for name, scores, group in _groups(runs):
+        found = {label: result.groups[group].against for label, result in scores.results.items() if group in result.groups}
+        rows = tuple(Row(label, _differences(c, kinds, tuple(c.differences))) for label, c in found.items() if c is not None)
+        if rows:
+            figures = tuple(next(c for c in found.values() if c is not None).differences)
+            heading = _heading(runs, name, group)
+            against = f"{heading}, against {scores.baseline}" if heading else f"Against {scores.baseline}"
+            tables.setdefault(figures, []).append(Group(against, rows))
+    caption = (
+        "Differences in points, with 95% intervals from a paired bootstrap over pictures; noise: the interval holds 0. "
+        "Gained: right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, "
+        "not corrected for the number of rows."
+    )
+    return [
+        Table(caption, ("Method", *(column(name) for name in figures), "Gained", "Lost", "p"), groups)
+        for figures, groups in tables.items()
+    ]
+
+
+def matched_tables(runs: Sequence[Scores]) -> list[Table]:
+    """Each method beside the baseline's texts cut to its length."""
+    tables: dict[tuple[str, ...], list[Group]] = {}
+    kinds = _kinds(runs)
+    for name, scores, group in _groups(runs):
+        for label, result in scores.results.items():
+            matched = result.matched
+            if matched is None or group not in matched.groups:
+                continue
+            figures = tuple(result.groups[group].rates)
+            whole = matched.words is None
+            cut = f"{scores.baseline}, whole" if whole else f"{scores.baseline}, cut after {matched.words} words"
+            against = matched.against[group]
+            rows = (
+                Row(label, _figures(result.groups[group], kinds, figures)[: len(figures)]),
+                Row(cut, _figures(matched.groups[group], kinds, figures)[: len(figures)]),
+                Row("difference", _differences(against, kinds, figures)[: len(figures)]),
+            )
+            heading = f"{_heading(runs, name, group)}: {label}" if _heading(runs, name, group) else label
+            tables.setdefault(figures, []).append(Group(heading, rows))
+    caption = (
+        "At equal length: the baseline's texts are cut after so many words that their mean length comes nearest to the "
+        "method's; they stay whole where they are no longer. What a method gains by saying less is gone from these differences."
+    )
+    return [
+        Table(caption, ("", *(column(name, kinds[name]) for name in figures)), groups) for figures, groups in tables.items()
+    ]
+
+
+def effort_table(runs: Sequence[Scores]) -> Table | None:
+    """How long the answers took; None where no record says so."""
+    groups = []
+    for name, scores in zip(run_names(runs), runs, strict=True):
+        if scores.run.plan.get("departure"):
+            continue  # distances, not answers
+        efforts = {label: r.effort for label, r in scores.results.items() if r.effort is not None and r.effort.total > 0}
+        base = efforts.get(scores.baseline)
+        rows = tuple(
+            Row(
+                label,
+                (
+                    Cell(clock(effort.total)),
+                    seconds_cell(effort.seconds),
+                    Cell(f"{effort.seconds.value / base.seconds.value:.2f}") if base else NOTHING,
+                    Cell(f"{effort.tokens:.1f}"),
+                    Cell(f"{effort.tokens / effort.seconds.value:.1f}"),
+                ),
+            )
+            for label, effort in efforts.items()
+        )
+        if rows:
+            groups.append(Group(name if len(runs) > 1 else "", rows))
+    if not groups:
+        return None
+    columns = (
+        "Method",
+        "Total time",
+        "Seconds a sample \u2193",
+        "Times the baseline \u2193",
+        "Tokens an answer",
+        "Tokens a second",
+    )
+    caption = (
+        "Time of the scored answers, fitting a prior not included; an answer's time is its share of the batch that it was in."
+    )
+    if not all(scores.run.plan.get("warm_up") for scores in runs):
+        caption += (
+            " Methods ran one after the other, warming up and whatever else the machine did included: to compare methods, run"
+            " with warm_up on a machine that does nothing else."
+        )
+    return Table(caption, columns, groups)
+
+
+def coverage_table(runs: Sequence[Scores]) -> Table:
+    groups, notes = [], []
+    for name, scores in zip(run_names(runs), runs, strict=True):
+        rows = []
+        for label, result in scores.results.items():
+            found = result.coverage
+            counts = (found.answered, found.missing, found.failed, found.cut_off)
+            rows.append(Row(label, tuple(Cell(str(count)) for count in counts)))
+            if found.error:
+                notes.append(f"{label}, first failure: {found.error}")
+        groups.append(Group(name if len(runs) > 1 else "", tuple(rows)))
+    caption = (
+        "Samples by method. Only those that every method answered are scored. Cut off: answers that reached the longest length."
+    )
+    return Table(caption, ("Method", "Answered", "Missing", "Failed", "Cut off"), groups, notes=tuple(notes))
+
+
+def clock(seconds: float) -> str:
+    """As the paper prints times: 23:57, 1:46:54; below a minute, in seconds."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def seconds_cell(rate: Rate) -> Cell:
+    return Cell(f"{rate.value:.3g}", f"{rate.low:.3g} to {rate.high:.3g}") if rate.of and rate.value > 0 else NOTHING
+
+
+def efforts(scores: Scores) -> dict[str, Effort]:
+    return {label: result.effort for label, result in scores.results.items() if result.effort is not None}
+
+
+def _kinds(runs: Iterable[Scores]) -> dict[str, Kind]:
+    return {name: kind for scores in runs for name, kind in scores.figures.items()}
+
+
+def _groups(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
+    """(name of the run, run, group), in order; runs of one group stand together."""
+    found = [
+        (name, scores, group)
+        for name, scores in zip(run_names(runs), runs, strict=True)
+        for group in scores.results[scores.baseline].groups
+    ]
+    order = list(dict.fromkeys(group for _, _, group in found))
+    return sorted(found, key=lambda one: order.index(one[2]))
+
+
+def _heading(runs: Sequence[Scores], name: str, group: str) -> str:
+    title = group[:1].upper() + group[1:]
+    if len(runs) > 1:
+        return f"{title}, {name}"
+    return title if len(runs[0].results[runs[0].baseline].groups) > 1 else ""
+
+
+def _columns(figures: Sequence[str], kinds: dict[str, Kind]) -> tuple[str, ...]:
+    counted = ("Unparsed",) if "accuracy" in figures else ()
+    return ("Method", *(column(name, kinds[name]) for name in figures), *counted, "Samples")
+
+
+def _figures(part: Part, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:
+    counted = (Cell(str(part.unparsed)),) if "accuracy" in figures else ()
+    shown = (cell(part.rates[name], kinds[name]) if name in part.rates else NOTHING for name in figures)
+    return (*shown, *counted, Cell(str(part.samples)))
+
+
+def _differences(comparison: Comparison, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:
+    changes = tuple(_difference(comparison.differences[name], kinds[name]) for name in figures)
+    p = "< 0.001" if comparison.p < 0.001 else f"{comparison.p:.3f}"
+    return (*changes, Cell(str(comparison.gained)), Cell(str(comparison.lost)), Cell(p))
+
+
+def _difference(difference: Difference, kind: Kind) -> Cell:
+    if difference.low == difference.high == 0:
+        return Cell("0.0", "same", "unclear")
+    scale = 100 if kind.percent else 1
+    value, low, high = (_signed(scale * number) for number in (difference.value, difference.low, difference.high))
+    if difference.is_noise:
+        return Cell(value, f"{low} to {high}, noise", "unclear")
+    if not kind.better:
+        return Cell(value, f"{low} to {high}")
+    return Cell(value, f"{low} to {high}", "right" if (difference.value > 0) == (kind.better == "higher") else "wrong")
+
+
+def _signed(number: float) -> str:
+    return "0.0" if abs(number) < 0.05 else f"{number:+.1f}"
+
+
+def _caption(figures: Sequence[str], kinds: dict[str, Kind]) -> str:
+    arrows = " \u2193: lower is better." if any(kinds[name].better == "lower" for name in figures) else ""
+    counts = any(not kinds[name].percent for name in figures)
+    unit = "Percent, but for the mean length" if counts else "Percent"
+    return f"{unit}; with each figure its 95% interval from a bootstrap over pictures.{arrows}"

@@ -1,0 +1,78 @@
+"""Measure departures (paper, sections 3.2 and 5.4) as a run does: a bank first, then distances, method by method.
+
+bank, judged = set_aside(samples, share=0.5)                 # or the bank from scenes of its own
+manifold = prepare(model, bank, picture, folder)             # collected once, then read again
+worker = DepartureWorker(model, picture, manifold, build)    # build: an arm's method, None for vanilla
+plan["departure"] = {**manifold.to_json(), "strengths": [...]}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+
+from mgap.benchmarks.base import open_pictures
+from mgap.decoding.effective_states import StepStates, first_states
+from mgap.decoding.model import Model
+from mgap.diagnosis.departure import STRENGTHS, Picture, named_strengths
+from mgap.errors import SettingError
+from mgap.methods.base import Method
+from mgap.priors.manifold import Manifold
+from mgap.run.records import Arm, Record
+from mgap.run.worker import Work
+from mgap.types import Sample
+
+
+class DepartureWorker:
+    """Turns samples into records of distances; `build` makes an arm's method, None for vanilla, which has strength 0 only.
+
+    Needs samples about other pictures than the bank's. A record's text is the plain model's first token.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        picture: Picture,
+        manifold: Manifold,
+        build: Callable[[Arm], Method | None],
+        *,
+        strengths: Sequence[float] = STRENGTHS,
+    ) -> None:
+        self.model, self.picture, self.manifold, self.build = model, picture, manifold, build
+        self.strengths = named_strengths(strengths)
+
+    @contextmanager
+    def using(self, arm: Arm) -> Iterator[Work]:
+        method = self.build(arm)
+        if method is None and "0" not in self.strengths:
+            raise SettingError(
+                "vanilla is measured at strength 0, which is not among the strengths: add it, or leave vanilla out"
+            )
+        with first_states(self.model, method) as read:
+            yield lambda samples: self._measure(samples, read)
+
+    def _measure(self, samples: Sequence[Sample], read: Callable[..., StepStates]) -> list[Record]:
+        started, backbone = time.perf_counter(), self.model.backbone
+        images = open_pictures(samples, self.picture)
+        seen = read(backbone.encode(images, [sample.prompt for sample in samples]))
+        strengths = {"0": 0.0} if seen.method is None else self.strengths
+        distances = {key: self.manifold.distances(seen.at(value)).tolist() for key, value in strengths.items()}
+        words = backbone.words(seen.plain_tokens())
+        spent, now = 1000 * (time.perf_counter() - started), datetime.now(timezone.utc).isoformat(timespec="seconds")
+        return [
+            Record(
+                id=sample.id,
+                text=words[row],
+                prompt=backbone.render(sample.prompt),
+                image=hashlib.sha256(images[row].tobytes()).hexdigest(),
+                tokens=1,
+                milliseconds=spent / len(samples),
+                rows=len(samples),
+                at=now,
+                extra={"distance": {key: values[row] for key, values in distances.items()}},
+            )
+            for row, sample in enumerate(samples)
+        ]

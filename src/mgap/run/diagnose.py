@@ -1,0 +1,198 @@
+"""What `mgap diagnose` measures beside a run's distances, into the run's folder: each analysis once, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+from torch import Tensor
+
+from mgap.benchmarks.base import Benchmark, DrawnWorld
+from mgap.benchmarks.yesno_questions import LABELS
+from mgap.decoding.effective_states import first_states
+from mgap.decoding.model import Model
+from mgap.diagnosis.departure import STRENGTHS
+from mgap.diagnosis.manifold_picture import FIRST_WRONG, picture_manifold, wrong_answers
+from mgap.diagnosis.measure_representation import Captions, known_answers, measure_representation
+from mgap.diagnosis.measure_subspace import READOUT, analyse_subspace, compare_models
+from mgap.diagnosis.reference_states import aligned_states
+from mgap.errors import SettingError
+from mgap.io.images import open_image
+from mgap.io.output_folder import write_files
+from mgap.io.progress import Progress
+from mgap.methods.base import Method, Seam
+from mgap.methods.bias import token_ids
+from mgap.priors.bank import Bank
+from mgap.priors.manifold import Manifold
+from mgap.priors.prior_plan import Prior, Priors
+from mgap.priors.subspace import Subspace
+from mgap.registry import WORLDS
+from mgap.run.job import Job
+from mgap.run.method_plans import VANILLA, build_method
+from mgap.run.records import Run, analysis_file
+from mgap.types import Sample
+
+PICTURES = 100  # whose questions, or captions, the representation is measured on, at most
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A run of departures that is done, and the model it is of."""
+
+    job: Job
+    model: Model
+    told: Progress | None = None
+    other: Callable[[], Model] | None = None  # another model, to compare priors with
+
+    def carry_out(self, noted: Callable[[str], None]) -> None:
+        """Every analysis that is not in the run's folder yet; `noted` hears of those that these questions do not allow."""
+        wanted: dict[str, Callable[[], dict[str, Any]]] = {"subspace": self.subspace, "picture": self.picture}
+        right = {label: len(states) for label, states in self._known.items()}
+        if not all(sample.truth in LABELS for sample in (*self._judged.samples, *self.job.bank)):
+            noted("where states are moved to is left out: not all of these questions are answered by yes or no")
+        elif min(right.get(label, 0) for label in LABELS) < self._k:
+            noted(f"where states are moved to is left out: of the bank's states {right} are right, not {self._k} of each")
+        else:
+            wanted["representation"] = self.representation
+        if self._readout is None:
+            noted(f"how {' and '.join(READOUT)} lie to the prior is left out: they are not one token each of this model")
+        if self.other is not None:
+            wanted["models"] = partial(self.models, self.other)
+        for name, measure in wanted.items():
+            path = analysis_file(self.job.out, name)
+            if not path.is_file():
+                write_files(path.parent, {path.name: json.dumps(measure(), ensure_ascii=False) + "\n"})
+
+    def subspace(self) -> dict[str, Any]:
+        return analyse_subspace(
+            self.model,
+            self._prior_plan,
+            pocket=self._is_pocket,
+            size=open_image(self._judged.picture(self._judged.samples[0].image)).size,
+            readout=self._readout,
+            states={"with pictures": self._bank.states},
+            progress=self.told,
+        ).to_json()
+
+    def models(self, load: Callable[[], Model]) -> dict[str, Any]:
+        """This model's prior and another's, fitted alike, by what they do to the words that both can say."""
+        other = load()
+        plan = replace(self._prior_plan, folder=None)
+        priors = Priors(self.job.out / "priors" / "other", pocket=self._is_pocket)
+        pair = (self.model, self._prior), (other, priors.get(plan, other, self.told))
+        return compare_models(*pair, progress=self.told).to_json()
+
+    def representation(self) -> dict[str, Any]:
+        return measure_representation(
+            self.model,
+            self._judged,
+            self._bank,
+            self.job.bank,
+            self._methods,
+            self._prior,
+            self._strengths,
+            captions=self._captions(),
+            k=self._k,
+            batch_size=self.job.config.batch_size,
+            progress=self.told,
+        ).to_json()
+
+    def picture(self) -> dict[str, Any]:
+        """The first question that plain decoding answers wrongly, or the first one at all, as every method moves it."""
+        samples, run = self._judged.samples, Run.load(self.job.out)
+        (plain,) = (arm for arm in run.arms if arm.method == VANILLA)
+        wrong = wrong_answers(samples, {id: record.text for id, record in run.records(plain).items()})
+        sample, rule = (
+            (wrong[0], FIRST_WRONG) if wrong else (samples[0], "the first {group} question; none is answered wrongly")
+        )
+        asked = self.job.config.departure
+        how = {key: asked[key] for key in ("k", "delta", "metric", "search") if key in asked}
+        return picture_manifold(
+            self.model,
+            Manifold.of(self._bank, device=self.model.backbone.device, **how),
+            self._bank.parts,
+            [sample],
+            self._judged.picture,
+            self._methods,
+            rule=rule,
+            strengths=self._strengths,
+            reference=self._reference(sample),
+            null_image=self._prior_plan.null_image,
+            progress=self.told,
+        ).to_json()
+
+    def _reference(self, sample: Sample) -> Tensor | None:
+        """Where the state would lie if the model knew; None where the bank has too few states that rightly say so."""
+        if sample.truth not in self._known or len(self._known[sample.truth]) < self._k:
+            return None
+        image = open_image(self._judged.picture(sample.image))
+        with first_states(self.model, None) as read:
+            h = read(self.model.backbone.encode([image], [sample.prompt])).h
+        return aligned_states(h, [sample.truth], self._known, self._k)
+
+    def _captions(self) -> Captions | None:
+        """True captions are known of drawn scenes only, and followed for methods at the head only."""
+        if not self.job.config.is_drawn or not any(method.seam is Seam.HEAD for method in self._methods.values()):
+            return None
+        world: DrawnWorld = WORLDS.get(self.job.config.data_set)
+        return Captions(*world.captions(min(PICTURES, self.job.config.scenes), held_out=self.job.config.held_out))
+
+    @cached_property
+    def _readout(self) -> tuple[str, str] | None:
+        """The two answers, where each is one token of the model."""
+        try:
+            for word in READOUT:
+                token_ids(word, self.model.backbone.tokenizer)
+        except SettingError:
+            return None
+        return READOUT
+
+    @cached_property
+    def _known(self) -> dict[str, Tensor]:
+        return known_answers(self.model, self._bank, self.job.bank)
+
+    @property
+    def _k(self) -> int:
+        """Right states that a reference is the mean of; as many as a distance is the mean over."""
+        return int(self.job.config.departure.get("k", 10))
+
+    @property
+    def _is_pocket(self) -> bool:
+        return self.job.config.data_set == "pocket"
+
+    @property
+    def _strengths(self) -> list[float]:
+        return [float(value) for value in self.job.config.departure.get("strengths", STRENGTHS)]
+
+    @cached_property
+    def _bank(self) -> Bank:
+        return Bank.load(self.job.out / "bank")
+
+    @cached_property
+    def _judged(self) -> Benchmark:
+        """The first pictures of those that are judged."""
+        samples = self.job.benchmark.samples
+        shown = set(list(dict.fromkeys(sample.image for sample in samples))[:PICTURES])
+        return replace(self.job.benchmark, samples=tuple(sample for sample in samples if sample.image in shown))
+
+    @cached_property
+    def _prior_plan(self) -> Prior:
+        """That of the first method which has one, else what a run fits by default."""
+        return next((arm.prior for arm in self.job.config.methods if arm.prior is not None), Prior())
+
+    @cached_property
+    def _priors(self) -> Priors:
+        return Priors(self.job.out / "priors", pocket=self._is_pocket)
+
+    @cached_property
+    def _prior(self) -> Subspace:
+        return self._priors.get(self._prior_plan, self.model, self.told)
+
+    @cached_property
+    def _methods(self) -> dict[str, Method]:
+        """All but plain decoding, by label."""
+        built = {arm.label: build_method(arm, self.model, self._priors, self.told) for arm in self.job.config.methods}
+        return {label: method for label, method in built.items() if method is not None}

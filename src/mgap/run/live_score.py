@@ -1,0 +1,116 @@
+"""What is shown while a run goes on: how far it is, its score so far, tokens a second and the time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import numpy as np
+
+from mgap.benchmarks.statistics import Counts
+from mgap.benchmarks.tally import Figure, Scorer
+from mgap.run.engine import State
+from mgap.run.records import Arm, Run
+
+PAUSE = 20.0  # seconds between lines where standard error is no terminal
+
+
+class LiveScore:
+    """The first figure of a task's score, over all answers of a method so far, added to batch by batch."""
+
+    def __init__(self, run: Run, scorer: Scorer) -> None:
+        self.run, self.scorer = run, scorer
+        self._samples = {sample.id: sample for sample in run.samples}
+        self._arm: Arm | None = None
+        self._counts: dict[str, Counts] = {}  # by figure
+        self._figures: dict[str, Figure] = {}
+        self._seen: set[str] = set()
+
+    def add(self, state: State) -> str:
+        """Count what is new; the score in a few words."""
+        if self._arm != state.arm:
+            self._arm, self._seen = state.arm, set()
+            self._counts.clear()
+            records = list(self.run.records(state.arm).values())  # of all processes, so far
+        else:
+            records = list(state.latest[1])
+        fresh = {record.id: record.text for record in records if record.id not in self._seen and not record.failed}
+        self._seen.update(fresh)
+        samples = [self._samples[name] for name in fresh]
+        for tally in (self.scorer.tally(samples, fresh) if samples else {}).values():
+            name, figure = next(iter(tally.figures.items()))
+            self._figures[name] = figure
+            self._counts[name] = self._counts.get(name, np.zeros(1)) + tally.counts.sum(0)
+        return ", ".join(f"{name} {self._value(name):.1f}" for name in self._counts)
+
+    def _value(self, name: str) -> float:
+        figure = self._figures[name]
+        return float(figure.value(self._counts[name])) * (100 if figure.percent else 1)
+
+
+class Shown(Protocol):
+    """Something that shows a state and its score."""
+
+    def __call__(self, state: State, score: str) -> None: ...
+
+
+@contextmanager
+def showing() -> Iterator[Shown]:
+    """One bar a method on a terminal; a line now and then elsewhere, so that a log tells what goes on."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[more]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(state: State, score: str) -> None:
+            label = state.arm.label
+            if label not in tasks:
+                tasks[label] = bars.add_task(label, total=state.total, more="")
+            bars.update(tasks[label], completed=state.done, more=_details(state, score))
+
+        yield show
+
+
+class _Lines:
+    """Prints a line when a method is done, and now and then before."""
+
+    def __init__(self) -> None:
+        self._last = -PAUSE
+
+    def __call__(self, state: State, score: str) -> None:
+        now = time.monotonic()
+        if state.done < state.total and now - self._last < PAUSE:
+            return
+        self._last = now
+        print(f"{state.arm.label}: {state.done} of {state.total}; {_details(state, score)}", file=sys.stderr, flush=True)
+
+
+def _details(state: State, score: str) -> str:
+    parts = [score] if score else []
+    if state.seconds > 0:
+        parts.append(f"{state.tokens / state.seconds:.0f} tokens/s")
+    if state.seconds_left:
+        parts.append(f"{_duration(state.seconds_left)} left")
+    if state.failed:
+        parts.append(f"{state.failed} failed")
+    return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

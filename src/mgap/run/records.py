@@ -1,0 +1,166 @@
+"""A run's folder as it is read: what was asked, under which methods, and every answer so far.
+
+    run.json               what was run: benchmark, model, methods, decoding, versions
+    samples.jsonl          what is asked, with what is true
+    order.json             ids in the order of asking, where pictures are of several sizes
+    answers/METHOD/*.jsonl one line an answer, only ever appended to; one file a process
+
+Scores need these files and no model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from mgap.errors import CorruptFile, RunError, one_line
+from mgap.io.typed_json import BROKEN, typed
+from mgap.types import Sample
+
+RUN, SAMPLES, ORDER, ANSWERS = "run.json", "samples.jsonl", "order.json", "answers"
+ANALYSES = "analysis"  # the folder of what `mgap diagnose` adds
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line: an answer to one sample, or why there is none."""
+
+    id: str  # of the sample
+    text: str = ""
+    prompt: str = ""  # as the model read it
+    image: str = ""  # SHA-256 of the picture's RGB pixels
+    tokens: int = 0  # of the answer
+    stop: str = ""  # "end" or "length"
+    milliseconds: float = 0.0  # its share of the batch it was in
+    rows: int = 0  # of that batch
+    at: str = ""  # when, UTC
+    extra: Mapping[str, Any] = field(default_factory=dict)  # what else was measured, such as distances
+    failed: str = ""  # the error, for a sample that has no answer
+
+    def line(self) -> str:
+        kept = {name: value for name, value in asdict(self).items() if value not in ("", 0, 0.0, {})}
+        return json.dumps({"id": self.id, "text": self.text, **kept}, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Record:
+        """From a line; a key that is not known here, of a later version, is passed over. Raises TypeError."""
+        record: Record = typed(cls, data, "the record")
+        return record
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One method of a run: a row of its tables."""
+
+    label: str  # as tables show it
+    method: str  # of the registry, or "vanilla"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    prior: Mapping[str, Any] | None = None  # how its subspace was made, or where it lies
+    prefill: str = "own"  # "shared": questions about one picture share its keys and values
+    x: float | None = None  # its place along the experiment's axis
+
+    @property
+    def folder(self) -> str:
+        """Its name as a folder."""
+        return re.sub(r"[^A-Za-z0-9.=+-]+", "-", self.label).strip("-.") or "method"
+
+
+@dataclass(frozen=True)
+class _Benchmark:
+    name: str
+    task: str
+    lexicon: Mapping[str, Any] | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The keys of run.json that are looked into, to refuse a file that has something else there."""
+
+    benchmark: _Benchmark
+    arms: tuple[Arm, ...]
+    model: Mapping[str, Any] = field(default_factory=dict)
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    scoring: Mapping[str, Any] = field(default_factory=dict)
+    departure: Mapping[str, Any] | None = None
+    experiment: Mapping[str, Any] | None = None
+    versions: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder."""
+
+    folder: Path
+    plan: Mapping[str, Any]  # run.json
+    samples: tuple[Sample, ...]
+    order: tuple[str, ...] = ()  # of asking, by id; empty: as pictures first appear. Scores go by the samples' own order
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> Run:
+        path = Path(folder)
+        if not (path / RUN).is_file():
+            raise RunError(f"{path}: no {RUN} in it, so it is no run; name a folder that `mgap run` wrote")
+        try:
+            plan = typed(dict[str, Any], json.loads((path / RUN).read_text(encoding="utf-8")), RUN)
+            if plan.get("format") != FORMAT:
+                raise RunError(
+                    f"{path}: written in format {plan.get('format')!r:.40}, and this version of mgap reads format {FORMAT}"
+                )
+            typed(_Plan, plan, RUN)
+            samples = typed(tuple[Sample, ...], list(read_lines(path / SAMPLES)), SAMPLES)
+            ordered = (path / ORDER).exists()
+            order = typed(tuple[str, ...], json.loads((path / ORDER).read_text(encoding="utf-8")), ORDER) if ordered else ()
+        except BROKEN as error:
+            raise CorruptFile(f"{path}: its {RUN}, {SAMPLES} or {ORDER} cannot be read ({one_line(error)})") from error
+        if len({sample.id for sample in samples}) < len(samples):
+            raise CorruptFile(f"{path / SAMPLES}: an id stands there twice")
+        if order and sorted(order) != sorted(sample.id for sample in samples):
+            raise CorruptFile(f"{path / ORDER}: its {len(order)} ids are not those of the {len(samples)} samples")
+        return cls(path, plan, samples, order)
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        arms: tuple[Arm, ...] = typed(tuple[Arm, ...], self.plan["arms"])
+        return arms
+
+    def records(self, arm: Arm) -> dict[str, Record]:
+        """Its answers so far by sample; an answer counts before a failure, and a later failure before an earlier one."""
+        found: dict[str, Record] = {}
+        for path in sorted((self.folder / ANSWERS / arm.folder).glob("*.jsonl")):
+            for data in read_lines(path):
+                try:
+                    record = Record.of(data)
+                except TypeError as error:
+                    raise CorruptFile(f"{path}: {error}; remove the line to go on without it") from error
+                if record.id not in found or found[record.id].failed:
+                    found[record.id] = record
+        return found
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON Lines file; a last line that was cut off is not there, and any other bad line is refused."""
+    data = path.read_bytes()
+    whole, _, _ = data.rpartition(b"\n")
+    for number, line in enumerate(whole.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise CorruptFile(f"{path}: line {number} is no JSON ({error}); remove the line to go on without it") from error
+        if not isinstance(found, dict):
+            raise CorruptFile(f"{path}: line {number} is no JSON object; remove the line to go on without it")
+        yield found
+
+
+def analysis_file(folder: Path, name: str) -> Path:
+    """Where a run keeps one of its analyses: representation, subspace, models or picture."""
+    return folder / ANALYSES / f"{name}.json"

@@ -1,0 +1,47 @@
+"""Where the time of a run went: a table of the stages, and a file beside the answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mgap.backbones.clock import STAGES
+from mgap.errors import CorruptFile, one_line
+from mgap.io.output_folder import write_files
+from mgap.io.typed_json import BROKEN, typed
+from mgap.run.engine import Spent
+from mgap.run.folder import Shard
+
+REST = "the rest"
+
+
+def stages_table(spent: Mapping[str, Spent]) -> str:
+    """Markdown: a row a stage, a column a method; seconds, and their share of the whole."""
+    columns = {label: {**each.stages, REST: each.seconds - sum(each.stages.values())} for label, each in spent.items()}
+    names = [name for name in STAGES if any(name in stages for stages in columns.values())]
+    lines = [f"| seconds (share) | {' | '.join(spent)} |", "|---|" + "---:|" * len(spent)]
+    for name in (*names, REST):
+        cells = [_cell(stages.get(name, 0.0), spent[label].seconds) for label, stages in columns.items()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines.append(f"| all | {' | '.join(f'{each.seconds:.2f} of {each.samples} questions' for each in spent.values())} |")
+    return "\n".join(lines)
+
+
+def _cell(seconds: float, whole: float) -> str:
+    return f"{seconds:.2f} ({seconds / whole:.0%})" if whole else f"{seconds:.2f}"
+
+
+def save_profile(folder: Path, shard: Shard, spent: Mapping[str, Spent]) -> Path:
+    """What this process did last, by method; a share has a file of its own."""
+    name = "profile.json" if shard.of == 1 else f"profile-{shard.number}-of-{shard.of}.json"
+    path = folder / name
+    try:
+        before = typed(dict[str, Any], json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    except BROKEN as error:
+        raise CorruptFile(f"{path}: not the times of a run ({one_line(error)}); remove it to go on") from error
+    whole = {**before, **{label: asdict(each) for label, each in spent.items()}}
+    (written,) = write_files(folder, {name: json.dumps(whole, indent=1, ensure_ascii=False) + "\n"})
+    return written

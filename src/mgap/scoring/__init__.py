@@ -1,1 +1,0 @@
-"""From answers to scores: reading a text as yes or no, rates with their intervals, POPE and CHAIR."""

@@ -1,0 +1,136 @@
+"""A run with engine vllm: what it cannot do is refused before anything is loaded, then the folder and the worker are made.
+
+Priors that are not there yet are fitted with transformers, whose model is let go before vLLM starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mgap.errors import SettingError
+from mgap.io.progress import Progress
+from mgap.priors.prior_plan import Priors
+from mgap.run.method_plans import VANILLA, build_method
+
+if TYPE_CHECKING:
+    from mgap.run.config import Config
+    from mgap.run.job import Job
+    from mgap.run.records import Run
+    from mgap.serving.vllm_worker import Requesting
+
+Told = Callable[[str], None]
+
+
+class VllmEngine:
+    """`mgap run --engine vllm`."""
+
+    @staticmethod
+    def refuse(config: Config) -> None:
+        """Raise if a run asks for something that vLLM does not do, or does by itself."""
+        from mgap.serving.offline import check_options
+        from mgap.serving.sampling import refuse_decoding
+        from mgap.serving.servable import refuse_method
+
+        if config.benchmark == "departure":
+            raise SettingError("engine vllm answers and shows no states: departures are measured with engine transformers")
+        if config.workers not in ("auto", 0):
+            raise SettingError(f"workers={config.workers}: vLLM prepares pictures itself; leave workers out")
+        if config.profile:
+            raise SettingError("profile tells the stages of engine transformers: leave it out, or see vLLM's own profiler")
+        if config.prefill == "shared":
+            raise SettingError("prefill=shared: vLLM's prefix cache shares what can be shared; use prefill auto")
+        if config.device is not None:
+            raise SettingError(
+                f"device={config.device}: vLLM takes the cards that it sees; choose them with CUDA_VISIBLE_DEVICES"
+            )
+        if config.dtype != "auto" and config.engine_options.get("dtype", config.dtype) != config.dtype:
+            raise SettingError(
+                f"dtype={config.dtype}, and engine_options say {config.engine_options['dtype']}: give one of them"
+            )
+        check_options(config.engine_options)
+        refuse_decoding(config.decode())
+        for arm in config.methods:
+            if arm.method != VANILLA:
+                refuse_method(arm.method)
+
+    @staticmethod
+    def require(config: Config, *, is_launched: bool) -> None:
+        """Raise if vLLM is not here, would leave the plugin out, or was started in several processes by a launcher."""
+        from mgap.serving.installed import refuse_filtered, require_vllm
+
+        require_vllm("engine vllm")
+        if any(arm.prior is not None for arm in config.methods):
+            refuse_filtered()
+        if is_launched:
+            raise SettingError(
+                "vLLM starts its own processes: leave the launcher out, and give tensor_parallel_size in engine_options, or "
+                "start shares by hand with --shard 0/2"
+            )
+
+
+def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[Run, Requesting]:
+    """The folder, made or joined, and what will answer; the worker is to be closed. `said` hears what takes long."""
+    from mgap.backbones.loading import load_weightless
+    from mgap.registry import locate
+    from mgap.run.job import versions
+    from mgap.serving.offline import Recipe, require_options, vllm_version
+    from mgap.serving.vllm_worker import Requesting
+
+    config = job.config
+    where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    priors = Priors(job.out / "priors", pocket=config.data_set == "pocket")
+    ready = [arm for arm in config.methods if arm.prior is None or priors.has(arm.prior)]
+    methods = {arm.label: build_method(arm, None, priors) for arm in ready}  # a prior that cannot be read is told at once
+    backbone = load_weightless(locate(config.model, config.revision), called=config.model, **where)
+    said("importing vLLM")
+    require_options(config.engine_options)
+    job.out.mkdir(parents=True, exist_ok=True)
+    _fit(job, priors, told, noted, said)
+    methods |= {arm.label: build_method(arm, None, priors) for arm in config.methods if arm not in ready}
+    places = {arm.label: _absolute(priors.place(arm.prior)) for arm in config.methods if arm.prior is not None}
+    dtype = config.dtype if config.dtype != "auto" else _dtype_of(backbone.config)
+    recipe = Recipe(config.model, config.engine_options, dtype, **where)
+    worker = Requesting(recipe, backbone, job.benchmark, config.decode(), methods, places, said)
+    try:
+        engine = worker.require(job.labels[0])
+        made_with = {"versions": {**versions(), "vllm": vllm_version()}, "device": engine.device}
+        plan = {**job.plan(), **made_with, "model": engine.describe(config.model)}
+        return job.open(plan, [arm.arm("own") for arm in config.methods], told=told, noted=noted), worker
+    except BaseException:
+        worker.close()
+        raise
+
+
+def _fit(job: Job, priors: Priors, told: Progress | None, noted: Told, said: Told) -> None:
+    """Fit what is not there yet; one process does it for all that share the folder."""
+    from mgap.decoding.model import load
+    from mgap.run.engine import free_memory
+    from mgap.run.folder import alone
+
+    config = job.config
+    with alone(job.out):
+        missing = [arm.prior for arm in config.methods if arm.prior is not None and not priors.has(arm.prior)]
+        if not missing:
+            return
+        noted(
+            "the prior is fitted with transformers before vLLM starts; with --prior DIR, of `mgap fit`, it is taken from there"
+        )
+        said(f"loading {config.model} to fit the prior")
+        model = load(config.model, dtype=config.dtype, revision=config.revision, trust_remote_code=config.trust_remote_code)
+        for prior in missing:
+            priors.get(prior, model, told)
+        del model
+    free_memory()
+
+
+def _absolute(place: str) -> str:
+    """vLLM's processes may have another working directory; a hub repository stays as it is."""
+    return str(Path(place).resolve()) if Path(place).exists() else place
+
+
+def _dtype_of(config: Any) -> str:
+    """The checkpoint's own, as transformers takes it; vLLM's auto would halve float32."""
+    found = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
+    return "float32" if found is None else str(found).removeprefix("torch.")

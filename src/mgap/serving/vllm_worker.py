@@ -1,0 +1,125 @@
+"""The worker that answers with vLLM: continuous batching and the prefix cache inside, one call a batch outside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from mgap.backbones.base import Backbone
+from mgap.benchmarks.base import Benchmark
+from mgap.decoding.generate import end_ids
+from mgap.decoding.model import read_answer
+from mgap.errors import PromptError
+from mgap.methods.base import Method
+from mgap.methods.bias import Bias
+from mgap.methods.mgap import MGAP
+from mgap.run.answer_worker import Asking
+from mgap.run.picture_workers import Opening, Pictures
+from mgap.run.records import Arm
+from mgap.run.worker import Work
+from mgap.serving.offline import Offline, Recipe
+from mgap.serving.sampling import logit_bias, sampling_fields
+from mgap.serving.settings import ALPHA
+from mgap.types import Answer, Decoding
+
+
+class Requesting(Asking):
+    """Answers samples under the methods of a run. `methods` are by label, `priors` the folders of those that have one.
+
+    Methods that differ in alpha only, plain decoding and a bias share an engine: every request says its own strength. Another
+    one is started where a method differs otherwise, and the former is shut down first.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        backbone: Backbone,  # renders, tokenises and reads answers; without weights
+        benchmark: Benchmark,
+        decoding: Decoding,
+        methods: Mapping[str, Method | None],
+        priors: Mapping[str, str],
+        said: Callable[[str], None],  # hears what takes long
+    ) -> None:
+        self.recipe, self.backbone, self.benchmark, self.decoding = recipe, backbone, benchmark, decoding
+        self.methods, self.said = methods, said
+        self.end = end_ids(backbone) - {None}  # a checkpoint may name none
+        self.is_shared = not recipe.options.get("speculative_config")  # vLLM's older runner drops requests' strengths there
+        self.wanted = {label: self._wanted(method, priors.get(label, "")) for label, method in methods.items()}
+        self.biases = {
+            label: logit_bias(method, backbone.tokenizer) for label, method in methods.items() if isinstance(method, Bias)
+        }
+        self.engine: Offline | None = None
+
+    @cached_property
+    def pictures(self) -> Pictures:
+        """Opened only: vLLM prepares them."""
+        return Pictures(Opening(self.benchmark.picture, None), 0, torch.device("cpu"))
+
+    @contextmanager
+    def using(self, arm: Arm) -> Iterator[Work]:
+        self.require(arm.label)
+        yield lambda samples: self.ask(samples, arm)
+
+    def require(self, label: str) -> Offline:
+        """The engine for a method: the one that is there where it will do, else a new one."""
+        wanted = self.wanted[label]
+        if wanted is None:  # any engine will do; the one that a later method needs is as good as a plain one
+            wanted = self.engine.serving if self.engine else next(filter(None, self.wanted.values()), {})
+        if self.engine is not None and self.engine.serving != wanted:
+            self.close()
+        if self.engine is None:
+            self.said(f"starting vLLM with {self.recipe.model}, which takes 10 to 60 seconds or more")
+            started = time.perf_counter()
+            self.engine = self.recipe.start(wanted)
+            self.said(f"vLLM is ready after {time.perf_counter() - started:.0f} s")
+        return self.engine
+
+    def close(self) -> None:
+        if self.engine is not None:
+            self.engine.close()
+            self.engine = None
+
+    def answers(self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], arm: Arm) -> list[Answer]:
+        engine = self.require(arm.label)
+        texts = [self.backbone.render(prompt) for prompt in prompts]
+        requests = [
+            {"prompt_token_ids": self.backbone.tokenize(text), "multi_modal_data": {"image": picture}}
+            for text, picture in zip(texts, pictures, strict=True)
+        ]
+        own = self._own_fields(arm.label)
+        fields = [{**sampling_fields(self.decoding, self.end, name), **own} for name in ids]
+        started = time.perf_counter()
+        made = engine.generate(requests, fields)
+        elapsed = 1000 * (time.perf_counter() - started)
+        return [self._read(sequences, text, elapsed) for sequences, text in zip(made, texts, strict=True)]
+
+    def _read(self, sequences: list[list[int]], text: str, elapsed: float) -> Answer:
+        first, *others = (read_answer(self.backbone, tokens, self.end, text, elapsed) for tokens in sequences)
+        for answer in (first, *others):
+            if answer.stop == "length" and len(answer.token_ids) < self.decoding.max_new_tokens:
+                raise PromptError(
+                    f"vLLM cut its answer after {len(answer.token_ids)} tokens, where max_model_len was reached: "
+                    "give a larger max_model_len in engine_options, or a smaller max_new_tokens"
+                )
+        return replace(first, alternatives=tuple(others))
+
+    def _own_fields(self, label: str) -> dict[str, Any]:
+        """What the method of this label adds to a request."""
+        method = self.methods[label]
+        fields: dict[str, Any] = {"logit_bias": self.biases[label]} if label in self.biases else {}
+        if self.is_shared and self.engine is not None and self.engine.serving:
+            fields["extra_args"] = {ALPHA: method.settings.alpha if isinstance(method, MGAP) else 0.0}
+        return fields
+
+    def _wanted(self, method: Method | None, prior: str) -> dict[str, Any] | None:
+        """What an engine is set to for this method; empty: plain, None: anything, as requests say alpha 0."""
+        if not isinstance(method, MGAP):
+            return None if self.is_shared else {}
+        settings = {"prior": prior, **asdict(method.settings), "rank": method.subspace.rank}
+        return {**settings, "alpha": 1.0} if self.is_shared else settings  # which no request keeps

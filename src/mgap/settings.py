@@ -1,0 +1,43 @@
+"""Checks of settings: each gives the value back, or says in one sentence what was given and what is allowed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+
+from mgap.errors import SettingError
+
+
+def check_strength(name: str, value: float) -> float:
+    """A finite number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+        raise SettingError(f"{name}={value!r:.40} must be a finite number of at least 0")
+    return float(value)
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> str:
+    """One of a few words."""
+    if not isinstance(value, str) or value not in choices:
+        raise SettingError(f"{name}={value!r}: choose from {', '.join(choices)}")
+    return value
+
+
+def check_switch(name: str, value: bool | None) -> bool:
+    """True or false, and nothing that only counts as one of them."""
+    if not isinstance(value, bool):
+        raise SettingError(f"{name}={value!r} must be true or false")
+    return value
+
+
+def check_share(name: str, value: float) -> float:
+    """A number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise SettingError(f"{name}={value!r} must be a number from 0 to 1")
+    return float(value)
+
+
+def check_count(name: str, value: int | None, least: int) -> int:
+    """A whole number of at least so many."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SettingError(f"{name}={value!r} must be a whole number of at least {least}")
+    return value

@@ -1,1 +1,0 @@
-"""Hidden states: collecting them, and the subspaces they span."""

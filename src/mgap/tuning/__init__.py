@@ -1,0 +1,1 @@
+"""Choose the settings of MGAP for a model."""

@@ -1,0 +1,67 @@
+"""Methods that act inside the decoder, on attention or on states, against reference vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from mgap.methods.asd import ASD, steer
+from mgap.methods.kinds.attention_weights import mean_of_heads
+from mgap.methods.mod import MoD, divergence, least_attended
+from mgap.methods.pai import guide, raise_scores
+from mgap.priors.steering import Steering
+from mgap.verify.compare import Difference, Vectors, differ
+
+
+def check_pai(vectors: Vectors) -> Iterator[Difference]:
+    """Section 2: the edit of the scores, and the guidance by the text-only branch."""
+    main, branch, scores = (_tensor(vectors, name) for name in ("logits", "logits_uncond", "attn_scores_masked"))
+    out = guide(main, branch, float(vectors["gamma"]), float(vectors["beta"]))
+    yield differ("cfg_out", out, vectors["cfg_out"])
+    yield differ("cfg_argmax", out.argmax(-1), vectors["cfg_argmax"])
+    keys = torch.zeros(len(scores), scores.shape[-1], dtype=torch.bool)  # [B, kv]
+    keys[:, int(vectors["img_start"]) : int(vectors["img_end"])] = True
+    edited = raise_scores(scores, keys, float(vectors["alpha"]))
+    yield differ("attn_scores_edited", edited, vectors["attn_scores_edited"])
+    yield differ("attn_probs_before", scores.softmax(-1), vectors["attn_probs_before"])
+    yield differ("attn_probs_after", edited.softmax(-1), vectors["attn_probs_after"])
+
+
+def check_mod(vectors: Vectors) -> Iterator[Difference]:
+    """Section 2: what is attended to and what the branch does not see; the divergence, the mode and both combinations."""
+    attention = mean_of_heads(_tensor(vectors, "attentions").double()).sum(0)  # [B, kv]
+    start, end = int(vectors["img_start"]), int(vectors["img_end"])
+    images = torch.zeros_like(attention, dtype=torch.bool)
+    images[:, start:end] = True
+    yield differ("image_attention", attention[:, start:end], vectors["image_attention"])
+    theta, a1, a2 = (float(vectors[name]) for name in ("js_threshold", "alpha_complementary", "alpha_contrastive"))
+    method = MoD(rho=float(vectors["keep_fraction"]), theta=theta, a1=a1, a2=a2, beta=float(vectors["beta"]))
+    hidden = least_attended(attention, images, method.rho)
+    yield differ("masked_idx", hidden[:, start:end].nonzero()[:, 1], vectors["masked_idx"])
+    main, branch = _tensor(vectors, "logits"), _tensor(vectors, "logits_masked")
+    out, traced = method.combine(main, branch, step=1)
+    yield differ("js", divergence(main, branch), vectors["js"])
+    yield differ("mode", traced["mode"], vectors["mode"])
+    yield differ("out", out, vectors["out"])
+    yield differ("argmax", out.argmax(-1), vectors["argmax"])
+
+
+def check_asd(vectors: Vectors) -> Iterator[Difference]:
+    """Section 2: the vectors, the steered states of both branches, and their contrast."""
+    found = Steering.from_states(_tensor(vectors, "factual"), _tensor(vectors, "hallucinated"))
+    yield differ("steer", found.vectors, vectors["steer"])
+    yield differ("steer_unit", found.units, vectors["steer_unit"])
+    lam_pos, lam_neg, alpha = (float(vectors[name]) for name in ("lambda_pos", "lambda_neg", "alpha"))
+    hidden, shift = _tensor(vectors, "hidden"), found.vectors.unsqueeze(1)  # [L, B, d], [L, 1, d]
+    yield differ("hidden_pos", steer(hidden, shift, lam_pos), vectors["hidden_pos"])
+    yield differ("hidden_neg", steer(hidden, shift, -lam_neg), vectors["hidden_neg"])
+    method = ASD(steering=found, alpha=alpha)
+    out, _ = method.combine(_tensor(vectors, "logits_pos"), _tensor(vectors, "logits_neg"), step=1)
+    yield differ("out", out, vectors["out"])
+    yield differ("argmax", out.argmax(-1), vectors["argmax"])
+
+
+def _tensor(vectors: Vectors, name: str) -> Tensor:
+    return torch.from_numpy(vectors[name])

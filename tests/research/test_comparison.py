@@ -1,0 +1,138 @@
+"""Every registered method is measured, what was measured is kept, and the table in the docs is what was measured."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import mgap
+from mgap.benchmarks.pope.questions import SPLITS
+from mgap.errors import CorruptFile
+from mgap.pocket.benchmark import TEST
+from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
+from mgap.pocket.figures import Figures
+from mgap.pocket.fit_map import fit_pocket_map
+from mgap.pocket.fit_steering import fit_steering, label_caption
+from mgap.pocket.scenes import make_scene, render
+from mgap.registry import EMBEDDED, METHODS
+from research.comparison import ELSEWHERE, FILE, contenders, counting, load_results, measure_method, save_results, table
+from research.frontier.contenders import FAMILIES
+from tests import processes
+
+pytestmark = pytest.mark.long
+
+DOCS = Path(__file__).parents[2] / "docs" / "comparison"
+
+
+@pytest.fixture(scope="module")
+def choice():
+    return Figures.load(EMBEDDED["pocket/llava"]).choice
+
+
+@pytest.fixture(scope="module")
+def results(model, choice):
+    named = contenders(choice, few=False)
+    return {name: measure_method(model, named[name], scenes=1, captions=2) for name in ("vanilla", "vcd")}
+
+
+def test_every_registered_method_takes_part_here_or_where_settings_are_chosen(choice):
+    here = set(contenders(choice, few=False))
+    assert set(METHODS.names()) - here == set(ELSEWHERE) <= {contender.family for contender in FAMILIES}
+    assert contenders(choice, few=True)["haltrapper"].make(None, None).n == 5
+    assert contenders(choice, few=False)["bias"].make(None, None) == mgap.Bias(shift=choice.shift)
+
+
+def test_a_result_is_what_evaluation_gives(model, results):
+    methods = {"plain": None, "vcd": mgap.VCD()}
+    pope = evaluate_pope(model, methods, TEST, 1)
+    captions = evaluate_captions(model, methods, TEST, 2)
+    for name, key in (("vanilla", "plain"), ("vcd", "vcd")):
+        assert results[name].pope == {split: pope[split][key] for split in SPLITS}
+        assert results[name].captions == captions[key].score
+    assert (results["vanilla"].forwards, results["vcd"].forwards) == (1.0, 2.0)
+    assert results["vcd"].passed > 1.5 * results["vanilla"].passed
+
+
+def test_tokens_that_pass_the_decoder_are_counted(model, picture):
+    prompt = model.backbone.encode([picture], ["What?"])["input_ids"].shape[1]
+    with counting(model) as plain:
+        length = len(model.answer(picture, "What?", max_new_tokens=4).token_ids)
+    assert plain == [prompt + length - 1]
+    with counting(model) as twice, model.using(mgap.VCD(alpha=0.0, beta=0.0)):
+        model.answer(picture, "What?", max_new_tokens=4)
+    assert twice == [2 * plain[0]]
+    model.answer(picture, "What?", max_new_tokens=4)
+    assert twice == [2 * plain[0]]
+
+
+def test_results_survive_their_file(results, tmp_path):
+    assert load_results(tmp_path) == {}
+    save_results(tmp_path, results)
+    assert load_results(tmp_path) == results
+    (tmp_path / FILE).write_text('{"vcd": 3}')
+    with pytest.raises(CorruptFile, match="name another folder"):
+        load_results(tmp_path)
+
+
+def test_the_table_has_a_row_a_method(results):
+    head, _, plain, vcd = table(results).splitlines()
+    assert head.startswith("| method | random: F1")
+    assert plain.startswith("| vanilla | ")
+    assert plain.endswith(" | 1 | 1.0 |")
+    assert str(results["vcd"].captions.chair_i) in vcd
+    changed = replace(results["vcd"], label="worse", passed=3 * results["vanilla"].passed)
+    assert table({"vanilla": results["vanilla"], "worse": changed}).endswith(" | 2 | 3.0 |")
+
+
+def test_the_command_goes_on_where_it_stopped(tmp_path):
+    command = [sys.executable, "-m", "research.comparison", "pocket/llava", "--out", str(tmp_path), "--device", "cpu",
+               "--scenes", "1", "--captions", "1", "--method", "vanilla", "--method"]  # fmt: skip
+    first = processes.run([*command, "bias"], capture_output=True, text=True, check=True)
+    assert "bias: measured\n" in first.stdout
+    again = processes.run([*command, "dola"], capture_output=True, text=True, check=True)
+    assert again.stdout.startswith("vanilla: measured before\ndola: measured\n")
+    assert list(load_results(tmp_path)) == ["vanilla", "bias", "dola"]
+    wrong = processes.run([*command, "nothing"], capture_output=True, text=True)
+    assert "unknown method 'nothing'" in wrong.stderr
+
+
+def test_captions_are_labelled_word_by_word():
+    scene = next(s for s in map(make_scene, range(100)) if {"dog"} < set(s.names) and "cat" not in s.names)
+    text = "A farm. There is a brown dog and a cat, two dogs and a hot dog."
+    hot = "hot dog" in scene.names
+    labelled = [piece for piece in label_caption(text, scene) if piece[1] is not None]
+    assert labelled == [("dog", True), ("cat", False), ("dogs", True), ("hot dog", hot)]
+    assert "".join(piece for piece, _ in label_caption(text, scene)) == text
+    assert label_caption("", scene) == []
+
+
+def test_steering_is_fitted_on_the_models_own_captions():
+    model = mgap.load("pocket/llava", device="cpu")
+    seen = []
+    steering = fit_steering(model, count=12, progress=lambda *step: seen.append(step))
+    assert steering.vectors.shape == (6, 256)
+    assert min(steering.counts) > 0
+    assert {(label, total) for label, _, total in seen} == {("captions for steering", 12), ("steering", 12)}
+    picture = render(make_scene(TEST))
+    with model.using(mgap.ASD(steering=steering)):
+        assert model.answer(picture, "Describe this image.", max_new_tokens=4).token_ids
+
+
+def test_the_map_of_the_predicted_prior_is_fitted_on_answers_about_development_scenes():
+    model, seen = mgap.load("pocket/llava", device="cpu"), []
+    found = fit_pocket_map(model, count=6, progress=lambda *step: seen.append(step))
+    assert (found.origin["pictures"], found.origin["prompts"]) == (6, 42)
+    assert found.count > 42
+    assert {(label, total) for label, _, total in seen} == {("prompts, black336", 50), ("pairs for the map", 42)}
+    with model.using(mgap.PredictedPrior(found)):
+        assert model.answer(render(make_scene(TEST)), "Describe this image.", max_new_tokens=4).token_ids
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_the_table_in_the_docs_is_what_was_measured(name):
+    results = load_results(DOCS / name.removeprefix("pocket/"))
+    assert set(results) == set(contenders(Figures.load(EMBEDDED[name]).choice, few=False))
+    assert all(score.questions == 3000 for result in results.values() for score in result.pope.values())
+    assert all(result.captions.captions == 200 for result in results.values())
+    assert table(results) in (DOCS / "README.md").read_text()
