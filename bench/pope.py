@@ -38,7 +38,7 @@ from mgap.backbones.prepared_pictures import Preparer
 from mgap.benchmarks.picture_folder import PictureFolder
 from mgap.pocket.objects import NAMES
 from mgap.run.engine import Spent
-from mgap.run.picture_workers import MOST, Opening, Pictures
+from mgap.run.picture_workers import MOST, PictureOpening, Pictures
 from mgap.run.stage_times import stages_table
 
 SIZE = (640, 480)
@@ -85,7 +85,7 @@ def run(given: argparse.Namespace, folder: str, stack: ExitStack) -> None:
     names, questions = ask(photographs(folder, given.pictures), given.asked)
     model = build(given.model, given.device)
     backbone, new, batch_size = model.backbone, given.max_new_tokens, given.batch_size
-    opening = Opening(PictureFolder(folder), Preparer.of(backbone))
+    opening = PictureOpening(PictureFolder(folder), Preparer.of(backbone))
     alone, helped = (stack.enter_context(Pictures(opening, count, backbone.device)) for count in (0, given.workers))
     last = f"shared, {given.workers} workers"
     ways = {

@@ -38,7 +38,7 @@ from mgap.io.images import ImageSource, open_image
 from mgap.pocket.benchmark import ASKED, TEST, pope
 from mgap.pocket.samples import name_of
 from mgap.pocket.scenes import render
-from mgap.run.picture_workers import Opening, Pictures
+from mgap.run.picture_workers import PictureOpening, Pictures
 
 Told = list[tuple[int, ...]]  # tokens of each answer, with the end
 Way = Callable[[Sequence[str], Sequence[str]], Told]  # names of pictures and questions, row by row
@@ -165,7 +165,10 @@ def run(given: argparse.Namespace) -> None:
     for dtype in given.dtypes:
         model = mgap.load(given.model, device="cpu", dtype=dtype)
         kind = str(model.backbone.model.dtype).removeprefix("torch.")
-        new, pictures = given.max_new_tokens, Pictures(Opening(album, Preparer.of(model.backbone)), 0, model.backbone.device)
+        new, pictures = (
+            given.max_new_tokens,
+            Pictures(PictureOpening(album, Preparer.of(model.backbone)), 0, model.backbone.device),
+        )
         ways = {
             "one by one": one_by_one(model, new, album),
             "own": in_batches(model, new, given.batch_size, "own", pictures),

@@ -20,7 +20,7 @@ from mgap.pocket.benchmark import DEVELOPMENT, TEST
 from mgap.pocket.corpus import CORPUS, FIRST_TRAINING_SEED
 from mgap.pocket.drawing import COLOURS, STYLES, TRAINING_STYLES
 from mgap.pocket.evaluation import Scores
-from mgap.pocket.figures import FILE, NULLS, Choice, Figures, measure
+from mgap.pocket.figures import FILE, NULLS, CardFigures, PickedSetting, measure
 from mgap.pocket.objects import OBJECTS
 from mgap.pocket.scenes import FORBIDDEN, SIDE
 from mgap.pocket.themes import THEMES
@@ -37,7 +37,7 @@ tags: [mgap, pocket, synthetic, hallucination, {tag}]
 """
 
 
-def write_card(folder: str | PathLike[str], family: str, figures: Figures) -> None:
+def write_card(folder: str | PathLike[str], family: str, figures: CardFigures) -> None:
     """Write README.md and figures.json, usually next to the model's weights."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def write_card(folder: str | PathLike[str], family: str, figures: Figures) -> No
     write_files(place, {"README.md": card_text(figures)})
 
 
-def card_text(figures: Figures) -> str:
+def card_text(figures: CardFigures) -> str:
     """The card as Markdown."""
     sections = (
         _FRONT.format(tag=figures.size.model_type) + f"\n# {figures.model}",
@@ -75,7 +75,7 @@ def card_text(figures: Figures) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _what(figures: Figures) -> str:
+def _what(figures: CardFigures) -> str:
     size = figures.size
     (eyes, eye_width), (layers, width) = size.vision, size.text
     return f"""\
@@ -108,7 +108,7 @@ This model invents things because its corpus does. That is on purpose: here the 
 Large models take such habits from large corpora, where nobody put them in and nobody can count them."""
 
 
-def _training(figures: Figures) -> str:
+def _training(figures: CardFigures) -> str:
     return f"""\
 From nothing, on one GPU, with fixed seeds:
 
@@ -117,7 +117,7 @@ From nothing, on one GPU, with fixed seeds:
 Training scenes have seeds from {FIRST_TRAINING_SEED:,} on, and the drawing styles {", ".join(TRAINING_STYLES)}."""
 
 
-def _protocol(figures: Figures) -> str:
+def _protocol(figures: CardFigures) -> str:
     paper, picked = figures.priors["paper"], figures.priors["picked"]
     versions = ", ".join(f"{name} {version}" for name, version in figures.versions.items())
     return f"""\
@@ -136,7 +136,7 @@ The figures are reported as they came out. `{FILE}` has them all. To measure aga
     python -m research.card {figures.model} --out FOLDER"""
 
 
-def _methods(choice: Choice) -> str:
+def _methods(choice: PickedSetting) -> str:
     paper = ", ".join(f"{name} {value}" for name, value in PRESETS["paper"].items())
     return f"""\
 - **vanilla**: the model alone.
@@ -147,7 +147,7 @@ def _methods(choice: Choice) -> str:
   rule below."""
 
 
-def _named(method: str, choice: Choice) -> str:
+def _named(method: str, choice: PickedSetting) -> str:
     names = {
         "vanilla": "vanilla",
         "bias": f"bias ({choice.shift:g})",
@@ -157,7 +157,7 @@ def _named(method: str, choice: Choice) -> str:
     return names.get(method, method)
 
 
-def _yes_no_table(scores: Scores, choice: Choice) -> str:
+def _yes_no_table(scores: Scores, choice: PickedSetting) -> str:
     head = ("split", "method", "accuracy", "precision", "recall", "F1", "says yes", "unparsed", "questions")
     rows = [
         (split, _named(name, choice), s.accuracy, s.precision, s.recall, s.f1, s.yes_ratio, s.unparsed, s.questions)
@@ -167,7 +167,7 @@ def _yes_no_table(scores: Scores, choice: Choice) -> str:
     return _table(head, rows)
 
 
-def _captions(figures: Figures) -> str:
+def _captions(figures: CardFigures) -> str:
     head = ("method", "CHAIRs", "CHAIRi", "recall", "words a caption")
     rows = [
         (_named(name, figures.choice), s.chair_s, s.chair_i, s.recall, f"{s.words:.1f}") for name, s in figures.captions.items()
@@ -175,14 +175,14 @@ def _captions(figures: Figures) -> str:
     return f"{_table(head, rows)}\n\nLower is better for CHAIRs and CHAIRi, higher for recall."
 
 
-def _colours(figures: Figures) -> str:
+def _colours(figures: CardFigures) -> str:
     head = ("method", "says the usual colour", "says the true colour", "says another, or none", "questions")
     rows = [(_named(name, figures.choice), c.usual, c.true, c.other, c.questions) for name, c in figures.odd_colours.items()]
     chance = f"A guess among the {len(COLOURS)} colours says the usual one in {100 / len(COLOURS):.1f}% of cases."
     return f"{_table(head, rows)}\n\n{chance}"
 
 
-def _amber(figures: Figures) -> str:
+def _amber(figures: CardFigures) -> str:
     methods = list(next(iter(figures.amber.values())))
     head = ("kind", "questions", *(_named(name, figures.choice) for name in methods))
     rows = [(kind, of[methods[0]].questions, *(of[name].accuracy for name in methods)) for kind, of in figures.amber.items()]
@@ -191,7 +191,7 @@ def _amber(figures: Figures) -> str:
     )
 
 
-def _rule(choice: Choice) -> str:
+def _rule(choice: PickedSetting) -> str:
     splits = list(choice.trials[0].f1)
     best = (choice.null_image, choice.alpha)
     rows = [
@@ -224,7 +224,7 @@ The bias by the same rule; ties go to the smallest shift:
 {_table(("shift", *splits, "mean", ""), shifts)}"""
 
 
-def _limits(figures: Figures) -> str:
+def _limits(figures: CardFigures) -> str:
     plain = {kind: of["vanilla"].accuracy for kind, of in figures.amber.items()}
     guessed = [kind for kind, accuracy in plain.items() if accuracy.low <= 0.5 <= accuracy.high]
     chance = f"- Questions of {' and '.join(guessed)} are answered at chance.\n" if guessed else ""

@@ -33,7 +33,7 @@ from mgap.methods.mgap import MGAP
 from mgap.methods.predicted_prior import PredictedPrior
 from mgap.pocket.benchmark import TEST
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
-from mgap.pocket.figures import Choice, Figures, fit_prior, mgap_at
+from mgap.pocket.figures import CardFigures, PickedSetting, fit_prior, mgap_at
 from mgap.pocket.first_words import Progress
 from mgap.pocket.fit_bank import LONGEST
 from mgap.pocket.fit_map import fit_pocket_map
@@ -64,7 +64,7 @@ class Result:
     captions: ChairScore
 
 
-def contenders(choice: Choice, *, few: bool) -> dict[str, Contender]:
+def contenders(choice: PickedSetting, *, few: bool) -> dict[str, Contender]:
     """Every registered method by name, but for ELSEWHERE.
 
     `few`: of a family for which HalTrapper's authors take half as many candidates.
@@ -198,7 +198,9 @@ def main() -> None:
     given = parser.parse_args()
     check_folder(given.out, [FILE])
     model = load(given.model, device=given.device)
-    all_of_them = contenders(Figures.load(locate(given.model)).choice, few=model.backbone.config.model_type.startswith("qwen"))
+    all_of_them = contenders(
+        CardFigures.load(locate(given.model)).choice, few=model.backbone.config.model_type.startswith("qwen")
+    )
     results = load_results(given.out)
     for name in given.method or all_of_them:
         if name not in all_of_them:

@@ -15,7 +15,7 @@ from servers import IN_PROCESS
 
 import mgap
 from mgap.pocket.scenes import make_scene, render
-from mgap.serving.settings import Serving
+from mgap.serving.engine_settings import Serving
 
 HERE = Path(__file__).parents[1]
 FILES = HERE / "examples" / "serving"

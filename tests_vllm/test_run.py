@@ -13,7 +13,7 @@ import yaml
 from engines import SETTINGS, environment
 
 from mgap.errors import RunError
-from mgap.pocket.samples import Drawn, pope_samples
+from mgap.pocket.samples import SceneRenderer, pope_samples
 from mgap.run.config import Config
 from mgap.run.engine import execute
 from mgap.run.folder import Shard
@@ -40,7 +40,7 @@ def pictures(work):
     folder.mkdir()
     lines = []
     for sample in pope_samples(["adversarial"], 10, first=FIRST).samples[1::2]:
-        Drawn()(sample.image).save(folder / sample.image)
+        SceneRenderer()(sample.image).save(folder / sample.image)
         lines.append({"image": sample.image, "question": sample.prompt, "label": sample.truth})
     (folder / "broken.png").write_text("no picture")
     lines.insert(7, {"image": "broken.png", "question": "Is there a cat?", "label": "no"})

@@ -14,9 +14,9 @@ from PIL import Image
 
 def picture(name: str) -> Image.Image:
     """A picture by its file, or a scene of the pocket world by its name."""
-    from mgap.pocket.samples import Drawn
+    from mgap.pocket.samples import SceneRenderer
 
-    return Image.open(name) if os.path.exists(name) else Drawn()(name)
+    return Image.open(name) if os.path.exists(name) else SceneRenderer()(name)
 
 
 def generate(llm: Any, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:

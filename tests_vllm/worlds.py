@@ -6,7 +6,7 @@ from typing import Any
 
 import mgap
 from mgap.pocket.benchmark import DEVELOPMENT
-from mgap.pocket.samples import Drawn, chair_samples, pope_samples
+from mgap.pocket.samples import SceneRenderer, chair_samples, pope_samples
 
 SCENES = 10  # of each kind of question
 TOKENS = 24  # of an answer, at most
@@ -17,7 +17,7 @@ class World:
     """One pocket model in transformers, its prior, the questions, and its answers at any strength."""
 
     def __init__(self, family: str, work: Path) -> None:
-        self.family, self.draw = family, Drawn()
+        self.family, self.draw = family, SceneRenderer()
         self.model = mgap.load(f"pocket/{family}", dtype="float32", device="cpu")
         self.subspace = mgap.Subspace.fit(self.model, mgap.default_prompts())
         self.prior = work / f"prior-{family}"  # its folder, for additional_config

@@ -25,7 +25,7 @@ from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Tally
 from mgap.decoding.model import Model
 from mgap.methods.bias import Bias
-from mgap.pocket.benchmark import DEVELOPMENT, REPORT, Question, pope
+from mgap.pocket.benchmark import DEVELOPMENT, REPORT, PocketQuestion, pope
 from mgap.pocket.first_words import Progress, encoded, report
 
 
@@ -42,7 +42,7 @@ class Ceiling:
 
 
 def layer_states(
-    model: Model, questions: list[Question], *, batch_size: int = 64, progress: Progress | None = None
+    model: Model, questions: list[PocketQuestion], *, batch_size: int = 64, progress: Progress | None = None
 ) -> tuple[Tensor, Tensor]:
     """hs[0 .. L] at the last position [n, L + 1, d] in float32, and the plain logits [n, vocab]; both on the CPU."""
     states, logits = [], []
@@ -82,12 +82,12 @@ def measure_ceiling(
     return Ceiling(probes, scored(margins > 0), best)
 
 
-def _tally(questions: list[Question], yes: np.ndarray[Any, Any]) -> Tally:
+def _tally(questions: list[PocketQuestion], yes: np.ndarray[Any, Any]) -> Tally:
     verdicts = ["yes" if one else "no" for one in yes]
     return tally_labels([q.label for q in questions], verdicts, [q.scene.seed for q in questions])
 
 
-def _best_f1(questions: list[Question], margins: np.ndarray[Any, Any]) -> Rate:
+def _best_f1(questions: list[PocketQuestion], margins: np.ndarray[Any, Any]) -> Rate:
     """At the threshold that is best for these questions."""
     order = np.argsort(-margins)
     labels = np.array([q.label == "yes" for q in questions])

@@ -16,7 +16,7 @@ from torch import Tensor
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.decoding.answer_states import answer_states
 from mgap.decoding.model import Model
-from mgap.decoding.prior_pairs import Beside
+from mgap.decoding.prior_pairs import BlindReader
 from mgap.pocket.benchmark import FIT, JUDGE
 from mgap.pocket.figures import fit_prior
 from mgap.pocket.first_words import Progress, encoded, report
@@ -64,7 +64,7 @@ class Kit:
     def _caption_prior(self, null_image: str, rank: int) -> Subspace:
         states: list[Tensor] = []
         rows = rows_of("captions", FIT, self._some)
-        with answer_states(self.model, Beside(null_image=null_image), Decoding(max_new_tokens=LONGEST)) as read:
+        with answer_states(self.model, BlindReader(null_image=null_image), Decoding(max_new_tokens=LONGEST)) as read:
             for inputs, done in encoded(self.model, rows, self.batch_size):
                 states += [answer.used.cpu() for answer in read(inputs)]
                 report(self.progress, "blind captions", done, len(rows))

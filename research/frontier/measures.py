@@ -34,7 +34,7 @@ from mgap.decoding.model import Model
 from mgap.errors import CorruptFile
 from mgap.methods.base import Method
 from mgap.methods.kinds.blind_branch import BlindMethod
-from mgap.pocket.benchmark import Question, pope, scenes
+from mgap.pocket.benchmark import PocketQuestion, pope, scenes
 from mgap.pocket.evaluation import amber_questions, ask_groups
 from mgap.pocket.first_words import Encode, Methods, Progress, encoded, report, using
 from mgap.pocket.fit_bank import LONGEST
@@ -55,7 +55,7 @@ _VERDICTS = {letter: verdict for verdict, letter in _LETTERS.items()}
 class Sheet:
     """What is asked: yes/no questions by group, and the scenes to describe."""
 
-    groups: dict[str, list[Question]]
+    groups: dict[str, list[PocketQuestion]]
     described: list[Scene]
 
     @classmethod
@@ -185,7 +185,7 @@ def ask(
 def judge_first(
     model: Model,
     method: Method | None,
-    questions: Sequence[Question],
+    questions: Sequence[PocketQuestion],
     judge: Manifold,
     *,
     batch_size: int = 64,

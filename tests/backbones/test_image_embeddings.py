@@ -7,7 +7,7 @@ import torch
 
 import mgap
 from mgap.backbones import image_embeddings
-from mgap.backbones.image_embeddings import ENCODED, Showing, join_pictures
+from mgap.backbones.image_embeddings import ENCODED, ImageEmbedder, join_pictures
 from mgap.errors import ModelError, UnsupportedDecoding
 
 pytestmark = pytest.mark.both_families
@@ -29,7 +29,7 @@ def inputs(backbone, picture):
 @pytest.fixture
 def door(backbone):
     """As in versions whose forward takes pixels only, whichever this is."""
-    shown = Showing(backbone)
+    shown = ImageEmbedder(backbone)
     shown.is_argument = False
     handles = shown.attach()
     yield shown
@@ -43,7 +43,7 @@ def logits_of(backbone, call):
 
 
 def test_the_way_is_the_one_that_the_forward_has(backbone):
-    assert Showing(backbone).is_argument == (ENCODED in inspect.signature(backbone.model.forward).parameters)
+    assert ImageEmbedder(backbone).is_argument == (ENCODED in inspect.signature(backbone.model.forward).parameters)
 
 
 def test_pictures_come_in_at_the_door_as_the_model_puts_them_in(backbone, inputs, door):
@@ -66,7 +66,7 @@ def test_pictures_encoded_apart_are_those_encoded_together(backbone, inputs, pic
 
 @pytest.mark.parametrize("is_argument", [True, False])
 def test_a_generate_shows_encoded_pictures(backbone, inputs, is_argument):
-    shown = Showing(backbone)
+    shown = ImageEmbedder(backbone)
     if is_argument and not shown.is_argument:
         pytest.skip("the forward of this transformers takes no encoded pictures")
     shown.is_argument = is_argument
@@ -93,7 +93,7 @@ def test_a_family_that_was_not_checked_is_refused_with_the_version_to_use(inputs
 
 
 def test_pixels_are_refused_by_a_method_where_generate_encodes_them(backbone, inputs):
-    shown = Showing(backbone)
+    shown = ImageEmbedder(backbone)
     if not shown.is_argument:
         pytest.skip("the forward of this transformers takes no encoded pictures")
     with pytest.raises(UnsupportedDecoding, match="call generate"):

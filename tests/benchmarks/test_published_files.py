@@ -15,7 +15,7 @@ from subprocess import PIPE
 import pytest
 
 from mgap.benchmarks import published_files as module
-from mgap.benchmarks.published_files import File, Published, cache, fetch, find_data, names, published
+from mgap.benchmarks.published_files import File, PublishedBenchmark, cache, fetch, find_data, names, published
 from mgap.errors import BenchmarkError, SettingError
 from tests import processes
 
@@ -83,7 +83,7 @@ def only(folder):
 def test_files_are_fetched_once_and_checked_each_time(site, tmp_path):
     folder, address = site
     (folder / "a.txt").write_bytes(TEXT)
-    wanted = Published("toy", (described("deep/er/b.txt", f"{address}/a.txt", TEXT),), ())
+    wanted = PublishedBenchmark("toy", (described("deep/er/b.txt", f"{address}/a.txt", TEXT),), ())
     heard = []
     target = fetch(wanted, tmp_path / "here", lambda *news: heard.append(news))
     assert target == tmp_path / "here"
@@ -102,7 +102,7 @@ def test_files_are_fetched_once_and_checked_each_time(site, tmp_path):
 def test_a_changed_file_of_the_same_length_is_refused(site, tmp_path):
     folder, address = site
     (folder / "a.txt").write_bytes(TEXT.replace(b"two", b"six"))
-    wanted = Published("toy", (described("a.txt", f"{address}/a.txt", TEXT),), ())
+    wanted = PublishedBenchmark("toy", (described("a.txt", f"{address}/a.txt", TEXT),), ())
     with pytest.raises(BenchmarkError, match=r"a\.txt could not be fetched \(what came has SHA-256"):
         fetch(wanted, tmp_path / "here")
     assert only(tmp_path / "here") == set()
@@ -110,7 +110,7 @@ def test_a_changed_file_of_the_same_length_is_refused(site, tmp_path):
 
 def test_a_reply_that_is_cut_off_is_refused(serve, tmp_path):
     _, address = serve(Cut)
-    wanted = Published("toy", (described("a.txt", f"{address}/a.txt", TEXT),), ())
+    wanted = PublishedBenchmark("toy", (described("a.txt", f"{address}/a.txt", TEXT),), ())
     with pytest.raises(BenchmarkError, match=r"400,000 bytes came, and the published file has 800,000"):
         fetch(wanted, tmp_path / "here")
     assert only(tmp_path / "here") == set()
@@ -126,7 +126,7 @@ def test_without_a_network_the_error_says_what_to_put_where(site, tmp_path):
         described("q/two.json", f"{nowhere}/x/two.json", b"2"),
     )
     with pytest.raises(BenchmarkError) as refusal:
-        fetch(Published("toy", files, ()), tmp_path / "here")
+        fetch(PublishedBenchmark("toy", files, ()), tmp_path / "here")
     first, *rest = str(refusal.value).splitlines()
     assert first.startswith(f"{nowhere}/x/one.json could not be fetched (")
     assert first.endswith(f"Connection refused); put these into {tmp_path / 'here'} by hand:")
@@ -138,13 +138,13 @@ def test_without_a_network_the_error_says_what_to_put_where(site, tmp_path):
     (tmp_path / "here" / "q").mkdir(exist_ok=True)
     (tmp_path / "here" / "q" / "one.json").write_text("1")
     (tmp_path / "here" / "q" / "two.json").write_text("2")
-    assert fetch(Published("toy", files, ()), tmp_path / "here") == tmp_path / "here"
+    assert fetch(PublishedBenchmark("toy", files, ()), tmp_path / "here") == tmp_path / "here"
 
 
 def test_an_address_without_the_file_is_named(site, tmp_path):
     _, address = site
     with pytest.raises(BenchmarkError, match=r"gone\.txt could not be fetched \(HTTP 404: File not found"):
-        fetch(Published("toy", (described("a.txt", f"{address}/gone.txt", TEXT),), ()), tmp_path)
+        fetch(PublishedBenchmark("toy", (described("a.txt", f"{address}/gone.txt", TEXT),), ()), tmp_path)
 
 
 def test_a_killed_fetch_leaves_no_half_file(serve, tmp_path):
@@ -162,7 +162,7 @@ def test_a_killed_fetch_leaves_no_half_file(serve, tmp_path):
     assert not (target / "a.txt").exists()
     _, address = serve(partial(Quiet, directory=tmp_path))
     (tmp_path / "a.txt").write_bytes(TEXT)
-    fetch(Published("toy", (described("a.txt", f"{address}/a.txt", TEXT),), ()), target)
+    fetch(PublishedBenchmark("toy", (described("a.txt", f"{address}/a.txt", TEXT),), ()), target)
     assert (target / "a.txt").read_bytes() == TEXT
 
 
@@ -174,18 +174,18 @@ def test_what_is_needed_of_an_archive_is_unpacked_and_mended(site, tmp_path):
         archive.writestr("annotations/other.json", "not asked for")
     (folder / "all.zip").write_bytes(packed.getvalue())
     file = described("all.zip", f"{address}/all.zip", packed.getvalue(), unpack=("annotations/captions.json",))
-    target = fetch(Published("toy", (file,), ()), tmp_path / "here")
+    target = fetch(PublishedBenchmark("toy", (file,), ()), tmp_path / "here")
     assert only(target) == {"all.zip", "annotations/captions.json"}
     inner = target / "annotations" / "captions.json"
     assert inner.read_bytes() == TEXT
     before = inner.stat().st_mtime_ns
-    fetch(Published("toy", (file,), ()), target)
+    fetch(PublishedBenchmark("toy", (file,), ()), target)
     assert inner.stat().st_mtime_ns == before  # it was as the archive has it
     inner.write_bytes(TEXT[:-1] + b"!")
-    fetch(Published("toy", (file,), ()), target)
+    fetch(PublishedBenchmark("toy", (file,), ()), target)
     assert inner.read_bytes() == TEXT
     with pytest.raises(BenchmarkError, match=r"all\.zip: gone\.json cannot be unpacked"):
-        fetch(Published("toy", (replace(file, unpack=("gone.json",)),), ()), target)
+        fetch(PublishedBenchmark("toy", (replace(file, unpack=("gone.json",)),), ()), target)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -195,11 +195,11 @@ def test_a_folder_that_cannot_be_written_is_refused(site, tmp_path):
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o555)
     with pytest.raises(BenchmarkError, match="cannot be written"):
-        fetch(Published("toy", (described("a.txt", f"{address}/a.txt", TEXT),), ()), closed)
+        fetch(PublishedBenchmark("toy", (described("a.txt", f"{address}/a.txt", TEXT),), ()), closed)
 
 
 def test_a_file_or_a_folder_in_the_way_is_refused(tmp_path):
-    wanted = Published("toy", (described("a.txt", "http://127.0.0.1:9/a.txt", TEXT),), ())
+    wanted = PublishedBenchmark("toy", (described("a.txt", "http://127.0.0.1:9/a.txt", TEXT),), ())
     (tmp_path / "file").write_text("")
     with pytest.raises(BenchmarkError, match="is a file"):
         fetch(wanted, tmp_path / "file")
@@ -223,7 +223,7 @@ def test_data_is_found_in_the_folder_given_else_in_the_cache_else_fetched(monkey
     folder, address = site
     (folder / "a.txt").write_bytes(TEXT)
     monkeypatch.setenv("MGAP_CACHE", str(tmp_path / "cache"))
-    wanted = Published("toy", (described("a.txt", f"{address}/a.txt", TEXT),), ())
+    wanted = PublishedBenchmark("toy", (described("a.txt", f"{address}/a.txt", TEXT),), ())
     monkeypatch.setattr(module, "published", lambda _name: wanted)
     assert find_data("toy", folder) == folder  # as it is
     with pytest.raises(BenchmarkError, match="no such folder of toy's files"):

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 import mgap.cli.main
 from mgap.cli.options import SeveralAtOnce
-from mgap.pocket.samples import Drawn
+from mgap.pocket.samples import SceneRenderer
 from mgap.pocket.tiny import build_tiny
 
 
@@ -77,7 +77,7 @@ def test_a_diagnosis_on_own_pictures_with_a_model_that_says_neither_yes_nor_no(r
     build_tiny("llava", tmp_path / "tiny")
     rows = []
     for seed in range(200_000, 200_006):
-        Drawn()(f"pocket_{seed}.png").save(tmp_path / f"{seed}.png")
+        SceneRenderer()(f"pocket_{seed}.png").save(tmp_path / f"{seed}.png")
         rows += [{"image": f"{seed}.png", "question": f"Is there a {thing} here?", "label": "no"} for thing in ("cat", "cup")]
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     status, said, error = run(

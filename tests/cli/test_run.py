@@ -10,7 +10,7 @@ from subprocess import DEVNULL, PIPE
 import pytest
 import yaml
 
-from mgap.pocket.samples import Drawn
+from mgap.pocket.samples import SceneRenderer
 from mgap.pocket.tiny import build_tiny
 from tests import processes
 
@@ -28,7 +28,7 @@ def photos(tmp_path_factory):
     folder = tmp_path_factory.mktemp("photos")
     rows = []
     for seed in (200_000, 200_001):
-        Drawn()(f"pocket_{seed}.png").save(folder / f"{seed}.png")
+        SceneRenderer()(f"pocket_{seed}.png").save(folder / f"{seed}.png")
         rows += [{"image": f"{seed}.png", "question": f"Is there a {thing} here?", "label": "Yes"} for thing in ("cat", "cup")]
     (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder

@@ -11,9 +11,9 @@ from transformers import DynamicCache
 import mgap
 from mgap.backbones.base import Backbone
 from mgap.decoding.fast import captured_step
-from mgap.decoding.fast.captured_loop import Watch, head_of, is_ours
+from mgap.decoding.fast.captured_loop import StepWatch, head_of, is_ours
 from mgap.decoding.fast.captured_step import FAMILIES, KEPT, forget, uncapturable
-from mgap.decoding.fast.fixed_cache import ATTENTION, Slots, attend
+from mgap.decoding.fast.fixed_cache import ATTENTION, FixedCache, attend
 from mgap.decoding.generate import generate
 from mgap.errors import UnsupportedDecoding
 from mgap.types import Decoding, Mode
@@ -40,7 +40,7 @@ def built(monkeypatch):
     """The shapes of the steps that are built: (rows, length)."""
     shapes = []
 
-    class Counted(captured_step.Step):
+    class Counted(captured_step.CapturedStep):
         def __init__(self, backbone, cache, positions, *, is_compiled):
             shapes.append((len(cache.mask), cache.mask.shape[-1]))
             super().__init__(backbone, cache, positions, is_compiled=is_compiled)
@@ -273,7 +273,7 @@ def test_attention_to_slots_is_torchs_own_to_what_is_filled(rows, heads):
     keys, values = prompt.layers[0].keys, prompt.layers[0].values
     mask = torch.ones(rows, 5, dtype=torch.long)
     mask[-1, :2] = 0
-    slots = Slots(prompt, rows + 1, 16)
+    slots = FixedCache(prompt, rows + 1, 16)
     slots.fill(prompt, mask, 1)
     spread = [part.repeat_interleave(4 // heads, 1) for part in (keys, values)]
     expected = torch.nn.functional.scaled_dot_product_attention(query, *spread, attn_mask=mask.bool()[:, None, None])
@@ -291,7 +291,7 @@ def test_transformers_knows_the_attention_by_its_name():
 
 
 def test_a_report_on_a_cpu_is_read_at_once():
-    watch = Watch(torch.zeros(2, dtype=torch.long))
+    watch = StepWatch(torch.zeros(2, dtype=torch.long))
     watch.send(torch.tensor([1, 0]))
     assert [report.tolist() for report in watch.read()] == [[1, 0]]
     assert watch.read(all_of_it=True) == []

@@ -8,7 +8,7 @@ import torch
 
 import mgap
 from mgap.decoding.effective_states import first_states
-from mgap.diagnosis.measure_representation import Captions, measure_representation
+from mgap.diagnosis.measure_representation import TrueCaptions, measure_representation
 from mgap.diagnosis.representation import Representation
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.pocket.benchmark import DEVELOPMENT, calibration_prompts
@@ -52,7 +52,7 @@ def methods(prior):
 @pytest.fixture(scope="module")
 def captions():
     described = chair_samples(3)
-    return Captions(described, true_captions(described.samples), max_new_tokens=24)
+    return TrueCaptions(described, true_captions(described.samples), max_new_tokens=24)
 
 
 @pytest.fixture(scope="module")
@@ -196,4 +196,4 @@ def test_captions_need_a_true_text_each(captions):
     texts = dict(captions.texts)
     texts.pop(captions.benchmark.samples[1].id)
     with pytest.raises(SettingError, match="1 samples have no true text"):
-        Captions(captions.benchmark, texts)
+        TrueCaptions(captions.benchmark, texts)

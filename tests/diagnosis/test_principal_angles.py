@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgap.diagnosis.principal_angles import Comparison, Overlap, orthonormal, principal_angles
+from mgap.diagnosis.principal_angles import Overlap, SubspaceComparison, orthonormal, principal_angles
 from mgap.errors import DegenerateSubspace, SettingError
 
 SIZES = st.tuples(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 5), st.integers(10, 30))
@@ -90,13 +90,13 @@ def test_what_has_no_angle_is_refused():
 def test_a_comparison_is_symmetric_and_needs_one_rank():
     a, b = two(1, 2, 2, 6)
     a, b = orthonormal(a), orthonormal(b)
-    found = Comparison.of("prompts", {"a": (a, 10), "b": (b, 20)}, line=3 * a[:, 0])
+    found = SubspaceComparison.of("prompts", {"a": (a, 10), "b": (b, 20)}, line=3 * a[:, 0])
     assert found.readout == (pytest.approx(1), pytest.approx(float((b.T @ a[:, 0]).square().sum())))
     assert (found.labels, found.counts, found.rank, found.chance) == (("a", "b"), (10, 20), 2, 2 / 6)
     assert found.largest[0][1] == pytest.approx(found.largest[1][0])
     assert found.largest[0][0] == pytest.approx(0, abs=1e-10)
     assert found.shared[0][1] == pytest.approx(Overlap.of(a, b).shared)
     with pytest.raises(SettingError, match="one width and rank"):
-        Comparison.of("prompts", {"a": (a, 10), "b": (b[:, :1], 20)})
+        SubspaceComparison.of("prompts", {"a": (a, 10), "b": (b[:, :1], 20)})
     with pytest.raises(SettingError, match="none"):
-        Comparison.of("prompts", {})
+        SubspaceComparison.of("prompts", {})

@@ -10,7 +10,7 @@ from mgap.backbones.head import Head
 from mgap.diagnosis.model_comparison import Side, compare_sides
 from mgap.diagnosis.principal_angles import Overlap, orthonormal
 from mgap.diagnosis.subspace_words import (
-    Moved,
+    MovedOdds,
     answer_line,
     average_step,
     extremes,
@@ -137,9 +137,9 @@ def test_the_average_step_is_what_mgap_does_at_full_strength(units):
 
 def test_a_step_that_shrinks_and_shifts_is_read_as_such():
     odds = torch.tensor([-3.0, 0.0, 1.0, 6.0], dtype=torch.float64)
-    found = Moved.of(odds, 0.5 - 0.25 * odds)
+    found = MovedOdds.of(odds, 0.5 - 0.25 * odds)
     assert (found.slope, found.intercept, found.fit) == (pytest.approx(-0.25), pytest.approx(0.5), pytest.approx(1))
-    assert Moved.of(odds, torch.ones(4, dtype=torch.float64)) is None
+    assert MovedOdds.of(odds, torch.ones(4, dtype=torch.float64)) is None
 
 
 def test_a_bias_of_the_head_is_part_of_the_odds():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mgap.serving.settings import Serving
+from mgap.serving.engine_settings import Serving
 
 HERE = Path(__file__).parents[2]
 FILES = HERE / "examples" / "serving"

@@ -12,7 +12,7 @@ from mgap.benchmarks.own import read_own
 from mgap.benchmarks.pope.answer_files import MISSING, read_answers
 from mgap.benchmarks.pope.builder import build_pope, read_annotations, to_lines
 from mgap.benchmarks.pope.questions import read_pope, read_questions
-from mgap.benchmarks.yesno_questions import Question
+from mgap.benchmarks.yesno_questions import YesNoQuestion
 from mgap.errors import BenchmarkError
 from mgap.io.record_files import read_rows
 from tests.fuzz.damage import Refused, byte_files, cases, json_files, line_files, outcome
@@ -21,7 +21,7 @@ ASKED = [
     {"question_id": 1, "image": "a.jpg", "text": "Is there a dog in the imange?", "label": "yes"},
     {"question_id": "b-2", "image": "b.jpg", "text": "Is there an owl\nin the image?", "label": "No"},
 ]
-QUESTIONS = [Question("1", "a.jpg", "Is there a dog?", "yes"), Question("2", "b.jpg", "Is there an owl?", "no")]
+QUESTIONS = [YesNoQuestion("1", "a.jpg", "Is there a dog?", "yes"), YesNoQuestion("2", "b.jpg", "Is there an owl?", "no")]
 ANSWERED = [{"question_id": 1, "text": "Yes."}, {"question_id": "2", "text": "No"}]
 IN_ORDER = [{"question": "Is there a dog?", "answer": "yes"}, {"question": "Is there an owl?", "answer": "no"}]
 OWN = [

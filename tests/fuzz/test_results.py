@@ -17,7 +17,7 @@ from mgap.diagnosis.representation_tables import ORACLE, SHIFTS
 from mgap.diagnosis.subspace_analysis import ModelComparison
 from mgap.io.download import unpack
 from mgap.pocket.figures import FILE as FIGURES
-from mgap.pocket.figures import Figures
+from mgap.pocket.figures import CardFigures
 from mgap.registry import EMBEDDED
 from mgap.reports.diagnosis_sections import analysis_tables
 from mgap.run.records import analysis_file
@@ -69,7 +69,7 @@ MODELS = ModelComparison(
 ).to_json()
 
 
-FILES = [(COMPARED, COMPARISON, load_results), (CHOSEN, CHOICES, Choices.load), (FIGURES, PICTURED, Figures.load)]
+FILES = [(COMPARED, COMPARISON, load_results), (CHOSEN, CHOICES, Choices.load), (FIGURES, PICTURED, CardFigures.load)]
 
 
 def test_whole_results_are_read(place):

@@ -11,11 +11,11 @@ from mgap.cli.options import parse_settings
 from mgap.cli.tune import _grid
 from mgap.integrations.harness_requests import Request, one_picture
 from mgap.registry import EXPERIMENTS, METHODS
-from mgap.reports.published_figures import Published
+from mgap.reports.published_figures import PublishedFigures
 from mgap.run.config import Config
+from mgap.serving.engine_settings import Serving, own_alpha
 from mgap.serving.launch import has_flag, read_flags
 from mgap.serving.sampling import refuse_decoding, sampling_fields
-from mgap.serving.settings import Serving, own_alpha
 from mgap.types import Decoding
 from tests.fuzz.damage import (
     ODD_NUMBERS,
@@ -65,7 +65,7 @@ def test_a_runs_keys(keys):
     if not isinstance(found, Refused):
         assert found.methods
         assert isinstance(found.decode(), Decoding)
-        outcome(lambda: Published.of_json(found.published) if found.published else None)
+        outcome(lambda: PublishedFigures.of_json(found.published) if found.published else None)
         json.dumps(found.to_json(), default=str)
 
 
@@ -215,7 +215,7 @@ def test_what_a_harness_shows(visuals):
 
 @given(damaged_value(PUBLISHED))
 def test_a_printed_table(data):
-    found = outcome(Published.of_json, data)
+    found = outcome(PublishedFigures.of_json, data)
     if not isinstance(found, Refused):
         assert found.digits >= 0
         outcome(found.beside, "llava")

@@ -11,9 +11,9 @@ import pytest
 import mgap
 from mgap.decoding.replay import Paths
 from mgap.inspector.answering import Knobs, answer, build_column
-from mgap.inspector.columns import Asked
-from mgap.inspector.model_shelf import Shelf
-from mgap.pocket.samples import Drawn
+from mgap.inspector.columns import AskedColumns
+from mgap.inspector.model_shelf import ModelShelf
+from mgap.pocket.samples import SceneRenderer
 from mgap.pocket.scenes import render
 from mgap.pocket.showcase import cases
 from mgap.run.config import Config
@@ -75,7 +75,7 @@ def own(make_run, tmp_path_factory) -> Path:
     pictures.mkdir()
     questions = []
     for seed in (100_000, 100_001):
-        Drawn()(f"pocket_{seed}.png").resize((300, 300)).save(pictures / f"{seed}.png")
+        SceneRenderer()(f"pocket_{seed}.png").resize((300, 300)).save(pictures / f"{seed}.png")
         questions.append({"image": f"{seed}.png", "question": "Is there a dog in the image?", "label": "no"})
     (root / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
     asked = str(root / "questions.jsonl")
@@ -85,7 +85,7 @@ def own(make_run, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def shelf():
-    return Shelf(["pocket/llava"], device="cpu", scenes=6)
+    return ModelShelf(["pocket/llava"], device="cpu", scenes=6)
 
 
 @pytest.fixture(scope="session")
@@ -108,9 +108,9 @@ def ask(loaded):
     """All answers to a case under some methods; `given` are settings by method."""
 
     def call(case, names, knobs=None, given=None, length=40):
-        asked = Asked(loaded, loaded.prior, render(case.scene), case.scene, case.question, length, Paths(loaded.model))
+        asked = AskedColumns(loaded, loaded.prior, render(case.scene), case.scene, case.question, length, Paths(loaded.model))
         columns = tuple(build_column(name, loaded.prior, knobs or Knobs(), (given or {}).get(name, {})) for name in names)
-        *_, last = answer(Asked(**{**vars(asked), "columns": columns}))
+        *_, last = answer(AskedColumns(**{**vars(asked), "columns": columns}))
         return last
 
     return call

@@ -7,7 +7,7 @@ import pytest
 
 from mgap.errors import SettingError
 from mgap.inspector.answering import LONGEST, Knobs
-from mgap.inspector.cases import Case
+from mgap.inspector.cases import AskCase
 from mgap.inspector.columns import DONE, OPEN, STOPPED
 from mgap.inspector.dropped import Limits
 from mgap.inspector.handlers import NOTHING, REMEMBERED, Handlers, told_in_the_page
@@ -129,7 +129,7 @@ def test_before_anything_is_asked_sliders_and_details_do_nothing(handlers, reque
 
 
 def test_a_case_is_shown_as_it_is_asked(handlers, blue_banana, loaded, request_of):
-    case = Case(blue_banana.question, blue_banana.scene, settings={"alpha": 0.4, "rank": 2}, prior=loaded.prior)
+    case = AskCase(blue_banana.question, blue_banana.scene, settings={"alpha": 0.4, "rank": 2}, prior=loaded.prior)
     _, _, source, model, editor, _, question, methods, *knobs = handlers.show(case, "pocket/llava")
     assert (source, model, editor, question, methods) == (
         "drawn", "pocket/llava", blue_banana.scene, blue_banana.question, [VANILLA, "mgap"],

@@ -8,10 +8,10 @@ import torch
 
 import mgap
 from mgap.errors import BackboneMismatch, CorruptFile, ModelError, SettingError
-from mgap.inspector.model_shelf import BATCH, CAPTION_TOKENS, DESCRIBED, RANK, Shelf
+from mgap.inspector.model_shelf import BATCH, CAPTION_TOKENS, DESCRIBED, RANK, ModelShelf
 from mgap.pocket.benchmark import DEVELOPMENT, TEST
 from mgap.pocket.language import DESCRIBE, ask_colour
-from mgap.pocket.samples import Drawn, scene_of
+from mgap.pocket.samples import SceneRenderer, scene_of
 from mgap.pocket.tiny import build_tiny
 from mgap.priors.bank import Bank
 
@@ -23,7 +23,7 @@ class Asked:
     """A shelf whose pocket model two threads ask for at once: what they got, and what they heard."""
 
     def __init__(self) -> None:
-        self.shelf = Shelf([POCKET, "pocket/qwen3-vl"], device="cpu", scenes=SCENES)
+        self.shelf = ModelShelf([POCKET, "pocket/qwen3-vl"], device="cpu", scenes=SCENES)
         self.got, self.heard, together = [], [[], []], threading.Barrier(2)
 
         def ask(number):
@@ -79,7 +79,7 @@ def test_a_pocket_bank_holds_every_state_of_plain_answers_about_development_scen
     assert len(seeds) == round(DESCRIBED * SCENES)
     assert all(DEVELOPMENT <= seed < TEST for seed in seeds)
     assert bank.rows.unique().tolist() == list(range(len(seeds)))  # a row is a picture
-    pictures = [Drawn()(f"pocket_{seed}.png") for seed in seeds[: BATCH // 2]]
+    pictures = [SceneRenderer()(f"pocket_{seed}.png") for seed in seeds[: BATCH // 2]]
     # in the batch that they were collected in: in bfloat16 another one may break a tie otherwise
     batch = [(picture, wording) for picture in pictures for wording in DESCRIBE[:2]]
     described = list(ready.model.answers(*zip(*batch, strict=True), batch_size=BATCH, max_new_tokens=CAPTION_TOKENS))
@@ -111,7 +111,7 @@ def test_a_name_that_is_not_offered_is_refused(asked):
 
 
 def test_a_given_prior_and_bank_are_used(saved):
-    ready = Shelf([POCKET], device="cpu", prior=saved / "prior", bank=saved / "bank").get(POCKET)
+    ready = ModelShelf([POCKET], device="cpu", prior=saved / "prior", bank=saved / "bank").get(POCKET)
     assert torch.equal(ready.prior.basis, mgap.Subspace.load(saved / "prior").basis)
     assert len(ready.bank) == len(Bank.load(saved / "bank"))
     assert ready.manifold is not None
@@ -119,7 +119,7 @@ def test_a_given_prior_and_bank_are_used(saved):
 
 def test_another_models_prior_is_refused_before_weights_are_loaded(saved):
     with pytest.raises(BackboneMismatch, match="the prior was made with pocket/llava"):
-        Shelf(["pocket/qwen3-vl"], device="cpu", prior=saved / "prior")
+        ModelShelf(["pocket/qwen3-vl"], device="cpu", prior=saved / "prior")
 
 
 def test_a_prior_or_a_bank_of_other_weights_is_refused(checkpoints, tmp_path):
@@ -130,30 +130,30 @@ def test_a_prior_or_a_bank_of_other_weights_is_refused(checkpoints, tmp_path):
     build_tiny("llava", tmp_path / "other", seed=1)
     other = str(tmp_path / "other")
     for given in ({"prior": tmp_path / "prior"}, {"bank": tmp_path / "bank"}):
-        shelf = Shelf([other], device="cpu", **given)  # by their configurations they could be the same
+        shelf = ModelShelf([other], device="cpu", **given)  # by their configurations they could be the same
         with pytest.raises(BackboneMismatch, match="the weights differ"):
             shelf.get(other)
-    assert Shelf([str(checkpoints["llava"])], device="cpu", bank=tmp_path / "bank").get(str(checkpoints["llava"])).manifold
+    assert ModelShelf([str(checkpoints["llava"])], device="cpu", bank=tmp_path / "bank").get(str(checkpoints["llava"])).manifold
 
 
 def test_one_bank_for_two_models_is_refused_whatever_is_in_it():
     with pytest.raises(SettingError, match=r"--bank b belongs to one model, and 2 are given .*: give one --model with it"):
-        Shelf([POCKET, "pocket/qwen3-vl"], bank="b")
+        ModelShelf([POCKET, "pocket/qwen3-vl"], bank="b")
     with pytest.raises(SettingError, match="--prior p belongs to one model"):
-        Shelf([POCKET, "pocket/qwen3-vl"], prior="p")
+        ModelShelf([POCKET, "pocket/qwen3-vl"], prior="p")
 
 
 def test_a_folder_without_a_bank_and_a_bank_of_first_tokens_are_refused(asked, saved, tmp_path):
     with pytest.raises(CorruptFile, match="no bank"):
-        Shelf([POCKET], bank=tmp_path)
+        ModelShelf([POCKET], bank=tmp_path)
     Bank.of(asked.got[0].bank.states[:20]).save(tmp_path / "first")
     with pytest.raises(SettingError, match=r"a bank of first tokens only.*mgap run departure-captions --model pocket/llava"):
-        Shelf([POCKET], bank=tmp_path / "first")
+        ModelShelf([POCKET], bank=tmp_path / "first")
 
 
 def test_a_model_without_a_bank_says_how_to_get_one(checkpoints):
     name = str(checkpoints["qwen3-vl"])
-    ready = Shelf([name], device="cpu").get(name)
+    ready = ModelShelf([name], device="cpu").get(name)
     assert ready.bank is ready.manifold is None
     assert f"`mgap run departure-captions --model {name} --images FOLDER --out runs/departure`" in ready.why_no_bank
     assert "--bank runs/departure/bank" in ready.why_no_bank
@@ -164,7 +164,7 @@ def test_the_command_that_it_names_writes_a_bank_that_it_takes(run, checkpoints,
     words = ("--dataset", "pocket", "--method", "vanilla", "--scenes", 12, "--decoding", "max_new_tokens=4")
     status, _, err = run("run", "departure-captions", "--model", name, "--out", tmp_path / "departure", *words)
     assert status == 0, err
-    ready = Shelf([name], device="cpu", bank=tmp_path / "departure" / "bank").get(name)
+    ready = ModelShelf([name], device="cpu", bank=tmp_path / "departure" / "bank").get(name)
     assert len(ready.bank) == 48
 
 
@@ -178,12 +178,12 @@ def test_the_command_that_it_names_writes_a_bank_that_it_takes(run, checkpoints,
 )
 def test_a_name_without_a_model_is_refused_when_the_shelf_is_made(names, error, words):
     with pytest.raises(error, match=words):
-        Shelf(names)
+        ModelShelf(names)
 
 
 def test_a_load_that_failed_can_be_tried_again(checkpoints, tmp_path):
     folder = shutil.copytree(checkpoints["llava"], tmp_path / "model")
-    shelf, weights = Shelf([str(folder)], device="cpu"), folder / "model.safetensors"
+    shelf, weights = ModelShelf([str(folder)], device="cpu"), folder / "model.safetensors"
     weights.rename(folder / "away")
     with pytest.raises(ModelError, match="cannot be loaded"):
         shelf.get(str(folder))

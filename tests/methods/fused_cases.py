@@ -8,7 +8,7 @@ from torch import nn
 from mgap.backbones.head import Head
 from mgap.methods.base import Tap
 from mgap.methods.mgap import Correction, Gate, Settings
-from mgap.methods.mgap_fused import Fused
+from mgap.methods.mgap_fused import FusedStep
 
 HALF = torch.bfloat16
 STRONG = Settings(alpha=1.5, lam=0.5)
@@ -108,7 +108,7 @@ def steps(case, head, basis):
     """The plain step and the fused one."""
     plain = Correction(basis, head, case.settings, Tap(), fused=False)
     quick = Correction(basis, head, case.settings, Tap(), fused=None if head.device.type == "cpu" else True)
-    quick.fused = quick.fused or Fused(quick.basis, quick.table, head, case.settings)
+    quick.fused = quick.fused or FusedStep(quick.basis, quick.table, head, case.settings)
     quick.fused.card = min(case.card, quick.fused.card)
     return plain, quick
 

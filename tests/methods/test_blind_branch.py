@@ -10,7 +10,7 @@ import mgap
 from mgap.decoding.answer_states import answer_states
 from mgap.decoding.effective_states import first_states
 from mgap.errors import SettingError
-from mgap.methods.kinds.blind_states import Memory
+from mgap.methods.kinds.blind_states import BlindMemory
 from mgap.methods.mgap import entropy_of
 from mgap.types import Decoding
 from tests.methods.builders import build
@@ -127,7 +127,7 @@ def test_a_strength_of_nothing_is_the_plain_state(model, prior, picture):
 
 
 def test_the_memory_forgets_what_was_asked_longest_ago():
-    memory = Memory(2)
+    memory = BlindMemory(2)
     for number in range(3):
         memory.put((b"", (number,)), torch.tensor(number))
         memory.get((b"", (0,)))

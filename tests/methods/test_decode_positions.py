@@ -6,7 +6,7 @@ from transformers import DynamicCache
 
 import mgap
 from mgap.methods.kinds import decode_positions
-from mgap.methods.kinds.decode_positions import Stepping
+from mgap.methods.kinds.decode_positions import DecodePositions
 
 QUESTION = "Is there a dog in the image?"
 
@@ -61,7 +61,7 @@ def test_a_long_answer_outgrows_its_mask_and_beams_take_it_along(monkeypatch, ke
     monkeypatch.setattr(decode_positions, "_ROOM", 8)
     cache = DynamicCache()
     cache.update(torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 4), 0)
-    rows = Stepping(torch.tensor([[0, 1, 1], [1, 1, 1]]), torch.tensor([[0, 0, 1], [0, 1, 2]]))
+    rows = DecodePositions(torch.tensor([[0, 1, 1], [1, 1, 1]]), torch.tensor([[0, 0, 1], [0, 1, 2]]))
 
     def places():
         return (rows.arguments(cache, kernel)["attention_mask"].flatten(1) == hidden).nonzero().tolist()

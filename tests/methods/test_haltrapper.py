@@ -12,7 +12,15 @@ import mgap
 from mgap.backbones.base import Backbone
 from mgap.errors import ModelError, PromptError, SettingError
 from mgap.methods.base import Tap
-from mgap.methods.haltrapper.candidates import DIRECTIONS, IMAGINE, Rules, Search, parse_reply, score_expansion, select
+from mgap.methods.haltrapper.candidates import (
+    DIRECTIONS,
+    IMAGINE,
+    CandidateRules,
+    CandidateSearch,
+    parse_reply,
+    score_expansion,
+    select,
+)
 from mgap.methods.haltrapper.grounding import IMPLEMENTATION, Looks, attend, ground
 from mgap.methods.haltrapper.haltrapper import spell_words
 from mgap.methods.kinds.description import CAPTION
@@ -55,7 +63,7 @@ def scenes():
 
 def shown(model, picture):
     """The picture as a search sees it."""
-    search = Search(model.backbone, Vocabulary.of(["dog"]), Rules(0.75, 1.0, 3), 4, Tap())
+    search = CandidateSearch(model.backbone, Vocabulary.of(["dog"]), CandidateRules(0.75, 1.0, 3), 4, Tap())
     return search._pictures(model.backbone.encode([picture], ["What?"]))[0][0]
 
 
@@ -270,14 +278,14 @@ def test_the_eight_prompts_are_the_authors_own():
 def test_candidates_are_chosen_as_by_hand(n, seed):
     ee, ig = {"bus": -3, "dog": 0, "cup": -2, "person": -2}, {"person": 0.9, "cat": 0.76, "dog": 0.75}
     rules = {"tau_ig": 0.75, "tau_ee": 1.0, "n": n, "seed": seed}
-    chosen = select(ig, ee, ig, Vocabulary(THINGS), Rules(**rules))
+    chosen = select(ig, ee, ig, Vocabulary(THINGS), CandidateRules(**rules))
     assert list(chosen) == reference.choose(ig, ee, ig, THINGS, **rules)
     assert len(chosen) <= n or n == 0
     assert "mug" not in chosen, "a synonym of what was seen does not fill up"
 
 
 def test_equal_scores_keep_the_order_in_which_they_were_seen():
-    rules, things = Rules(0.75, 0.0, 1, 0), Vocabulary(THINGS)
+    rules, things = CandidateRules(0.75, 0.0, 1, 0), Vocabulary(THINGS)
     assert select([], {"bus": -1, "bed": -5}, {}, things, rules) == ("bus",)
     assert select([], {"bed": -5, "bus": -1}, {}, things, rules) == ("bed",)
     assert select([], {"bed": -5}, {"bus": 0.8}, things, rules) == ("bus",)

@@ -8,7 +8,7 @@ from torch import nn
 
 from mgap.backbones.head import Head
 from mgap.errors import ModelError, UnsupportedHead
-from mgap.methods.head_inputs import Seen, mix_states
+from mgap.methods.head_inputs import HeadInputs, mix_states
 
 D, VOCAB, ROWS = 6, 15, 4
 WEIGHTS = st.lists(st.floats(-4, 4), min_size=1, max_size=4)
@@ -64,5 +64,5 @@ def test_as_many_states_as_weights_or_an_error():
 
 def test_every_row_has_the_layer_that_was_chosen_for_it():
     early = dict(zip((4, 8, 20), states(3), strict=True))
-    anchor = Seen(states(1)[0], early=early, values={"layer": torch.tensor([8.0, 20.0, 4.0, 8.0])}).anchor
+    anchor = HeadInputs(states(1)[0], early=early, values={"layer": torch.tensor([8.0, 20.0, 4.0, 8.0])}).anchor
     assert anchor.equal(torch.stack([early[layer][row] for row, layer in enumerate((8, 20, 4, 8))]))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import mgap
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.methods.base import Tap
-from mgap.methods.head_inputs import Seen
+from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.mgap import PRESETS, Correction, entropy_of
 from mgap.priors.collect_states import catch_states
 from tests.reference import mgap as reference
@@ -81,7 +81,7 @@ def test_the_betas_of_states_are_those_that_decoding_uses(model, prior, inputs):
     method, head = mgap.MGAP(prior, alpha=0.1), model.backbone.probe_head()
     betas = method.betas(head, caught[0], strength=0.75)
     torch.testing.assert_close(betas, recorder.steps[0].values["beta"])
-    h, moved = caught[0].float(), method.effective_states(head, Seen(caught[0]), 0.75)
+    h, moved = caught[0].float(), method.effective_states(head, HeadInputs(caught[0]), 0.75)
     torch.testing.assert_close(h - moved, betas.unsqueeze(-1) * (h @ prior.projector.float()), rtol=1e-3, atol=1e-5)
 
 

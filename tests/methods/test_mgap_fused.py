@@ -19,7 +19,7 @@ from mgap.errors import SettingError
 from mgap.methods import mgap_fused
 from mgap.methods.base import Tap
 from mgap.methods.mgap import Correction, Settings
-from mgap.methods.mgap_fused import Fused, plan_of, why_not
+from mgap.methods.mgap_fused import FusedStep, plan_of, why_not
 from tests.methods.fused_cases import CASES, LENGTHY, STRONG, Case, compare, compare_rows, draw, finds, steps
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
@@ -115,7 +115,7 @@ def test_a_card_on_which_the_kernels_fail_is_told_of_once(monkeypatch):
     def fail(*_):
         raise RuntimeError("no C compiler")
 
-    monkeypatch.setattr(Fused, "launch", fail)
+    monkeypatch.setattr(FusedStep, "launch", fail)
     with pytest.warns(UserWarning, match="plain step .* no C compiler"):
         assert "no C compiler" in mgap_fused._fault.__wrapped__(torch.device("cpu"))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mgap
-from mgap.methods.mgap_fused import Fused
+from mgap.methods.mgap_fused import FusedStep
 from tests.methods.fused_cases import CASES, HALF, LARGE, Case, compare, draw, steps
 
 pytestmark = pytest.mark.gpu
@@ -55,8 +55,8 @@ def test_a_step_on_another_stream_or_card_than_the_current_one_is_right():
 
 def test_an_attached_model_takes_the_fused_step_on_a_card(model, prior, picture, monkeypatch):
     calls = []
-    launch = Fused.launch
-    monkeypatch.setattr(Fused, "launch", lambda self, *given: calls.append(given[1].shape) or launch(self, *given))
+    launch = FusedStep.launch
+    monkeypatch.setattr(FusedStep, "launch", lambda self, *given: calls.append(given[1].shape) or launch(self, *given))
     with model.using(mgap.MGAP(prior)):
         answer = model.answer(picture, "What is this?", max_new_tokens=8)
     assert len(calls) >= len(answer.token_ids)

@@ -13,8 +13,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import mgap
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
-from mgap.methods.kinds.attention_weights import Glance, Sight, attend
-from mgap.methods.kinds.dependent_branch import LateCache, blank
+from mgap.methods.kinds.attention_weights import AttentionWatch, SeenWeights, attend
+from mgap.methods.kinds.dependent_branch import DependentCache, blank
 from mgap.methods.mod import divergence, least_attended
 from mgap.types import Mode
 from tests.decoding.test_modes import CALLS
@@ -188,7 +188,7 @@ def test_reading_anew_works_in_every_mode_or_is_refused(exact, family, checkpoin
 
 def test_what_a_row_keeps_follows_its_beam(exact):
     prompt = {"attention_mask": torch.ones(3, 2), "position_ids": torch.tensor([[0, 1], [0, 2], [0, 3]])}
-    cache = LateCache(exact.backbone.config, prompt, torch.zeros(3, 2).bool(), None)
+    cache = DependentCache(exact.backbone.config, prompt, torch.zeros(3, 2).bool(), None)
     cache.kept["js"] = torch.tensor([0.1, 0.2, 0.3])
     cache.hear({"input_ids": torch.tensor([[7], [8], [9]])})
     cache.reorder_cache(torch.tensor([2, 2, 0]))
@@ -295,14 +295,14 @@ def test_a_decoder_that_cannot_be_watched_is_refused(exact, picture):
     with pytest.raises(ModelError, match="hand arguments on"):
         attend(block, *states, torch.ones(1, 1, 2, 2).bool())
     with pytest.raises(ModelError, match="softcap, which mod"):
-        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), mgap_sight=Sight("mod", 2), softcap=50.0)
+        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), mgap_sight=SeenWeights("mod", 2), softcap=50.0)
     usual, block.config = block.config, deepcopy(block.config)  # this block no longer follows the decoder's configuration
     try:
         with exact.using(mgap.MoD()), pytest.raises(ModelError, match="attention of its own"):
             exact.answer(picture, "What?", max_new_tokens=2)
     finally:
         block.config = usual
-    glance = Glance(exact.backbone, "mod")
+    glance = AttentionWatch(exact.backbone, "mod")
     glance.watch()
     with pytest.raises(ModelError, match="text decoder"):
         glance.take()
@@ -315,7 +315,7 @@ def test_a_watched_forward_sees_what_eager_attention_shows(exact, picture):
     with reference.eager(backbone), torch.no_grad():
         weights = backbone.model(**inputs, output_attentions=True).attentions
     expected = sum(block[:, :, -1].mean(1) for block in weights)
-    glance = Glance(backbone, "mod")
+    glance = AttentionWatch(backbone, "mod")
     glance.watch()
     with torch.no_grad():
         backbone.model(**inputs, use_cache=True)
@@ -323,7 +323,7 @@ def test_a_watched_forward_sees_what_eager_attention_shows(exact, picture):
 
 
 def test_a_window_sees_the_newest_keys_and_gives_the_others_nothing():
-    sight = Sight("mod", 4)
+    sight = SeenWeights("mod", 4)
     sight.add(0, torch.tensor([[0.1, 0.2, 0.3, 0.4]]))
     sight.add(1, torch.tensor([[0.5, 0.5]]))
     torch.testing.assert_close(sight.weights, torch.tensor([[0.1, 0.2, 0.8, 0.9]]))

@@ -10,7 +10,7 @@ from transformers import GenerationConfig, LogitsProcessor
 import mgap
 from mgap.errors import ModelError, SettingError, UnsupportedDecoding
 from mgap.methods.opera.beams import Beams
-from mgap.methods.opera.last_block import IMPLEMENTATION, Gaze, attend
+from mgap.methods.opera.last_block import IMPLEMENTATION, LastBlockWeights, attend
 from mgap.methods.opera.overtrust import collapse, column_scores, lengthen, most_common
 from mgap.methods.opera.retrospection import Retrospection, Strength
 from tests.reference import opera as reference
@@ -186,7 +186,7 @@ def test_of_states_the_newest_are_kept():
 def test_candidates_see_what_came_before_and_themselves_only(exact):
     block = exact.backbone.layers[-1].self_attn
     query, key, value = torch.randn(3, 1, 4, 8, 16).unbind()
-    gaze, mask = Gaze(block.layer_idx, apart=True), torch.ones(1, 1, 3, 8).tril(5).bool()
+    gaze, mask = LastBlockWeights(block.layer_idx, apart=True), torch.ones(1, 1, 3, 8).tril(5).bool()
     mask[..., 0] = False  # padding
     out, _ = attend(block, query[:, :, 5:], key[:, ::2], value[:, ::2], mask, mgap_gaze=gaze, scaling=0.25)
     for n in range(3):
@@ -304,7 +304,7 @@ def test_a_decoder_that_cannot_be_read_is_refused(exact, picture):
     with pytest.raises(ModelError, match="hand arguments on"):
         attend(block, *states, torch.ones(1, 1, 2, 2).bool())
     with pytest.raises(ModelError, match="softcap"):
-        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), mgap_gaze=Gaze(), softcap=50.0)
+        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), mgap_gaze=LastBlockWeights(), softcap=50.0)
     usual, block.config = block.config, deepcopy(block.config)  # this block no longer follows the decoder's configuration
     try:
         block.config._attn_implementation = "sdpa"

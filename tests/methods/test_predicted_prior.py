@@ -11,12 +11,12 @@ import mgap
 from mgap.backbones.head import Head
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.methods.base import Tap
-from mgap.methods.head_inputs import Seen
+from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.predicted_prior import Removal
 from mgap.priors.collect_states import catch_states
 from mgap.priors.prior_plan import Priors
 from mgap.run.config import Config
-from mgap.run.method_plans import ArmPlan, build_method
+from mgap.run.method_plans import MethodPlan, build_method
 from tests.methods.builders import build
 from tests.reference import predicted_prior as reference
 
@@ -92,7 +92,7 @@ def test_nothing_moves_outside_of_the_subspace(model, prior_map, gate, protect):
     head, V = model.backbone.probe_head(), prior_map.prior.basis.float()
     h = torch.randn(9, head.hidden_size, generator=torch.Generator().manual_seed(0))
     method = mgap.PredictedPrior(prior_map, gate=gate, protect=protect)
-    moved = method.effective_states(head, Seen(h), 3.0)
+    moved = method.effective_states(head, HeadInputs(h), 3.0)
     torch.testing.assert_close(moved - (moved @ V) @ V.T, h - (h @ V) @ V.T, rtol=1e-4, atol=1e-4)
     assert ((moved - h) @ V).abs().amax(-1).min() > 0.01
 
@@ -104,7 +104,7 @@ def test_a_perfect_map_leaves_the_state_without_its_prompts_prior(model, prior):
     found = replace(own_part(prior), weight=torch.zeros_like(prior.basis.T), offset=coordinates)
     h = torch.randn(4, prior.hidden_size)
     expected = h.double() - (prior.basis @ coordinates)
-    moved = mgap.PredictedPrior(found).effective_states(head, Seen(h), 1.0)
+    moved = mgap.PredictedPrior(found).effective_states(head, HeadInputs(h), 1.0)
     torch.testing.assert_close(moved.double(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -119,7 +119,7 @@ def test_the_logits_path_agrees_with_the_head_on_the_moved_state(model, prior_ma
             found.append(Removal(prior_map, way, method.settings, Tap())(head.module, (h,), head.product(h)))
     assert not torch.allclose(found[0], head.product(h), atol=1e-2)
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
-    states = method.effective_states(head, Seen(h[:, -1]), 2.0)
+    states = method.effective_states(head, HeadInputs(h[:, -1]), 2.0)
     torch.testing.assert_close(head.product(states), found[0][:, -1], rtol=1e-4, atol=1e-4)
 
 
@@ -191,7 +191,7 @@ def test_a_run_names_the_folder_in_yaml(prior_map, tmp_path):
     assert torch.equal(method.prior_map.weight, prior_map.weight)
     assert method.rho == 0.5
     with pytest.raises(SettingError, match="uses no prior"):
-        ArmPlan.of({"method": "predicted-prior", "prior_map": str(tmp_path), "prior": {"rank": 5}})
+        MethodPlan.of({"method": "predicted-prior", "prior_map": str(tmp_path), "prior": {"rank": 5}})
 
 
 def test_the_command_line_takes_the_folder(run, family, checkpoints, prior_map, picture_file, tmp_path):

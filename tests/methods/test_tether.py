@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import mgap
 from mgap.backbones.head import Head
 from mgap.errors import BackboneMismatch, SettingError
-from mgap.methods.head_inputs import Seen
+from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.mgap import entropy_of
 from mgap.methods.tether import STEPS, come_back, places
 from mgap.priors.bank import Bank
@@ -89,8 +89,8 @@ def test_without_a_contrast_it_is_mgap_that_comes_back():
     prior = mgap.Subspace.from_states(drawn(2, 20, WIDTH), 2)
     bank, h = a_bank(), 2 * drawn(5, 6, WIDTH)
     tether = mgap.Tether(bank=bank, prior=prior, alpha=0.9, rho=0.0)
-    seen = Seen(h, (h,), {}, {"open": torch.ones(6), "place": torch.ones(6)})
-    cut = mgap.MGAP(prior, alpha=0.9).effective_states(head, Seen(h), 0.9)
+    seen = HeadInputs(h, (h,), {}, {"open": torch.ones(6), "place": torch.ones(6)})
+    cut = mgap.MGAP(prior, alpha=0.9).effective_states(head, HeadInputs(h), 0.9)
     assert torch.allclose(tether.effective_states(head, seen, 0.0), come_back(Manifold.of(bank), cut)[0], atol=1e-5)
 
 
@@ -98,7 +98,7 @@ def test_only_rows_that_ask_are_contrasted():
     module = torch.nn.Linear(WIDTH, 20, bias=False)
     head = Head.measure(module, drawn(1, 2, WIDTH))
     bank, h, blind = a_bank(), 0.1 * drawn(5, 2, WIDTH), 0.1 * drawn(6, 2, WIDTH)
-    seen = Seen(h, (blind,), {}, {"open": torch.tensor([1.0, 0.0]), "place": torch.ones(2)})
+    seen = HeadInputs(h, (blind,), {}, {"open": torch.tensor([1.0, 0.0]), "place": torch.ones(2)})
     moved = mgap.Tether(bank=bank, rho=1.0).effective_states(head, seen, 1.0)
     assert torch.allclose(moved[0], (2 * h - blind)[0], atol=1e-6)
     assert torch.equal(moved[1], h[1])
@@ -128,7 +128,7 @@ def test_first_tokens_are_held_to_first_tokens_and_later_ones_to_later_ones():
     assert torch.equal(found[False].states, far)
     head = Head.measure(torch.nn.Linear(WIDTH, 20, bias=False), drawn(1, 2, WIDTH))
     h, tether = 0.1 * drawn(5, 2, WIDTH), mgap.Tether(bank=bank, k=5, rho=0.0)
-    first, later = (Seen(h, (h,), {}, {"open": torch.ones(2), "place": torch.full((2,), place)}) for place in (1.0, 2.0))
+    first, later = (HeadInputs(h, (h,), {}, {"open": torch.ones(2), "place": torch.full((2,), place)}) for place in (1.0, 2.0))
     assert torch.equal(tether.effective_states(head, first, 0.0), h)
     assert float((tether.effective_states(head, later, 0.0) - 50).abs().max()) < 5
 

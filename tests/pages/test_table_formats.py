@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from mgap.pages.html_page import Cell, Group, Row, Table, render_page
+from mgap.pages.html_page import Cell, RowGroup, Table, TableRow, render_page
 from mgap.pages.table_formats import WIDE, escape, latex, markdown, plain
 from tests import processes
 
@@ -14,13 +14,13 @@ TABLE = Table(
     "Percent",
     ("Method", "Acc", "F1", "Acc", "F1"),
     [
-        Group("LLaVA", (Row("Vanilla", (Cell("88.9", "87.0 to 90.1"), Cell("1"), Cell("2"), Cell("\u2014"))),)),
-        Group("Qwen", (Row("w/o Prot", (Cell("-3.5"), Cell("4"), Cell("5"), Cell("6", "noise"))),)),
+        RowGroup("LLaVA", (TableRow("Vanilla", (Cell("88.9", "87.0 to 90.1"), Cell("1"), Cell("2"), Cell("\u2014"))),)),
+        RowGroup("Qwen", (TableRow("w/o Prot", (Cell("-3.5"), Cell("4"), Cell("5"), Cell("6", "noise"))),)),
     ],
     spans=(("Random", 2), ("Popular", 2)),
     notes=("a note",),
 )
-UGLY = Table(NASTY, (NASTY,) * WIDE, [Group(NASTY, (Row(NASTY, (Cell(NASTY, NASTY),) * (WIDE - 1)),))], notes=(NASTY,))
+UGLY = Table(NASTY, (NASTY,) * WIDE, [RowGroup(NASTY, (TableRow(NASTY, (Cell(NASTY, NASTY),) * (WIDE - 1)),))], notes=(NASTY,))
 
 
 def parse_markdown(text):
@@ -64,7 +64,7 @@ def test_markdown_reads_back_to_the_same_numbers():
 
 
 def test_a_table_without_groups_has_no_column_for_them():
-    head, row = parse_markdown(markdown(Table("", ("Method", "F1"), [Group("", (Row("a", (Cell("1"),)),))])))
+    head, row = parse_markdown(markdown(Table("", ("Method", "F1"), [RowGroup("", (TableRow("a", (Cell("1"),)),))])))
     assert (head, row) == (["Method", "F1"], ["a", "1"])
 
 
@@ -118,7 +118,9 @@ def test_json_has_every_cell():
 
 
 def test_html_shows_spans_notes_and_tones():
-    table = Table("c", ("", "a", "b"), [Group("", (Row("r", (Cell("1", "s", "wrong"), Cell("2"))),))], (("over", 2),), (NASTY,))
+    table = Table(
+        "c", ("", "a", "b"), [RowGroup("", (TableRow("r", (Cell("1", "s", "wrong"), Cell("2"))),))], (("over", 2),), (NASTY,)
+    )
     content = {"title": "t", "lead": [], "warnings": [], "drawn": [], "symbols": (), "changed": [], "facts": [], "pictures": []}
     source = render_page("report.html.j2", **content, sections=[{"name": "x", "heading": "X", "tables": [table]}])
     assert '<th scope="colgroup" colspan="2">over</th>' in source

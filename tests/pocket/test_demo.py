@@ -10,7 +10,17 @@ import mgap
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import CorruptFile, SettingError
 from mgap.pocket.benchmark import pope
-from mgap.pocket.demo import Change, Exhibit, Plan, Told, choose_methods, recorded_choice, run_demo, scenes_for, to_json
+from mgap.pocket.demo import (
+    Change,
+    DemoAnswer,
+    DemoPlan,
+    Exhibit,
+    choose_methods,
+    recorded_choice,
+    run_demo,
+    scenes_for,
+    to_json,
+)
 from mgap.pocket.demo_page import command, demo_page
 from mgap.pocket.drawing import TRAINING_STYLES
 from mgap.pocket.figures import FILE, fit_prior, measure
@@ -25,7 +35,7 @@ BY_TITLE = {case.title: case for case in cases()}
 @pytest.fixture(scope="module")
 def demo(model, family, checkpoints):
     steps = []
-    done = run_demo(model, Plan(str(checkpoints[family]), 12, 2, 0.9), progress=lambda *step: steps.append(step))
+    done = run_demo(model, DemoPlan(str(checkpoints[family]), 12, 2, 0.9), progress=lambda *step: steps.append(step))
     assert steps[-1] == ("captions, given", 2, 2)
     assert ("chosen pictures", len(cases()), len(cases())) in steps
     return done
@@ -148,7 +158,7 @@ def test_a_picked_bias_stands_in_the_table(model, family, checkpoints, tmp_path)
     folder = shutil.copytree(checkpoints[family], tmp_path / "model")
     measure(model, scenes=1, development=1, odd_scenes=10).save(folder)
     shift = recorded_choice(str(folder)).shift
-    demo = run_demo(model, Plan(str(folder), questions=6, captions=1, alpha=0.9))
+    demo = run_demo(model, DemoPlan(str(folder), questions=6, captions=1, alpha=0.9))
     assert list(demo.pope["random"]) == ["vanilla", "paper", "given", "bias"]
     with model.using(mgap.Bias(shift=shift)):
         asked = demo.asked["random"]
@@ -184,7 +194,7 @@ def test_the_page_shows_the_first_changes_and_counts_all(demo):
 @pytest.mark.parametrize("text", ["", "<script>alert(1)</script>", "x" * 3000, "\u4e2d\u6587 \U0001f34c &amp; <b>"])
 def test_odd_answers_are_shown_as_they_are(demo, text):
     def odd(told):
-        return Told(replace(told.answer, text=text, trace=None), told.verdict, told.invented)
+        return DemoAnswer(replace(told.answer, text=text, trace=None), told.verdict, told.invented)
 
     exhibits = tuple(Exhibit(e.case, {name: odd(told) for name, told in e.told.items()}) for e in demo.exhibits)
     page = check_page(demo_page(replace(demo, exhibits=exhibits), "demo"))
@@ -198,20 +208,20 @@ def test_the_picked_settings_are_read_from_the_model_folder(model, family, check
         return choose_methods(plan, lambda null: fit_prior(model, null))
 
     assert recorded_choice(str(folder)) is None
-    methods, how = chosen(Plan(str(folder)))
+    methods, how = chosen(DemoPlan(str(folder)))
     assert list(methods) == ["vanilla", "paper"]
     assert "nothing was picked" in how
     figures = measure(model, scenes=1, development=1, odd_scenes=10)
     three = ["vanilla", "paper", "picked"]
     for null, alpha, names in (("black336", 3.0, three), ("no_image", 0.75, three), ("black336", 0.75, three[:2])):
         replace(figures, choice=replace(figures.choice, null_image=null, alpha=alpha)).save(folder)
-        methods, how = chosen(Plan(str(folder)))
+        methods, how = chosen(DemoPlan(str(folder)))
         assert list(methods) == names
         assert "on 1 development scenes" in how
         assert methods[names[-1]].prior.origin["null_image"] == null
         assert methods[names[-1]].settings.alpha == alpha
     replace(figures, choice=replace(figures.choice, null_image="no_image")).save(folder)
-    given = chosen(Plan(str(folder), alpha=2.0))[0]["given"]
+    given = chosen(DemoPlan(str(folder), alpha=2.0))[0]["given"]
     assert (given.settings.alpha, given.prior.origin["null_image"]) == (2.0, "no_image")
     (folder / FILE).write_text('{"alpha": "strong"}')
     with pytest.raises(CorruptFile, match=r"figures\.json"):
@@ -221,7 +231,7 @@ def test_the_picked_settings_are_read_from_the_model_folder(model, family, check
 @pytest.mark.parametrize("wrong", [{"questions": 0}, {"captions": -1}, {"alpha": float("nan")}, {"alpha": -1.0}])
 def test_a_plan_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(SettingError, match=f"{next(iter(wrong))}="):
-        Plan("m", **wrong)
+        DemoPlan("m", **wrong)
 
 
 def test_a_caption_has_no_single_truth():

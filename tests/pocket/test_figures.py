@@ -13,7 +13,7 @@ from mgap.errors import CorruptFile, SettingError
 from mgap.pocket.benchmark import DEVELOPMENT, TEST
 from mgap.pocket.corpus import CORPUS
 from mgap.pocket.evaluation import evaluate_pope
-from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, Figures, Trial, fit_prior, measure, mgap_at, pick
+from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, CardFigures, Trial, fit_prior, measure, mgap_at, pick
 from mgap.registry import EMBEDDED
 from research.card import card_text, write_card
 from tests import processes
@@ -76,14 +76,14 @@ def test_progress_reaches_the_end_of_every_stage(seen, figures):
 
 def test_figures_survive_their_file(figures, tmp_path):
     figures.save(tmp_path)
-    assert Figures.load(tmp_path) == figures
+    assert CardFigures.load(tmp_path) == figures
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"model": 1}'])
 def test_a_broken_file_is_refused(tmp_path, text):
     (tmp_path / "figures.json").write_text(text)
     with pytest.raises(CorruptFile, match="measure it again"):
-        Figures.load(tmp_path)
+        CardFigures.load(tmp_path)
 
 
 def test_a_card_shows_every_figure_as_it_is(figures, family, tmp_path):
@@ -104,7 +104,7 @@ def test_a_card_shows_every_figure_as_it_is(figures, family, tmp_path):
     assert f"research.training {family} --out FOLDER" in card
     assert "900,000 to 999,999" in card
     assert figures.model not in card  # it was measured in a folder of this machine
-    assert Figures.load(tmp_path / "new").model == f"pocket/{family}"
+    assert CardFigures.load(tmp_path / "new").model == f"pocket/{family}"
 
 
 def test_a_card_shows_harm_too(figures):
@@ -120,7 +120,7 @@ def test_the_command_measures_a_folder(checkpoints, tmp_path):
     done = processes.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "POPE, held-out style" in done.stderr
-    assert Figures.load(tmp_path).scenes == 1
+    assert CardFigures.load(tmp_path).scenes == 1
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
@@ -128,7 +128,7 @@ def test_the_trained_models_are_what_their_cards_say(name):
     folder = EMBEDDED[name]
     if not folder.exists():
         pytest.skip(f"{name} has no trained weights in this checkout")
-    figures = Figures.load(folder)
+    figures = CardFigures.load(folder)
     assert figures.model == name
     assert figures.scenes >= 500
     assert (folder / "README.md").read_text() == card_text(figures)
@@ -147,7 +147,7 @@ def test_the_trained_models_answer_as_measured(name):
     folder = EMBEDDED[name]
     if not folder.exists():
         pytest.skip(f"{name} has no trained weights in this checkout")
-    figures = Figures.load(folder)
+    figures = CardFigures.load(folder)
     scores = evaluate_pope(mgap.load(name, device="cpu"), {"vanilla": None}, TEST, 20)
     measured = figures.pope["random"]["vanilla"].accuracy.value
     found = scores["random"]["vanilla"]

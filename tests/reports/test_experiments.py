@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from mgap.registry import EXPERIMENTS, METHODS
-from mgap.reports.published_figures import Published
+from mgap.reports.published_figures import PublishedFigures
 from mgap.run.config import Config
 
 NAMES = {
@@ -69,7 +69,7 @@ def test_every_table_and_figure_is_there():
 @pytest.mark.parametrize("name", NAMES)
 def test_an_experiment_names_real_methods_and_its_rows(name):
     data = read(name)
-    published = Published.of_json(data["published"])
+    published = PublishedFigures.of_json(data["published"])
     labels = [entry["label"] for entry in data["methods"]]
     assert len(set(labels)) == len(labels)
     assert all(entry["method"] == "vanilla" or entry["method"] in METHODS for entry in data["methods"])
@@ -89,7 +89,7 @@ def test_an_experiment_runs_on_drawn_and_on_real_pictures(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_published_figures_are_those_of_the_paper(name, shared):
     tex = (shared / PAPER).read_text(encoding="utf-8")
-    printed, ours = printed_numbers(tex, NAMES[name]), in_printed_order(name, Published.of_json(read(name)["published"]))
+    printed, ours = printed_numbers(tex, NAMES[name]), in_printed_order(name, PublishedFigures.of_json(read(name)["published"]))
     if name == "vcd-degradation":
         printed = printed[:18]  # the first two rows
     if name in ("sensitivity-k", "sensitivity-n"):
@@ -102,7 +102,7 @@ def test_published_figures_are_those_of_the_paper(name, shared):
 def test_a_row_that_cannot_be_true_has_a_note(name, shared):
     rows = json.loads((shared / "specs/benchmarks/paper_pope_rows.json").read_text())
     known = {(row["backbone"], row["split"], row["acc"], row["prec"], row["f1"]): row["status"] for row in rows}
-    for backbone in Published.of_json(read(name)["published"]).backbones:
+    for backbone in PublishedFigures.of_json(read(name)["published"]).backbones:
         for label, row in backbone.rows.items():
             for split, figures in row.figures.items():
                 status = known[(backbone.name, split, *figures)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from mgap.diagnosis.manifold_figure import BLIND, JOINT, TRUTH, ManifoldPicture, Stop, print_manifold
+from mgap.diagnosis.manifold_figure import BLIND, JOINT, TRUTH, ManifoldPicture, PathPoint, print_manifold
 from mgap.diagnosis.subspace_figures import print_angles, print_spectrum, print_subspaces
 from mgap.errors import CorruptFile, SettingError
 from mgap.io.output_folder import write_files
@@ -86,8 +86,8 @@ def table(path):
 def small_picture(**changes):
     rng = np.random.default_rng(0)
     paths = {
-        "VCD": tuple(Stop(x, 3 * x, -x, 1 + 2 * x) for x in STRENGTHS),
-        "MGAP": tuple(Stop(x, 0.1 * x, 0.1 * x, 1.0) for x in STRENGTHS),
+        "VCD": tuple(PathPoint(x, 3 * x, -x, 1 + 2 * x) for x in STRENGTHS),
+        "MGAP": tuple(PathPoint(x, 0.1 * x, 0.1 * x, 1.0) for x in STRENGTHS),
     }
     given = {
         "bank": tuple(map(tuple, rng.normal(size=(60, 2)).tolist())),
@@ -344,7 +344,7 @@ def test_the_csv_of_the_manifold_is_what_is_drawn(tmp_path):
     rows = table(drawn.save(tmp_path)[3])
     assert [(float(r["x"]), float(r["y"])) for r in rows if r["kind"] == "bank"] == list(picture.bank)
     assert {r["kind"]: (float(r["x"]), float(r["y"])) for r in rows if not r["method"] and r["kind"] != "bank"} == picture.marks
-    stops = [Stop(*(float(r[key]) for key in ("alpha", "x", "y", "d_k"))) for r in rows if r["method"] == "VCD"]
+    stops = [PathPoint(*(float(r[key]) for key in ("alpha", "x", "y", "d_k"))) for r in rows if r["method"] == "VCD"]
     assert tuple(stops) == picture.paths["VCD"]
     cloud = [line for line in drawn.figure.axes[0].lines if len(line.get_xdata()) == len(picture.bank)]
     assert list(zip(*cloud[0].get_data(), strict=True)) == list(picture.bank)
@@ -366,7 +366,7 @@ def test_bars_of_the_inset_are_white_up_to_tau_and_darker_the_farther(tmp_path):
 
 def test_short_paths_are_shown_close_up():
     far = print_manifold(small_picture())
-    short = {"MGAP": tuple(Stop(x, 0.1 * x, 0.1 * x, 1.0) for x in STRENGTHS)}
+    short = {"MGAP": tuple(PathPoint(x, 0.1 * x, 0.1 * x, 1.0) for x in STRENGTHS)}
     near = print_manifold(small_picture(paths=short, marks={JOINT: (0.0, 0.0)}))
     assert "close up" not in far.caption
     assert "close up" in near.caption
@@ -376,7 +376,7 @@ def test_short_paths_are_shown_close_up():
 
 
 def test_any_number_of_methods_has_a_panel_each():
-    path = tuple(Stop(x, 3 * x, -x, 1.0) for x in STRENGTHS)
+    path = tuple(PathPoint(x, 3 * x, -x, 1.0) for x in STRENGTHS)
     for count in (1, 4, 5):
         drawn = print_manifold(small_picture(paths={f"m{n}": path for n in range(count)}))
         assert len([axes for axes in drawn.figure.axes if axes.get_visible()]) == count

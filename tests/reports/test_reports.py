@@ -10,7 +10,7 @@ from PIL import Image
 from mgap.benchmarks.statistics import Rate, wilson
 from mgap.errors import SettingError
 from mgap.io.output_folder import check_folder, write_files
-from mgap.pages.html_page import Cell, Group, Picture, Row, Table, Token, render_page, visible
+from mgap.pages.html_page import Cell, PagePicture, PageToken, RowGroup, Table, TableRow, render_page, visible
 from mgap.pages.plots import MARKS, SYMBOLS, plot_rates
 from mgap.types import Candidate, Step
 from tests.reports.html import Page, check_page
@@ -21,12 +21,13 @@ RATES = {split: {"vanilla": wilson(70, 100), "MGAP": wilson(80, 100)} for split 
 
 def demo_content(**changes):
     answer = {"label": NASTY, "text": NASTY, "verdict": "right", "verdict_label": NASTY, "note": NASTY, "tokens": []}
-    answer["tokens"] = [Token(NASTY, "0.10", 0.2, NASTY, NASTY)]
+    answer["tokens"] = [PageToken(NASTY, "0.10", 0.2, NASTY, NASTY)]
     case = {
-        "title": NASTY, "why": NASTY, "picture": Picture.of(Image.new("RGB", (4, 4)), NASTY), "drawn": NASTY, "question": NASTY,
-        "truth_label": NASTY, "truth": NASTY, "answers": [answer, {**answer, "text": "", "tokens": [], "verdict": None}],
+        "title": NASTY, "why": NASTY, "picture": PagePicture.of(Image.new("RGB", (4, 4)), NASTY), "drawn": NASTY,
+        "question": NASTY, "truth_label": NASTY, "truth": NASTY,
+        "answers": [answer, {**answer, "text": "", "tokens": [], "verdict": None}],
     }  # fmt: skip
-    table = Table(NASTY, (NASTY, NASTY), [Group(NASTY, (Row(NASTY, (Cell(NASTY, NASTY),)),))])
+    table = Table(NASTY, (NASTY, NASTY), [RowGroup(NASTY, (TableRow(NASTY, (Cell(NASTY, NASTY),)),))])
     change = {"picture": case["picture"], "verdict": "right",
               **dict.fromkeys(("question", "truth", "before", "after", "effect"), NASTY)}  # fmt: skip
     content = {
@@ -98,13 +99,13 @@ def test_every_token_can_be_seen(token, shown):
 
 def test_a_token_shows_what_it_replaced():
     step = Step(2, " blue", {"entropy": 1.0, "beta": 0.3}, (Candidate(1, " yellow", 0.6),), (Candidate(2, " blue", 0.5),))
-    token = Token.of(step, "beta", most=0.75)
+    token = PageToken.of(step, "beta", most=0.75)
     assert (token.text, token.number, token.instead) == ("blue", "0.30", "yellow")
     assert token.shade == pytest.approx(0.4)
     assert token.note == "entropy 1.000, beta 0.300; without the method: yellow 60%"
     same = Step(2, " blue", {"beta": 0.0}, (Candidate(2, " blue", 0.6),), (Candidate(2, " blue", 0.6),))
-    assert Token.of(same, "beta", most=0.0).instead is None
-    assert Token.of(same, "beta", most=0.0).shade == 0.0
+    assert PageToken.of(same, "beta", most=0.0).instead is None
+    assert PageToken.of(same, "beta", most=0.0).shade == 0.0
 
 
 def test_files_are_written_one_by_one_and_others_stay(tmp_path):

@@ -11,7 +11,7 @@ from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import CorruptFile
 from mgap.pocket.benchmark import TEST
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
-from mgap.pocket.figures import Figures
+from mgap.pocket.figures import CardFigures
 from mgap.pocket.fit_map import fit_pocket_map
 from mgap.pocket.fit_steering import fit_steering, label_caption
 from mgap.pocket.scenes import make_scene, render
@@ -27,7 +27,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "comparison"
 
 @pytest.fixture(scope="module")
 def choice():
-    return Figures.load(EMBEDDED["pocket/llava"]).choice
+    return CardFigures.load(EMBEDDED["pocket/llava"]).choice
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_the_map_of_the_predicted_prior_is_fitted_on_answers_about_development_s
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_the_table_in_the_docs_is_what_was_measured(name):
     results = load_results(DOCS / name.removeprefix("pocket/"))
-    assert set(results) == set(contenders(Figures.load(EMBEDDED[name]).choice, few=False))
+    assert set(results) == set(contenders(CardFigures.load(EMBEDDED[name]).choice, few=False))
     assert all(score.questions == 3000 for result in results.values() for score in result.pope.values())
     assert all(result.captions.captions == 200 for result in results.values())
     assert table(results) in (DOCS / "README.md").read_text()

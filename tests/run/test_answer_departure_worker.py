@@ -148,14 +148,14 @@ def test_descriptions_are_as_long_as_those_that_chair_asks_for(make_config):
 
 def test_pictures_that_cannot_be_opened_are_failures_of_their_own(answer, tmp_path, monkeypatch):
     from mgap.errors import ImageError
-    from mgap.pocket.samples import Drawn
+    from mgap.pocket.samples import SceneRenderer
 
-    def drawn(self, name, real=Drawn.__call__):
+    def drawn(self, name, real=SceneRenderer.__call__):
         if name == f"pocket_{TEST + 1}.png":
             raise ImageError("it cannot be opened")
         return real(self, name)
 
-    monkeypatch.setattr(Drawn, "__call__", drawn)
+    monkeypatch.setattr(SceneRenderer, "__call__", drawn)
     run, summary = answer(tmp_path / "run", **{**KEYS, "methods": ["vanilla"]})
     assert [record.id for record in summary.failed["vanilla"]] == [str(TEST + 1)]
     assert set(departures_along(score(run))) == {"vanilla"}

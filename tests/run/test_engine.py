@@ -53,12 +53,12 @@ def test_every_sample_is_answered_once_and_a_record_tells_all_that_is_needed_to_
 
 
 def test_answers_of_a_run_are_those_of_the_model_asked_directly(answer, tiny_model, tmp_path):
-    from mgap.pocket.samples import Drawn
+    from mgap.pocket.samples import SceneRenderer
 
     run, _ = answer(tmp_path / "run")
     records = run.records(run.arms[0])
     for sample in run.samples[::9]:
-        said = tiny_model.answer(Drawn()(sample.image), sample.prompt, max_new_tokens=4)
+        said = tiny_model.answer(SceneRenderer()(sample.image), sample.prompt, max_new_tokens=4)
         assert records[sample.id].text == said.text
 
 
@@ -182,11 +182,11 @@ def test_a_method_can_be_added_to_a_run(answer, tmp_path):
 
 
 def test_a_broken_picture_is_written_down_and_the_run_goes_on(answer, tmp_path):
-    from mgap.pocket.samples import Drawn
+    from mgap.pocket.samples import SceneRenderer
 
     seeds = []
 
-    class Broken(Drawn):
+    class Broken(SceneRenderer):
         def __call__(self, name):
             if name == seeds[0]:
                 path = tmp_path / name
@@ -286,13 +286,13 @@ def test_warming_up_asks_once_more_and_writes_nothing_down(answer, tmp_path):
 
 
 def test_a_run_goes_on_when_the_files_of_its_benchmark_have_moved_but_not_when_they_changed(answer, tiny_model, tiny, tmp_path):
-    from mgap.pocket.samples import Drawn
+    from mgap.pocket.samples import SceneRenderer
     from mgap.run.config import Config
     from mgap.run.job import Job
 
     for folder in ("here", "there"):
         (tmp_path / folder).mkdir()
-        Drawn()("pocket_200000.png").save(tmp_path / folder / "a.png")
+        SceneRenderer()("pocket_200000.png").save(tmp_path / folder / "a.png")
         (tmp_path / folder / "mine.csv").write_text("image,question,label\na.png,Is there a cat?,yes\n")
 
     def prepare(folder):

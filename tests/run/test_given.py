@@ -6,14 +6,14 @@ import pytest
 
 from mgap.benchmarks.base import Benchmark
 from mgap.errors import RunError, SettingError
-from mgap.pocket.samples import Drawn
+from mgap.pocket.samples import SceneRenderer
 from mgap.reports.scores import score
 from mgap.run.engine import execute
 from mgap.run.job import Job
 from mgap.types import Sample
 
 SAMPLES = tuple(Sample(f"mine/{n}", f"pocket_{200_000 + n}.png", "Say it.", "captions", ["dog"]) for n in range(5))
-MINE = Benchmark("mine", "captions", SAMPLES, Drawn())
+MINE = Benchmark("mine", "captions", SAMPLES, SceneRenderer())
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from mgap.run.config import Config
 from mgap.run.engine import execute
 from mgap.run.folder import Shard
 from mgap.run.job import Job
-from mgap.run.picture_workers import Opening, Pictures, Ready
+from mgap.run.picture_workers import PictureOpening, Pictures, Ready
 from mgap.run.stage_times import save_profile, stages_table
 from tests import processes
 from tests.run.held import hold
@@ -143,7 +143,7 @@ def test_a_run_that_is_taken_up_again_has_workers_again(answer, tmp_path):
 
 
 def test_pictures_can_be_expected_again_after_their_workers_have_ended(photos):
-    pictures = Pictures(Opening(Folder(photos), None), 1, CPU)
+    pictures = Pictures(PictureOpening(Folder(photos), None), 1, CPU)
     for _ in range(2):
         with pictures:
             pictures.expect(["0.png", "1.png", "2.png"])
@@ -184,12 +184,12 @@ def test_what_workers_import_begins_before_they_are_needed_and_ctrl_c_is_for_the
     done = processes.run([sys.executable, script, photos], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert done.stdout.strip() == Opening(Folder(photos), None)["0.png"].digest
+    assert done.stdout.strip() == PictureOpening(Folder(photos), None)["0.png"].digest
 
 
 def test_a_picture_is_opened_once_also_where_its_questions_fall_into_two_batches(photos):
     picture = Folder(photos)
-    with Pictures(Opening(picture, None), 0, CPU) as pictures:
+    with Pictures(PictureOpening(picture, None), 0, CPU) as pictures:
         pictures.expect(["0.png", "1.png", "2.png"])
         first = pictures.take(["0.png", "0.png", "1.png"])
         half = pictures.take(["0.png"])  # a batch that did not fit is asked again in halves
@@ -204,7 +204,7 @@ def test_a_picture_is_opened_once_also_where_its_questions_fall_into_two_batches
 
 
 def test_workers_serve_what_is_asked_for_and_more_than_once(model, photos):
-    opening = Opening(Folder(photos), Preparer.of(model.backbone))
+    opening = PictureOpening(Folder(photos), Preparer.of(model.backbone))
     names = ["0.png", "1.png", "3.png", "2.png"]
     with Pictures(opening, 1, CPU) as pictures:
         before = torch.random.get_rng_state()
@@ -225,11 +225,11 @@ def test_workers_serve_what_is_asked_for_and_more_than_once(model, photos):
 
 
 def test_a_worker_that_is_killed_is_told_in_a_sentence_and_a_defect_is_not_swallowed(photos):
-    with Pictures(Opening(Folder(photos, deadly="1.png"), None), 1, CPU) as pictures:
+    with Pictures(PictureOpening(Folder(photos, deadly="1.png"), None), 1, CPU) as pictures:
         pictures.expect(["0.png", "1.png"])
         with pytest.raises(RunError, match=r"has ended by itself or was killed.*workers 0"):
             pictures.take(["0.png", "1.png"])
-    with Pictures(Opening(dict.fromkeys, None), 1, CPU) as pictures:
+    with Pictures(PictureOpening(dict.fromkeys, None), 1, CPU) as pictures:
         pictures.expect([3])
         with pytest.raises(TypeError):
             pictures.take([3])
@@ -263,7 +263,10 @@ def test_a_worker_says_nothing_of_a_run_that_was_stopped_while_it_took_a_picture
 
 
 def test_pictures_that_cannot_be_sent_are_refused():
-    with Pictures(Opening(lambda name: name, None), 1, CPU) as pictures, pytest.raises(SettingError, match="use workers 0"):
+    with (
+        Pictures(PictureOpening(lambda name: name, None), 1, CPU) as pictures,
+        pytest.raises(SettingError, match="use workers 0"),
+    ):
         pictures.expect(["0.png"])
 
 

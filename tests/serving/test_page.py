@@ -14,8 +14,8 @@ from mgap.errors import MgapError
 from mgap.methods.mgap import MGAP, PRESETS
 from mgap.registry import METHODS
 from mgap.serving.counts import Acted
+from mgap.serving.engine_settings import LOG_EVERY, Serving, own_alpha
 from mgap.serving.servable import why_not
-from mgap.serving.settings import LOG_EVERY, Serving, own_alpha
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
 TABLES = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]

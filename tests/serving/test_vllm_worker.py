@@ -8,8 +8,8 @@ from mgap.errors import SettingError
 from mgap.methods.bias import Bias
 from mgap.run.benchmarks import read_benchmark
 from mgap.run.config import Config
-from mgap.serving.offline import Recipe
-from mgap.serving.vllm_worker import Requesting
+from mgap.serving.offline import EngineRecipe
+from mgap.serving.vllm_worker import VllmWorker
 
 DRAFTING = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}
 
@@ -19,8 +19,8 @@ def served(checkpoints, prior, model, family):
     def make(options, methods):
         config = Config.of({"benchmark": "pope", "model": "pocket/llava", "scenes": 1, "methods": ["vanilla"]})
         places = {label: "priors/here" for label, method in methods.items() if isinstance(method, mgap.MGAP)}
-        recipe, backbone = Recipe("pocket/llava", options, "float32"), load_weightless(str(checkpoints[family]))
-        return Requesting(recipe, backbone, read_benchmark(config), config.decode(), methods, places, lambda text: None)
+        recipe, backbone = EngineRecipe("pocket/llava", options, "float32"), load_weightless(str(checkpoints[family]))
+        return VllmWorker(recipe, backbone, read_benchmark(config), config.decode(), methods, places, lambda text: None)
 
     return make
 

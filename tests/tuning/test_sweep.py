@@ -12,7 +12,7 @@ from mgap.backbones.head import Head
 from mgap.backbones.shared_vision import shared_pictures
 from mgap.decoding.effective_states import first_states
 from mgap.errors import SettingError
-from mgap.methods.head_inputs import Seen
+from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.mgap import Settings
 from mgap.tuning.sweep import Grid, Point, cut_states, sweep
 
@@ -70,7 +70,7 @@ def test_the_step_is_the_mean_distance_of_the_states_that_are_decoded_from(model
         moved = cut_states(head, prior.basis, states, point, batch_size=2)
         assert float(found.steps[place]) == pytest.approx(float((moved - states).norm(dim=-1).mean()), rel=1e-4, abs=1e-6)
         method = mgap.MGAP(prior, **{**point.to_json(), "alpha": 0.0})
-        torch.testing.assert_close(moved, method.effective_states(head, Seen(states), point.alpha))
+        torch.testing.assert_close(moved, method.effective_states(head, HeadInputs(states), point.alpha))
     assert found.steps[0] == 0
 
 

@@ -12,7 +12,7 @@ from mgap.benchmarks.pope.scorer import PopeScorer
 from mgap.benchmarks.yesno_parsers import yes_or_no
 from mgap.decoding.effective_states import first_states
 from mgap.errors import BackboneMismatch, BenchmarkError, CorruptFile, SettingError
-from mgap.methods.head_inputs import Seen
+from mgap.methods.head_inputs import HeadInputs
 from mgap.pocket.benchmark import DEVELOPMENT, calibration_prompts
 from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
@@ -87,7 +87,7 @@ def test_the_pick_by_departures_is_that_of_a_loop_over_effective_states(pocket, 
     for rank in GRID.rank:
         for lam in GRID.lam:
             for alpha in GRID.alpha:
-                cut = mgap.MGAP(prior, rank=rank, lam=lam).effective_states(head, Seen(h), alpha)
+                cut = mgap.MGAP(prior, rank=rank, lam=lam).effective_states(head, HeadInputs(h), alpha)
                 if outside(cut) > limit + 1e-9:
                     break
                 stayed[rank, lam] = float((cut - h).norm(dim=-1).mean()), alpha

@@ -39,7 +39,7 @@ class Carried:
     places: Tensor  # bool [B, T]: the placeholders
 
 
-class Showing:
+class ImageEmbedder:
     """Encoded pictures for the forwards of one model. `attach` before them, where they go through the door."""
 
     def __init__(self, backbone: Backbone) -> None:

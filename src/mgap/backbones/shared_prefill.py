@@ -71,7 +71,7 @@ def unshareable(backbone: Backbone) -> str:
 
 
 @dataclass
-class Held:
+class HeldPrefix:
     """Beginnings that are in the cache, one a picture."""
 
     blocks: dict[Key, Ids]  # what the placeholder of each picture becomes; in the order of the cache
@@ -79,7 +79,7 @@ class Held:
     cache: DynamicCache  # keys and values [pictures, heads, longest, d] a layer, left padded
     following: Tensor  # [..., pictures, 1]: the position after each beginning
 
-    def select(self, keys: list[Key]) -> Held:
+    def select(self, keys: list[Key]) -> HeldPrefix:
         """Some of them, no more padded than they need."""
         places = list(self.blocks)
         if keys == places:
@@ -89,9 +89,11 @@ class Held:
         cache, length = alias(self.cache), max(map(len, begins))
         for layer in cache.layers:
             layer.keys, layer.values = layer.keys[..., -length:, :], layer.values[..., -length:, :]
-        return Held({key: self.blocks[key] for key in keys}, begins, repeat(cache, chosen), self.following[..., chosen, :])
+        return HeldPrefix(
+            {key: self.blocks[key] for key in keys}, begins, repeat(cache, chosen), self.following[..., chosen, :]
+        )
 
-    def join(self, other: Held) -> Held:
+    def join(self, other: HeldPrefix) -> HeldPrefix:
         """Both, left padded to one length."""
         length = max(self.cache.get_seq_length(), other.cache.get_seq_length())
         joined = alias(self.cache)
@@ -99,14 +101,14 @@ class Held:
             layer.keys = torch.cat([_widen(layer.keys, length), _widen(added.keys, length)])
             layer.values = torch.cat([_widen(layer.values, length), _widen(added.values, length)])
         following = torch.cat([self.following, other.following], dim=-2)
-        return Held({**self.blocks, **other.blocks}, self.begins + other.begins, joined, following)
+        return HeldPrefix({**self.blocks, **other.blocks}, self.begins + other.begins, joined, following)
 
 
 @dataclass(frozen=True)
-class Begun:
+class PrefilledRows:
     """Whole rows of tokens, and the beginnings that they go on from."""
 
-    held: Held
+    held: HeldPrefix
     rows: list[Ids]
     which: list[int]  # of the beginnings is each row's
     milliseconds: float  # of the forward that read new beginnings
@@ -126,7 +128,7 @@ class SharedPrefill:
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
-        self.held: Held | None = None  # of the last batch
+        self.held: HeldPrefix | None = None  # of the last batch
         self.special = special_ids(backbone.tokenizer)
 
     def encode(self, images: Sequence[Picture | None], prompts: Sequence[str], times: int = 1) -> Continued:
@@ -135,7 +137,7 @@ class SharedPrefill:
         cache = repeat(begun.held.cache, [n for n in begun.which for _ in range(times)])
         return Continued(self._go_on(begun.held, begun.rows, begun.which), cache, begun.milliseconds)
 
-    def begin(self, images: Sequence[Picture | None], prompts: Sequence[str]) -> Begun:
+    def begin(self, images: Sequence[Picture | None], prompts: Sequence[str]) -> PrefilledRows:
         """Read the beginnings that are new and hold all that these rows need."""
         if len(images) != len(prompts):
             raise PromptError(f"{len(images)} images but {len(prompts)} prompts: give one image a prompt")
@@ -164,14 +166,14 @@ class SharedPrefill:
             raise PromptError("there is no row to encode: give at least one picture and prompt")
         self.held = held
         places = list(held.blocks)
-        return Begun(held, rows, [places.index(key) for key in keys], elapsed)
+        return PrefilledRows(held, rows, [places.index(key) for key in keys], elapsed)
 
-    def _kept(self, keys: list[Key]) -> Held | None:
+    def _kept(self, keys: list[Key]) -> HeldPrefix | None:
         """Those of the last batch's beginnings that this one goes on with."""
         kept = [] if self.held is None else [key for key in self.held.blocks if key in keys]
         return self.held.select(kept) if self.held is not None and kept else None
 
-    def _read(self, encoded: Inputs, rows: dict[Key, list[Ids]], blocks: dict[Key, Ids]) -> Held:
+    def _read(self, encoded: Inputs, rows: dict[Key, list[Ids]], blocks: dict[Key, Ids]) -> HeldPrefix:
         """Run the beginnings of new pictures: up to the picture, and as many tokens more as all of them have in common."""
         backbone = self.backbone
         shared = {key: min(common(own), *(len(row) - 1 for row in own)) for key, own in rows.items()}
@@ -187,9 +189,9 @@ class SharedPrefill:
             backbone.model(
                 **inputs, **shown, position_ids=positions[..., :-1], past_key_values=cache, use_cache=True, logits_to_keep=1
             )
-        return Held({key: blocks[key] for key in rows}, [ids[:-1] for ids in begins], cache, positions[..., -1:])
+        return HeldPrefix({key: blocks[key] for key in rows}, [ids[:-1] for ids in begins], cache, positions[..., -1:])
 
-    def _go_on(self, held: Held, rows: list[Ids], which: list[int]) -> Inputs:
+    def _go_on(self, held: HeldPrefix, rows: list[Ids], which: list[int]) -> Inputs:
         """Rows [B, T] behind their beginnings. What fills them up is masked, and repeats a token that the row has anyway."""
         begins = [held.begins[n] for n in which]
         shared = [min(common([begin, row]), len(row) - 1) for begin, row in zip(begins, rows, strict=True)]

@@ -36,7 +36,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedBenchmark:
     """What one benchmark is made of."""
 
     name: str
@@ -49,7 +49,7 @@ class Published:
         return "\n".join([f"put these into {folder} by hand:", *(f"  {file.path}  from  {file.url}" for file in absent)])
 
 
-def published(name: str, table: Mapping[str, Any] | None = None) -> Published:
+def published(name: str, table: Mapping[str, Any] | None = None) -> PublishedBenchmark:
     """A benchmark's files: pope, chair or amber."""
     table = _table() if table is None else table
     if name not in table:
@@ -67,7 +67,7 @@ def published(name: str, table: Mapping[str, Any] | None = None) -> Published:
         for source in table[name]["sources"]
         for file in source["files"]
     )
-    return Published(name, found, tuple(table[name]["pictures"]))
+    return PublishedBenchmark(name, found, tuple(table[name]["pictures"]))
 
 
 def names() -> list[str]:
@@ -89,7 +89,7 @@ def find_data(name: str, folder: str | PathLike[str] | None = None, report: Repo
     return Path(folder)
 
 
-def fetch(wanted: Published, folder: str | PathLike[str] | None = None, report: Report | None = None) -> Path:
+def fetch(wanted: PublishedBenchmark, folder: str | PathLike[str] | None = None, report: Report | None = None) -> Path:
     """Make a folder hold all files, by default the cache: what is there is checked, and what is not is fetched and checked."""
     target = cache(wanted.name) if folder is None else Path(folder)
     _check(wanted, target)
@@ -107,7 +107,7 @@ def fetch(wanted: Published, folder: str | PathLike[str] | None = None, report: 
     return target
 
 
-def _check(wanted: Published, folder: Path) -> None:
+def _check(wanted: PublishedBenchmark, folder: Path) -> None:
     """Refuse files that are there but are not the published ones, before anything is fetched."""
     if folder.exists() and not folder.is_dir():
         raise BenchmarkError(f"{folder}: is a file, and the files of {wanted.name} need a folder; name another one")
@@ -119,7 +119,7 @@ def _check(wanted: Published, folder: Path) -> None:
             )
 
 
-def _there(wanted: Published, folder: Path) -> Iterator[tuple[Path, File]]:
+def _there(wanted: PublishedBenchmark, folder: Path) -> Iterator[tuple[Path, File]]:
     for file in wanted.files:
         path = folder / file.path
         if path.is_dir():

@@ -64,7 +64,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """One method against another on the same samples."""
 
     differences: dict[str, Difference]  # by figure; paired bootstrap over pictures
@@ -73,7 +73,7 @@ class Comparison:
     p: float  # of McNemar's exact test of gained against lost
 
 
-def compare(this: Tally, other: Tally) -> Comparison:
+def compare(this: Tally, other: Tally) -> PairedComparison:
     """Both tallies must be of the same samples."""
     if this.pictures != other.pictures or this.right.keys() != other.right.keys():
         raise SettingError("the two methods answered different samples: compare them on those that both answered")
@@ -85,7 +85,7 @@ def compare(this: Tally, other: Tally) -> Comparison:
         differences[name] = Difference(value, float(low), float(high))
     gained = sum(right and not other.right[sample] for sample, right in this.right.items())
     lost = sum(other.right[sample] and not right for sample, right in this.right.items())
-    return Comparison(differences, gained, lost, mcnemar(gained, lost))
+    return PairedComparison(differences, gained, lost, mcnemar(gained, lost))
 
 
 def by_picture(samples: Sequence[Sample], rows: Sequence[Sequence[float]]) -> tuple[tuple[str, ...], Counts]:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mgap.errors import BenchmarkError
-from mgap.io.record_files import FilePath, Row
+from mgap.io.record_files import FilePath, FileRow
 
 LABELS = ("yes", "no")
 
 
-class Question(NamedTuple):
+class YesNoQuestion(NamedTuple):
     """One question about one picture."""
 
     id: str
@@ -21,7 +21,7 @@ class Question(NamedTuple):
     label: str  # "yes" or "no"
 
 
-def read_labels(path: FilePath, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+def read_labels(path: FilePath, rows: Sequence[FileRow]) -> tuple[list[str], list[str]]:
     """yes or no of every row, and a note where one is written in another way; other labels are refused, named and counted."""
     written = [row.data.get("label") for row in rows]
     labels = [label.strip().lower() if isinstance(label, str) else label for label in written]
@@ -37,7 +37,7 @@ def read_labels(path: FilePath, rows: Sequence[Row]) -> tuple[list[str], list[st
     return [str(label) for label in labels], [note] if other else []
 
 
-def refuse_repeats(path: FilePath, rows: Sequence[Row], ids: Sequence[str], what: str) -> None:
+def refuse_repeats(path: FilePath, rows: Sequence[FileRow], ids: Sequence[str], what: str) -> None:
     """Every id may stand once."""
     places: dict[str, list[str]] = {}
     for row, name in zip(rows, ids, strict=True):

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from mgap.cli.options import Group
+from mgap.cli.options import CommandGroup
 
 build = typer.Typer(
-    cls=Group, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    cls=CommandGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 
 

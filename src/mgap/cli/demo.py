@@ -36,11 +36,11 @@ def demo(
 
     from mgap.io.output_folder import check_folder, write_files
     from mgap.io.progress import bars
-    from mgap.pocket.demo import Plan, recorded_choice, run_demo, to_json
+    from mgap.pocket.demo import DemoPlan, recorded_choice, run_demo, to_json
     from mgap.pocket.demo_page import caption_table, demo_page, pope_table
 
     began = time.perf_counter()
-    plan = Plan(model, questions, captions, alpha)
+    plan = DemoPlan(model, questions, captions, alpha)
     check_folder(out, ("report.html", "results.json"))  # mistakes are told before the weights are loaded
     if alpha is None:
         recorded_choice(model)

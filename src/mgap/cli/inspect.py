@@ -16,7 +16,7 @@ from mgap.errors import SettingError
 from mgap.registry import EMBEDDED
 
 if TYPE_CHECKING:
-    from mgap.inspector.model_shelf import Shelf
+    from mgap.inspector.model_shelf import ModelShelf
 
 
 def inspect(
@@ -78,7 +78,7 @@ def inspect(
                 print(f"mgap: warning: {warning}", file=sys.stderr, flush=True)
             from mgap.inspector.answering import check_given
             from mgap.inspector.dropped import Limits  # imports Gradio, which reads the environment then
-            from mgap.inspector.model_shelf import Shelf
+            from mgap.inspector.model_shelf import ModelShelf
 
             check_given(given)
             limits = Limits(max_mb, max_pixels)
@@ -88,7 +88,7 @@ def inspect(
                 "revision": revision,
                 "trust_remote_code": trust_remote_code,
             }
-            shelf = Shelf(names, prior=prior, bank=bank, **where)
+            shelf = ModelShelf(names, prior=prior, bank=bank, **where)
             _load_first(shelf)
 
             from mgap.inspector.app import build_page
@@ -114,7 +114,7 @@ def inspect(
     leave(0)
 
 
-def _load_first(shelf: Shelf) -> None:
+def _load_first(shelf: ModelShelf) -> None:
     """With bars on the terminal; the others are loaded when somebody chooses them."""
     import torch
     from transformers.utils import logging

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import mgap
-from mgap.cli.options import Group, SeveralAtOnce
+from mgap.cli.options import CommandGroup, SeveralAtOnce
 from mgap.cli.signals import ending_on_sigterm
 from mgap.errors import MgapError
 
@@ -49,7 +49,7 @@ class _Verbs(Mapping[str, Any]):
         return _build(name)
 
 
-class _Group(Group):
+class _MainGroup(CommandGroup):
     def __init__(self, **given: Any) -> None:
         super().__init__(**{**given, "commands": _Verbs()})
 
@@ -58,7 +58,7 @@ class _Group(Group):
 
 
 app = typer.Typer(
-    cls=_Group,
+    cls=_MainGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -55,7 +55,7 @@ BatchSize = Annotated[int | None, typer.Option(help="Questions a forward.")]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model ships.")]
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A verb with verbs of its own, whose help shows the whole first sentence of each."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

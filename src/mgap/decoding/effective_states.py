@@ -23,7 +23,7 @@ from mgap.decoding.generate import generate
 from mgap.decoding.trace import Recorder, StepRows
 from mgap.errors import SettingError
 from mgap.methods.base import Method
-from mgap.methods.head_inputs import Seen
+from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.kinds.layers import LayersMethod
 from mgap.methods.kinds.main_rows import lanes_of
 from mgap.types import Decoding, Mode
@@ -37,7 +37,7 @@ class StepStates:
 
     method: Method | None  # None: plain decoding
     head: Head
-    seen: Seen
+    seen: HeadInputs
     traced: StepRows | None = None  # what the method reported; None: there is none
 
     @property
@@ -107,7 +107,7 @@ def watch(
         recorder = Recorder(top)  # of plain decoding nothing is traced
         if method is not None:
             recorder = stack.enter_context(stack.enter_context(attach(backbone, method)).record(top))
-        door = Door(backbone, head, method, recorder)  # after the method: its hooks come first
+        door = HeadReader(backbone, head, method, recorder)  # after the method: its hooks come first
         stack.callback(door.leave)
         yield door.hand_out
 
@@ -121,7 +121,7 @@ class Reading:
     early: dict[int, Tensor] = field(default_factory=dict)  # layer -> [B, d]
 
 
-class Door:
+class HeadReader:
     """Stands at the head's door: the main rows begin a token, and a branch's forward that comes after them belongs to it.
 
     What a method asks the model before the first token, such as a description, belongs to none.
@@ -186,4 +186,4 @@ def states_of(method: Method | None, head: Head, read: Reading, values: Mapping[
 
     early = {layer: wide(state) for layer, state in read.early.items()}
     traced = {name: wide(value) for name, value in values.items()}
-    return StepStates(method, head, Seen(wide(read.main), tuple(map(wide, read.others)), early, traced))
+    return StepStates(method, head, HeadInputs(wide(read.main), tuple(map(wide, read.others)), early, traced))

@@ -20,7 +20,7 @@ from mgap.decoding.attach import Attachment, answering, attach, attached, refuse
 from mgap.decoding.fast.captured_loop import generate_captured, head_of, is_ours
 from mgap.decoding.generate import Generated, end_ids, generate, until_end
 from mgap.decoding.prefill_sharing import PREFILLS, refuse_unshared
-from mgap.decoding.streaming import Pieces, Stop, from_thread
+from mgap.decoding.streaming import Pieces, StopFlag, from_thread
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.base import Method
@@ -135,7 +135,7 @@ class Model:
             self._check(modes, False)
             inputs = self.backbone.encode([image], [prompt])
             head = head_of(self.backbone) if is_ours(self.backbone, modes) else None
-        stop = Stop()
+        stop = StopFlag()
 
         def decode(say: Callable[[str], None]) -> None:
             streamer = Pieces(self.backbone.tokenizer, say)

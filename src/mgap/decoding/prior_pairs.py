@@ -19,7 +19,7 @@ from mgap.decoding.answer_states import answer_states
 from mgap.errors import PromptError, SettingError
 from mgap.io.images import ImageSource, open_image
 from mgap.methods.blind import Blind
-from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.priors.plain_answers import Questions
 from mgap.priors.prior_map import PriorMap
 from mgap.priors.subspace import Subspace
@@ -27,12 +27,12 @@ from mgap.types import Decoding
 
 
 @dataclass(frozen=True)
-class Beside(Blind):
+class BlindReader(Blind):
     """Plain decoding with a blind branch beside it, whose states are handed out in the place of what is decoded from."""
 
     rho: float = 0.0
 
-    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:  # noqa: ARG002
+    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:  # noqa: ARG002
         return seen.branches[0]
 
 
@@ -56,7 +56,7 @@ def fit_prior_map(
         raise SettingError(f"batch_size={batch_size} must be at least 1")
     backbone, questions = Backbone.of(model), Questions(images, prompts)
     prior.require(backbone)
-    method, decoding = Beside(null_image=null_image), Decoding(max_new_tokens=max_new_tokens)
+    method, decoding = BlindReader(null_image=null_image), Decoding(max_new_tokens=max_new_tokens)
     numbers: dict[bytes, int] = {}  # of the pictures
     seen, blind, rows = list[Tensor](), list[Tensor](), list[int]()
     with answer_states(backbone, method, decoding) as read:

@@ -16,10 +16,10 @@ from torch import Tensor
 from mgap.backbones.base import Backbone, HasBackbone
 from mgap.backbones.head import Head
 from mgap.decoding.effective_states import StepStates
-from mgap.decoding.step_by_step import Spelling, Token
+from mgap.decoding.step_by_step import MadeToken, Spelling
 from mgap.decoding.trace import Recorder, StepRows
 from mgap.methods.base import Seam, Tap
-from mgap.methods.head_inputs import Seen
+from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.mgap import MGAP, Correction
 
 PLAIN = frozenset({Seam.HEAD, Seam.BRANCH})  # methods whose main rows have the states of the plain model
@@ -28,7 +28,7 @@ PLAIN = frozenset({Seam.HEAD, Seam.BRANCH})  # methods whose main rows have the 
 class Replay(NamedTuple):
     """An answer as far as it can be told without the model."""
 
-    tokens: tuple[Token, ...]
+    tokens: tuple[MadeToken, ...]
     is_whole: bool  # nothing is missing: it ended, or is as long as it may be
 
 
@@ -43,7 +43,7 @@ class Paths:
     def __len__(self) -> int:
         return len(self._states)
 
-    def add(self, tokens: Iterable[Token]) -> None:
+    def add(self, tokens: Iterable[MadeToken]) -> None:
         """An answer's; those of a method that changes hidden states are no plain ones, and are passed over."""
         so_far: tuple[int, ...] = ()
         for token in tokens:
@@ -60,7 +60,7 @@ class Paths:
             return Replay((), is_whole=False)
         seen = dict(self._states)  # as they are now: another thread may add some
         known = dict(zip(seen, _corrected(self._head, list(seen.values()), method, top), strict=True))
-        spell, found = Spelling(self.backbone), list[Token]()
+        spell, found = Spelling(self.backbone), list[MadeToken]()
         so_far: tuple[int, ...] = ()
         while so_far in known and len(found) < max_new_tokens:
             token, states = known[so_far]
@@ -83,7 +83,7 @@ def _corrected(head: Head, states: Sequence[Tensor], method: MGAP, top: int) -> 
         logits = head.post(Correction(method.subspace.basis, head, method.settings, tap).step(h, head.product(h)))
     (rows,) = recorder.steps
     chosen = logits[:, 0].float().argmax(-1).tolist()
-    return [(token, StepStates(method, head, Seen(h[n]), _row(rows, n))) for n, token in enumerate(chosen)]
+    return [(token, StepStates(method, head, HeadInputs(h[n]), _row(rows, n))) for n, token in enumerate(chosen)]
 
 
 def _row(rows: StepRows, number: int) -> StepRows:

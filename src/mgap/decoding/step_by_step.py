@@ -18,14 +18,14 @@ from mgap.backbones.prepared_pictures import Picture
 from mgap.decoding.attach import refuse_modes
 from mgap.decoding.effective_states import StepStates, watch
 from mgap.decoding.generate import end_ids, generate
-from mgap.decoding.streaming import Stop, Tokens, from_thread
+from mgap.decoding.streaming import StopFlag, Tokens, from_thread
 from mgap.decoding.trace import Recorder
 from mgap.errors import ModelError
 from mgap.methods.base import Method
 from mgap.types import Decoding, Mode, Step
 
 
-class Token(NamedTuple):
+class MadeToken(NamedTuple):
     """One token of an answer."""
 
     text: str  # what it adds to the answer; nothing for the one that ends it, or that begins a character
@@ -42,14 +42,14 @@ def unfold(
     *,
     max_new_tokens: int = 512,
     top: int = 5,
-) -> Iterator[Token]:
+) -> Iterator[MadeToken]:
     """The tokens of the greedy answer under a method; refuses one that cannot be streamed.
 
     `top` tokens are kept before and after.
     """
     backbone = Backbone.of(model)
     refuse_modes(method, frozenset({Mode.GREEDY, Mode.STREAM}))
-    decoding, stop = Decoding(max_new_tokens=max_new_tokens), Stop()
+    decoding, stop = Decoding(max_new_tokens=max_new_tokens), StopFlag()
     spell = Spelling(backbone)
     with watch(backbone, method, top=top, needs_state=False) as taken:
         inputs = backbone.encode([image], [prompt])
@@ -72,12 +72,12 @@ class Spelling:
         self.ids: list[int] = []
         self.said = ""
 
-    def __call__(self, token: int, states: StepStates) -> Token:
+    def __call__(self, token: int, states: StepStates) -> MadeToken:
         self.ids.append(token)
         text = str(self.tokenizer.decode(self.ids, skip_special_tokens=True))
         added = "" if text.endswith("\ufffd") else text[len(self.said) :]  # a character may take several tokens
         self.said += added
-        return Token(added, token in self.end, step_of(self.tokenizer, token, states), states)
+        return MadeToken(added, token in self.end, step_of(self.tokenizer, token, states), states)
 
 
 def step_of(tokenizer: object, token: int, states: StepStates) -> Step:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 _END: Any = object()
 
 
-class Stop(StoppingCriteria):
+class StopFlag(StoppingCriteria):
     """Ends generation once it is asked to."""
 
     asked = False
@@ -24,7 +24,7 @@ class Stop(StoppingCriteria):
         return torch.full((len(input_ids),), self.asked, device=input_ids.device)
 
 
-def from_thread(work: Callable[[Callable[[T], None]], None], stop: Stop) -> Iterator[T]:
+def from_thread(work: Callable[[Callable[[T], None]], None], stop: StopFlag) -> Iterator[T]:
     """What `work` says, while it works in a thread of its own; an error of it is raised here.
 
     Leaving the loop early asks it to stop, and waits until it has.

@@ -15,7 +15,7 @@ from mgap.decoding.effective_states import StepStates
 
 
 @dataclass(frozen=True)
-class Curve:
+class StrengthCurve:
     """One method's."""
 
     strengths: tuple[float, ...]
@@ -23,7 +23,7 @@ class Curve:
     own: float  # the strength that it decoded with
 
 
-def curve(states: StepStates, tokens: Sequence[int], strengths: Sequence[float]) -> Curve:
+def curve(states: StepStates, tokens: Sequence[int], strengths: Sequence[float]) -> StrengthCurve:
     """Of one row; refuses a method that decodes from no one state."""
     if states.method is not None:
         states.method.require_state()
@@ -32,7 +32,7 @@ def curve(states: StepStates, tokens: Sequence[int], strengths: Sequence[float])
         moved = torch.cat([states.at(strength) for strength in strengths])  # [n, d]
         likely = head.post(head.product_wide(moved)).softmax(-1)  # [n, vocab]
     own = 0.0 if states.method is None else states.method.own_strength(states.seen)
-    return Curve(
+    return StrengthCurve(
         strengths=tuple(strengths),
         probabilities={token: tuple(likely[:, token].tolist()) for token in tokens},
         own=float(torch.as_tensor(own).reshape(-1)[0]),

@@ -11,7 +11,7 @@ from functools import partial
 
 from mgap.benchmarks.statistics import Counts, share
 from mgap.benchmarks.tally import Figure, Tally, by_picture
-from mgap.diagnosis.departure_tally import Measured, measured
+from mgap.diagnosis.departure_tally import MeasuredDepartures, measured
 from mgap.types import Sample
 
 OWN = "own"  # instead of a strength: what a method without such a setting finds for every token
@@ -27,7 +27,7 @@ def mean_of(strength: str) -> str:
     return f"distance at {strength}"
 
 
-def along_tallies(samples: Sequence[Sample], records: Iterable[Measured], tau: float) -> dict[str, Tally]:
+def along_tallies(samples: Sequence[Sample], records: Iterable[MeasuredDepartures], tau: float) -> dict[str, Tally]:
     """By group: the share of departed steps, of answers with one, the mean distance, and the share by place in the answer.
 
     Figures are named by strength. A sample is right where no step has departed at the last strength.
@@ -60,7 +60,7 @@ def along_tallies(samples: Sequence[Sample], records: Iterable[Measured], tau: f
     return tallies | {name: tally(departed(*place), str, percent=True) for name, place in places.items()}
 
 
-def departed_by_step(records: Iterable[Measured], tau: float) -> dict[str, list[tuple[int, int, int]]]:
+def departed_by_step(records: Iterable[MeasuredDepartures], tau: float) -> dict[str, list[tuple[int, int, int]]]:
     """By strength, (step, departed, of) for every step that some answer has; steps from 1."""
     counts: dict[str, list[tuple[int, int, int]]] = {}
     for found in measured_along(records).values():
@@ -73,7 +73,7 @@ def departed_by_step(records: Iterable[Measured], tau: float) -> dict[str, list[
     return counts
 
 
-def measured_along(records: Iterable[Measured]) -> dict[str, Along]:
+def measured_along(records: Iterable[MeasuredDepartures]) -> dict[str, Along]:
     """The distances along the answer of every sample that has them."""
     return measured(records, "distances")
 

@@ -12,7 +12,7 @@ from mgap.errors import BenchmarkError
 from mgap.types import Sample
 
 
-class Measured(Protocol):
+class MeasuredDepartures(Protocol):
     """A line of a run: distances under extra["distance"], or why there are none."""
 
     @property
@@ -25,7 +25,7 @@ class Measured(Protocol):
     def failed(self) -> str: ...
 
 
-def departure_tally(samples: Sequence[Sample], records: Iterable[Measured], tau: float) -> Tally:
+def departure_tally(samples: Sequence[Sample], records: Iterable[MeasuredDepartures], tau: float) -> Tally:
     """The share farther than tau at each strength, with what every picture adds to it; the figures are named by strength.
 
     A sample that failed counts nowhere. One is right where its state has not departed at the last strength.
@@ -43,7 +43,7 @@ def departure_tally(samples: Sequence[Sample], records: Iterable[Measured], tau:
     return Tally(pictures, counts, figures, right)
 
 
-def measured(records: Iterable[Measured], key: str = "distance") -> dict[str, Any]:
+def measured(records: Iterable[MeasuredDepartures], key: str = "distance") -> dict[str, Any]:
     """What every sample has under `key`, by strength; refuses records without it, and those of unlike strengths."""
     found: dict[str, Any] = {}
     for record in records:

@@ -48,7 +48,7 @@ _LITTLE = 0.5  # of width and height: less is shown close up
 Box = tuple[tuple[float, float], tuple[float, float]]  # left and right, bottom and top
 
 
-class Stop(NamedTuple):
+class PathPoint(NamedTuple):
     """A state on a method's path."""
 
     alpha: float
@@ -63,7 +63,7 @@ class ManifoldPicture:
 
     bank: tuple[tuple[float, float], ...]  # those that are drawn
     marks: dict[str, tuple[float, float]]  # by BLIND, JOINT, TRUTH; what is not known is left out
-    paths: dict[str, tuple[Stop, ...]]  # by method
+    paths: dict[str, tuple[PathPoint, ...]]  # by method
     tau: float
     k: int
     shares: tuple[float, float]  # of the bank's variance, 0..1, along x and y
@@ -83,7 +83,7 @@ class ManifoldPicture:
     def from_json(cls, data: Mapping[str, Any]) -> ManifoldPicture:
         try:
             marks = {name: (float(x), float(y)) for name, (x, y) in data["marks"].items()}
-            paths = {method: tuple(Stop(*map(float, stop)) for stop in path) for method, path in data["paths"].items()}
+            paths = {method: tuple(PathPoint(*map(float, stop)) for stop in path) for method, path in data["paths"].items()}
             bank = tuple((float(x), float(y)) for x, y in data["bank"])
             return cls(**{**data, "bank": bank, "marks": marks, "paths": paths, "shares": tuple(data["shares"])})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -145,7 +145,7 @@ def print_manifold(picture: ManifoldPicture, name: str = "manifold") -> Print:
     return Print(name, caption, figure, COLUMNS, tuple(picture.rows()))
 
 
-def _cloud(axes: Axes, picture: ManifoldPicture, path: tuple[Stop, ...], box: Box, is_small: bool = False) -> None:
+def _cloud(axes: Axes, picture: ManifoldPicture, path: tuple[PathPoint, ...], box: Box, is_small: bool = False) -> None:
     (left, right), (bottom, top) = box
     inside = [(x, y) for x, y in picture.bank if left <= x <= right and bottom <= y <= top]
     axes.plot([x for x, _ in inside], [y for _, y in inside], ".", color="#b3b3b3", markersize=2, markeredgewidth=0, zorder=1)
@@ -187,7 +187,7 @@ def _close_up(picture: ManifoldPicture) -> Box | None:
     return near if max(shares) < _LITTLE else None
 
 
-def _inset(axes: Axes, path: tuple[Stop, ...], tau: float, highest: float) -> None:
+def _inset(axes: Axes, path: tuple[PathPoint, ...], tau: float, highest: float) -> None:
     """Bars of d_k by alpha, on the same scale in all panels."""
     inset = axes.inset_axes((0.42, 0.74, 0.5, 0.25))
     top = 1.12 * max(highest, tau)

@@ -20,7 +20,7 @@ from mgap.decoding.effective_states import first_states
 from mgap.decoding.model import Model
 from mgap.diagnosis.departure import STRENGTHS, Picture
 from mgap.diagnosis.landscape import plane_of, project, shares_of
-from mgap.diagnosis.manifold_figure import BLIND, JOINT, TRUTH, ManifoldPicture, Stop
+from mgap.diagnosis.manifold_figure import BLIND, JOINT, TRUTH, ManifoldPicture, PathPoint
 from mgap.errors import SettingError
 from mgap.io.progress import Progress
 from mgap.methods.base import Method
@@ -80,7 +80,7 @@ def picture_manifold(
             seen = read(backbone.encode(images, prompts))
         states = {check_strength("strengths", strength): seen.at(strength) for strength in strengths}
         paths[label] = tuple(
-            Stop(strength, *_middle(axes, h), float(manifold.distances(h).mean())) for strength, h in states.items()
+            PathPoint(strength, *_middle(axes, h), float(manifold.distances(h).mean())) for strength, h in states.items()
         )
         told("paths of methods", number, len(methods))
     shown, count = _drawn(bank, drawn, seed)

@@ -27,7 +27,7 @@ from mgap.diagnosis.theorem1 import Oracle
 from mgap.errors import SettingError
 from mgap.io.progress import Progress
 from mgap.methods.base import Method, Seam
-from mgap.methods.head_inputs import Seen
+from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.mgap import MGAP
 from mgap.priors.bank import Bank
 from mgap.priors.subspace import Subspace
@@ -36,7 +36,7 @@ from mgap.types import Sample
 
 
 @dataclass(frozen=True)
-class Captions:
+class TrueCaptions:
     """Requests to describe, and what is true: one text or several for every sample, by its id."""
 
     benchmark: Benchmark
@@ -58,7 +58,7 @@ def measure_representation(
     prior: Subspace,
     strengths: Sequence[float] = STRENGTHS,
     *,
-    captions: Captions | None = None,
+    captions: TrueCaptions | None = None,
     k: int = 10,
     batch_size: int = 32,
     progress: Progress | None = None,
@@ -214,7 +214,7 @@ class _Gathered:
 
 def _teach(
     model: Model,
-    captions: Captions,
+    captions: TrueCaptions,
     methods: Mapping[str, Method],
     prior: Subspace,
     strengths: Sequence[float],
@@ -239,7 +239,7 @@ def _teach(
             for texts in (plain, true)
         )
         for one in gathered:
-            seen = StepStates(one.method, head, Seen(h.to(head.device, head.wide)))
+            seen = StepStates(one.method, head, HeadInputs(h.to(head.device, head.wide)))
             one.add(seen, {"teacher": reference, "other step": reference.roll(len(reference) // 2, 0)})
         for sample, said, truth, length in zip(batch, plain, true, lengths, strict=True):
             alike = common(said, truth)

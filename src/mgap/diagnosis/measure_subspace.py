@@ -18,7 +18,7 @@ from mgap.backbones.null_images import NULL_IMAGES
 from mgap.decoding.attach import attached
 from mgap.decoding.model import Model
 from mgap.diagnosis.model_comparison import Side, compare_sides
-from mgap.diagnosis.principal_angles import Comparison
+from mgap.diagnosis.principal_angles import SubspaceComparison
 from mgap.diagnosis.subspace_analysis import Halves, ModelComparison, SubspaceAnalysis, Variation
 from mgap.diagnosis.subspace_words import (
     answer_line,
@@ -79,7 +79,7 @@ class Among:
 
     rank: int
     line: Tensor | None  # [d] between two answers
-    comparisons: list[Comparison] = field(default_factory=list)
+    comparisons: list[SubspaceComparison] = field(default_factory=list)
     halves: list[Halves] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -92,7 +92,7 @@ class Among:
                 self.notes.append(f"{name}: {label} left out: {error}")
         if len(fitted) > 1:
             bases = {label: (each.basis, each.count) for label, each in fitted.items()}
-            self.comparisons.append(Comparison.of(name, bases, self.line))
+            self.comparisons.append(SubspaceComparison.of(name, bases, self.line))
 
     def halve(self, own: Tensor, ranks: Sequence[int]) -> None:
         """Every second prompt against the others."""

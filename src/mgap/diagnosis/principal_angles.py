@@ -68,7 +68,7 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SubspaceComparison:
     """Subspaces of one model against each other: matrices whose rows and columns are in the order of the labels."""
 
     name: str  # what differs between them
@@ -82,7 +82,7 @@ class Comparison:
     readout: tuple[float, ...] | None  # how much of the line between two answers lies in each, 0..1
 
     @classmethod
-    def of(cls, name: str, bases: Mapping[str, tuple[Tensor, int]], line: Tensor | None = None) -> Comparison:
+    def of(cls, name: str, bases: Mapping[str, tuple[Tensor, int]], line: Tensor | None = None) -> SubspaceComparison:
         """From an orthonormal basis [d, K], its first column the strongest direction, and its N, by label; all of one rank."""
         if len({basis.shape for basis, _ in bases.values()}) != 1:
             shapes = ", ".join(f"{label} {list(basis.shape)}" for label, (basis, _) in bases.items())

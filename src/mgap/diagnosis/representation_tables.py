@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mgap.benchmarks.statistics import Rate
 from mgap.diagnosis.representation import Line, Representation
-from mgap.pages.html_page import NOTHING, Cell, Group, Row, Table
+from mgap.pages.html_page import NOTHING, Cell, RowGroup, Table, TableRow
 
 SHIFTS = {  # figure: heading, is it in percent
     "prior": ("|V'h|", False),
@@ -51,7 +51,7 @@ def _shift_table(found: Representation) -> Table:
     chance = 100 * found.rank / found.width
     note = f"A shift in a random direction has {chance:.2g}% of its square inside: {found.rank} of {found.width} dimensions."
     groups = [
-        Group(label, tuple(_row(line, SHIFTS) for line in found.shifts if line.method == label))
+        RowGroup(label, tuple(_row(line, SHIFTS) for line in found.shifts if line.method == label))
         for label in dict.fromkeys(line.method for line in found.shifts)
     ]
     spans = (("Projection before", 2), ("Projection after", 2), ("Shift", 6))
@@ -69,7 +69,7 @@ def _oracle_tables(found: Representation) -> list[Table]:
     )
     lines = [line for line in found.oracle if "beta" in line.figures and line.strength > 0]
     groups = [
-        Group(f"{label}, {reference}: {STATES[group]} ({found.counts[group]})", tuple(_row(line, ORACLE) for line in own))
+        RowGroup(f"{label}, {reference}: {STATES[group]} ({found.counts[group]})", tuple(_row(line, ORACLE) for line in own))
         for (label, group, reference), own in _sorted(lines).items()
     ]
     columns = ("Strength", *(name for name, _ in ORACLE.values()))
@@ -83,12 +83,12 @@ def _closer_table(found: Representation) -> Table:
         "How much of the summed distances to the references each method takes away, in percent, by strength; below 0: it leads "
         "away. 95% intervals from a bootstrap over pictures."
     )
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[TableRow]] = {}
     for (label, group, reference), own in _sorted(found.oracle).items():
         cells = {line.strength: _cell(line.figures["closer"], True) for line in own}
         heading = f"{reference}: {STATES[group]} ({found.counts[group]})"
-        groups.setdefault(heading, []).append(Row(label, tuple(cells.get(strength, NOTHING) for strength in strengths)))
-    parts = [Group(heading, tuple(rows)) for heading, rows in groups.items()]
+        groups.setdefault(heading, []).append(TableRow(label, tuple(cells.get(strength, NOTHING) for strength in strengths)))
+    parts = [RowGroup(heading, tuple(rows)) for heading, rows in groups.items()]
     return Table(caption, ("Method", *(f"{strength:g}" for strength in strengths)), parts, notes=_oracle_notes(found))
 
 
@@ -116,9 +116,9 @@ def _oracle_notes(found: Representation) -> tuple[str, ...]:
     return (*notes, *found.notes)
 
 
-def _row(line: Line, columns: dict[str, tuple[str, bool]]) -> Row:
+def _row(line: Line, columns: dict[str, tuple[str, bool]]) -> TableRow:
     cells: Sequence[Cell] = [_cell(line.figures.get(name), percent) for name, (_, percent) in columns.items()]
-    return Row(f"{line.strength:g}", tuple(cells))
+    return TableRow(f"{line.strength:g}", tuple(cells))
 
 
 def _cell(rate: Rate | None, percent: bool) -> Cell:

@@ -20,7 +20,7 @@ Terms = Mapping[str, tuple[Tensor, Tensor]]  # a figure over many states is the 
 
 
 @dataclass(frozen=True)
-class Shift:
+class StateShift:
     """The sizes of one step, each [n] float64."""
 
     size: Tensor  # |h|
@@ -55,7 +55,7 @@ class Shift:
         }
 
 
-def split_shift(before: Tensor, after: Tensor, basis: Tensor) -> Shift:
+def split_shift(before: Tensor, after: Tensor, basis: Tensor) -> StateShift:
     """The shift from states [n, d] to states [n, d], seen from an orthonormal basis V [d, K]."""
     if before.shape != after.shape or before.ndim != 2 or before.shape[1] != basis.shape[0]:
         shapes = f"{list(before.shape)} and {list(after.shape)} with a basis {list(basis.shape)}"
@@ -66,7 +66,7 @@ def split_shift(before: Tensor, after: Tensor, basis: Tensor) -> Shift:
     V = basis.to(h)
     step = moved - h
     coeff = step @ V  # [n, K]
-    return Shift(
+    return StateShift(
         size=_length(h),
         size_after=_length(moved),
         prior=_length(h @ V),

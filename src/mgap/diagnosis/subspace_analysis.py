@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from mgap.diagnosis.principal_angles import Comparison, Overlap
-from mgap.diagnosis.subspace_words import Direction, Moved, Readout, Step, Word
+from mgap.diagnosis.principal_angles import Overlap, SubspaceComparison
+from mgap.diagnosis.subspace_words import AverageStep, Direction, DirectionReadout, MovedOdds, Word
 from mgap.errors import CorruptFile, DegenerateSubspace
 from mgap.priors.spectrum import auto_rank, beyond_rounding
 from mgap.priors.subspace import Subspace
@@ -81,9 +81,9 @@ class SubspaceAnalysis:
     prior: dict[str, Any]
     spectrum: Variation
     directions: tuple[Direction, ...]
-    readout: Readout | None
-    steps: tuple[Step, ...]
-    comparisons: tuple[Comparison, ...]
+    readout: DirectionReadout | None
+    steps: tuple[AverageStep, ...]
+    comparisons: tuple[SubspaceComparison, ...]
     halves: tuple[Halves, ...]
     notes: tuple[str, ...]
 
@@ -102,9 +102,9 @@ class SubspaceAnalysis:
                 prior=dict(data["prior"]),
                 spectrum=Variation(**_frozen(data["spectrum"])),
                 directions=tuple(Direction(**_with_words(entry)) for entry in data["directions"]),
-                readout=None if readout is None else Readout(**_frozen(readout)),
+                readout=None if readout is None else DirectionReadout(**_frozen(readout)),
                 steps=tuple(_step(entry) for entry in data["steps"]),
-                comparisons=tuple(Comparison(**_frozen(entry)) for entry in data["comparisons"]),
+                comparisons=tuple(SubspaceComparison(**_frozen(entry)) for entry in data["comparisons"]),
                 halves=tuple(Halves(**_frozen(entry)) for entry in data["halves"]),
                 notes=tuple(data["notes"]),
             )
@@ -144,9 +144,9 @@ def _with_words(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**entry, **{key: tuple(Word(**word) for word in entry[key]) for key in ("up", "down")}}
 
 
-def _step(entry: Mapping[str, Any]) -> Step:
+def _step(entry: Mapping[str, Any]) -> AverageStep:
     answers = entry["answers"]
-    return Step(**{**_with_words(entry), "answers": None if answers is None else Moved(**answers)})
+    return AverageStep(**{**_with_words(entry), "answers": None if answers is None else MovedOdds(**answers)})
 
 
 def _frozen(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mgap.diagnosis.principal_angles import Comparison
+from mgap.diagnosis.principal_angles import SubspaceComparison
 from mgap.diagnosis.subspace_analysis import ModelComparison, SubspaceAnalysis
-from mgap.diagnosis.subspace_words import Moved, Word
-from mgap.pages.html_page import Cell, Group, Row, Table, visible
+from mgap.diagnosis.subspace_words import MovedOdds, Word
+from mgap.pages.html_page import Cell, RowGroup, Table, TableRow, visible
 
 _VARIED = {
     "prompts": ("sets of prompts", "set"),
@@ -35,14 +35,14 @@ def spectrum_table(found: SubspaceAnalysis) -> Table:
     rows = []
     for number, value in enumerate(spectrum.singular_values[: max(_SHOWN, found.rank)]):
         cells = (_number(value), _percent(spectrum.share[number]), _percent(spectrum.cumulative[number]))
-        rows.append(Row(f"{number + 1}{'' if number < found.rank else ' (not used)'}", cells))
+        rows.append(TableRow(f"{number + 1}{'' if number < found.rank else ' (not used)'}", cells))
     left = len(spectrum.singular_values) - len(rows)
     standing = "no rank" if spectrum.auto_rank is None else f"rank {spectrum.auto_rank}"
     return Table(
         f"{found.model}: how {found.count} blind states vary. The first {found.rank} of {found.hidden_size} directions are the "
         f"prior subspace.",
         ("direction", "singular value", "% of the variance", "% so far"),
-        [Group("", tuple(rows))],
+        [RowGroup("", tuple(rows))],
         notes=(
             f"What stands out from noise, by the rule of Gavish and Donoho (rank auto): {standing}.",
             *((f"{left} weaker directions are not shown.",) if left > 0 else ()),
@@ -62,7 +62,7 @@ def words_table(found: SubspaceAnalysis) -> Table:
             *cosine,
             *(_words(side, each.spread) for side in (each.up, each.down)),
         )
-        rows.append(Row(str(each.number), cells))
+        rows.append(TableRow(str(each.number), cells))
     answers, notes = found.readout, list[str]()
     if answers is not None:
         notes.append(
@@ -74,7 +74,7 @@ def words_table(found: SubspaceAnalysis) -> Table:
         f"{found.model}: the words of each direction. How logits change, over the mean of all words, for one standard "
         f"deviation of the blind states; divided by that, it is the change for a unit of length. {_SPACE}",
         ("direction", "standard deviation", "mean", *column, "raises", "lowers"),
-        [Group("", tuple(rows))],
+        [RowGroup("", tuple(rows))],
         notes=(*notes, "A direction points to where the mean blind state lies: what it raises, taking it away lowers."),
     )
 
@@ -85,7 +85,7 @@ def steps_table(found: SubspaceAnalysis) -> Table:
     for step in found.steps:
         moved = () if answers is None else _moved(step.answers)
         cells = (Cell(str(step.count)), Cell(f"{step.held:.2f}"), *moved, _words(step.up), _words(step.down))
-        rows.append(Row(step.states, cells))
+        rows.append(TableRow(step.states, cells))
     columns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     if answers is not None:
@@ -97,12 +97,12 @@ def steps_table(found: SubspaceAnalysis) -> Table:
     return Table(
         f"{found.model}: what taking the whole subspace away (beta = 1) does to logits, averaged over states; {_SPACE}",
         ("states", "number", "share |V'h| / |h|", *columns, "raises", "lowers"),
-        [Group("", tuple(rows))],
+        [RowGroup("", tuple(rows))],
         notes=notes,
     )
 
 
-def comparison_table(found: SubspaceAnalysis, comparison: Comparison) -> Table:
+def comparison_table(found: SubspaceAnalysis, comparison: SubspaceComparison) -> Table:
     """Subspaces against each other: what they share, and the angle of their first directions below it."""
     varied, heading = _VARIED.get(comparison.name, (comparison.name, comparison.name))
     answers, held, rows = found.readout, comparison.readout, []
@@ -110,13 +110,13 @@ def comparison_table(found: SubspaceAnalysis, comparison: Comparison) -> Table:
         name = label if comparison.name == "counts" else f"{label}, N = {comparison.counts[number]}"
         pairs = zip(comparison.shared[number], comparison.first[number], strict=True)
         cells = [Cell(f"{100 * shared:.0f}", f"{first:.0f}\u00b0") for shared, first in pairs]
-        rows.append(Row(name, (*cells, *([] if held is None else [Cell(f"{100 * held[number]:.0f}")]))))
+        rows.append(TableRow(name, (*cells, *([] if held is None else [Cell(f"{100 * held[number]:.0f}")]))))
     column = () if answers is None else (f"% of {_word(answers.up)} minus {_word(answers.down)} in it",)
     return Table(
         f"{found.model}: subspaces of rank {comparison.rank} from different {varied}. How many % one holds of the other (mean "
         f"squared cosine of the principal angles), and the angle between their first directions.",
         (heading, *comparison.labels, *column),
-        [Group("", tuple(rows))],
+        [RowGroup("", tuple(rows))],
         notes=(f"Two random subspaces of this size share {100 * comparison.chance:.1f}% on average.",),
     )
 
@@ -124,7 +124,7 @@ def comparison_table(found: SubspaceAnalysis, comparison: Comparison) -> Table:
 def halves_table(found: SubspaceAnalysis) -> Table:
     """How much of a subspace another half of the prompts finds again."""
     rows = [
-        Row(
+        TableRow(
             str(half.rank),
             (
                 Cell(f"{100 * half.shared:.0f}"),
@@ -139,19 +139,19 @@ def halves_table(found: SubspaceAnalysis) -> Table:
         f"{found.model}: subspaces from two halves of one set of prompts, every second one against the others: "
         f"{found.halves[0].count} each.",
         ("rank", "% shared", "smallest angle", "largest angle", "% shared by chance"),
-        [Group("", tuple(rows))],
+        [RowGroup("", tuple(rows))],
     )
 
 
 def models_table(found: ModelComparison) -> Table:
     """Two models' directions against each other, by what they do to words."""
     one, other = found.models
-    rows = [Row(f"{one} {n}", tuple(Cell(f"{c:+.2f}") for c in line)) for n, line in enumerate(found.cosines, start=1)]
+    rows = [TableRow(f"{one} {n}", tuple(Cell(f"{c:+.2f}") for c in line)) for n, line in enumerate(found.cosines, start=1)]
     angles = ", ".join(f"{angle:.0f}\u00b0" for angle in found.degrees)
     return Table(
         f"{one} and {other}: cosines between what their directions do to the {found.tokens} tokens that both spell alike.",
         ("direction", *(f"{other} {n}" for n in range(1, found.ranks[1] + 1))),
-        [Group("", tuple(rows))],
+        [RowGroup("", tuple(rows))],
         notes=(
             f"Principal angles: {angles}; {100 * found.shared:.0f}% shared.",
             f"Random directions of either model through its own head share {100 * found.heads:.0f}% (standard deviation "
@@ -162,7 +162,7 @@ def models_table(found: ModelComparison) -> Table:
     )
 
 
-def _moved(moved: Moved | None) -> tuple[Cell, ...]:
+def _moved(moved: MovedOdds | None) -> tuple[Cell, ...]:
     if moved is None:
         return (Cell("-"),) * 4
     mean = Cell(f"{moved.mean:+.2f}", f"standard deviation {moved.spread:.2f}")

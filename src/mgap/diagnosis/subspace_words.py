@@ -48,7 +48,7 @@ class Direction:
 
 
 @dataclass(frozen=True)
-class Readout:
+class DirectionReadout:
     """Two answers against each other, and how much of the line between them lies in a subspace."""
 
     up: str  # as it is spelled: of the spellings that are one token, the one that the mean blind state rates higher
@@ -70,7 +70,7 @@ class AnswerLine(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedOdds:
     """What a step does to the log-odds of two answers: over states, change = intercept + slope * odds, as well as a line can.
 
     After a step of strength beta the odds are (1 + beta slope) odds + beta intercept. Where the line fits, the step shrinks
@@ -84,7 +84,7 @@ class Moved:
     fit: float  # share of the changes' variance that the line explains, 0..1
 
     @classmethod
-    def of(cls, odds: Tensor, change: Tensor) -> Moved | None:
+    def of(cls, odds: Tensor, change: Tensor) -> MovedOdds | None:
         """From odds and changes [n]; None where they do not vary."""
         if len(odds) < 2 or float(odds.std()) == 0 or float(change.std()) == 0:
             return None
@@ -95,7 +95,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Step:
+class AverageStep:
     """What taking the whole subspace away (beta = 1) does on average to the logits of some states: -(W V)(V'h)."""
 
     states: str  # whose they are
@@ -103,7 +103,7 @@ class Step:
     held: float  # mean |V'h| / |h|: how much of a state lies in the subspace
     up: tuple[Word, ...]
     down: tuple[Word, ...]
-    answers: Moved | None  # what it does to two answers
+    answers: MovedOdds | None  # what it does to two answers
 
 
 def spellings(tokenizer: Any, size: int) -> dict[int, str]:
@@ -159,7 +159,9 @@ def read_directions(
     return tuple(found)
 
 
-def read_answers(head: Head, basis: Tensor, mean: Tensor, spelled: dict[int, str], up: set[int], down: set[int]) -> Readout:
+def read_answers(
+    head: Head, basis: Tensor, mean: Tensor, spelled: dict[int, str], up: set[int], down: set[int]
+) -> DirectionReadout:
     """The readout of two words, each given by the tokens that spell it."""
     with torch.no_grad():
         logits = head.post(head.product(mean.to(head.device).unsqueeze(0)).to(head.wide))[0]  # [vocab]
@@ -167,7 +169,7 @@ def read_answers(head: Head, basis: Tensor, mean: Tensor, spelled: dict[int, str
     if yes == no:
         raise SettingError(f"both answers are the token {spelled[yes]!r}: name two words, such as Yes and No")
     share = share_inside(answer_line(head, (yes, no)).w, basis)
-    return Readout(spelled[yes], spelled[no], (yes, no), share, basis.shape[1] / basis.shape[0])
+    return DirectionReadout(spelled[yes], spelled[no], (yes, no), share, basis.shape[1] / basis.shape[0])
 
 
 def answer_line(head: Head, tokens: tuple[int, int]) -> AnswerLine:
@@ -179,7 +181,7 @@ def answer_line(head: Head, tokens: tuple[int, int]) -> AnswerLine:
 
 def average_step(
     label: str, table: Tensor, basis: Tensor, states: Tensor, spelled: dict[int, str], *, words: int, line: AnswerLine | None
-) -> Step:
+) -> AverageStep:
     """The step's mean over states [n, d]; the table is that of the same basis."""
     if states.ndim != 2 or len(states) == 0 or states.shape[1] != basis.shape[0]:
         raise SettingError(f"states {label!r} are {list(states.shape)}: give [n, {basis.shape[0]}], the model's head inputs")
@@ -192,5 +194,5 @@ def average_step(
     coeff, norm = torch.cat(inside), torch.cat(norms)  # [n, K], [n]
     up, down = extremes(-coeff.mean(0) @ table, spelled, words)
     held = float((coeff.norm(dim=1) / norm.clamp_min(1e-12)).mean())
-    moved = None if line is None else Moved.of(torch.cat(odds), -coeff @ (line.w.to(basis) @ basis))
-    return Step(label, len(states), held, up, down, moved)
+    moved = None if line is None else MovedOdds.of(torch.cat(odds), -coeff @ (line.w.to(basis) @ basis))
+    return AverageStep(label, len(states), held, up, down, moved)

@@ -8,7 +8,7 @@ from typing import Any
 
 from mgap.decoding.step_by_step import unfold
 from mgap.errors import MgapError, SettingError
-from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, WAITING, Asked, Column, measure
+from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, WAITING, AskedColumns, Column, measure
 from mgap.io.prompt_files import check_prompt
 from mgap.methods.base import Method
 from mgap.methods.mgap import MGAP, PRESETS
@@ -103,7 +103,7 @@ def check_methods(names: Sequence[str], given: Mapping[str, Mapping[str, Any]]) 
         raise SettingError(f"{len(names)} methods are chosen: at most {MOST} can be told apart side by side")
 
 
-def answer(asked: Asked, places: Sequence[int] | None = None) -> Generator[Asked]:
+def answer(asked: AskedColumns, places: Sequence[int] | None = None) -> Generator[AskedColumns]:
     """Fill the columns, or those at some places, one after the other: a value a token. One caller at a time has the model."""
     todo = range(len(asked.columns)) if places is None else places
     with asked.loaded.turn:
@@ -112,7 +112,7 @@ def answer(asked: Asked, places: Sequence[int] | None = None) -> Generator[Asked
                 yield asked
 
 
-def _fill(asked: Asked, place: int) -> Iterator[Asked]:
+def _fill(asked: AskedColumns, place: int) -> Iterator[AskedColumns]:
     column = replace(asked.columns[place], state=RUNNING, tokens=(), note="")
     try:
         yield asked.with_column(place, column)
@@ -127,12 +127,12 @@ def _fill(asked: Asked, place: int) -> Iterator[Asked]:
     yield asked.with_column(place, column)
 
 
-def _cut(asked: Asked, column: Column) -> str:
+def _cut(asked: AskedColumns, column: Column) -> str:
     is_cut = column.tokens and not column.tokens[-1].token.is_end
     return f"Cut off after {asked.max_new_tokens} tokens." if is_cut else ""
 
 
-def redraw(asked: Asked, knobs: Knobs) -> Asked:
+def redraw(asked: AskedColumns, knobs: Knobs) -> AskedColumns:
     """MGAP's columns at these settings, as far as states in hand tell; what the model must finish is OPEN.
 
     Nothing is changed while answers are being made, nor a column that has these settings.
@@ -154,12 +154,12 @@ def redraw(asked: Asked, knobs: Knobs) -> Asked:
     return asked
 
 
-def unfinished(asked: Asked) -> list[int]:
+def unfinished(asked: AskedColumns) -> list[int]:
     """The places of columns that the model has to go on with."""
     return [place for place, column in enumerate(asked.columns) if column.state == OPEN]
 
 
-def stop(asked: Asked) -> Asked:
+def stop(asked: AskedColumns) -> AskedColumns:
     """What was running is stopped, and what was waiting stays empty."""
     columns = tuple(
         replace(column, state=STOPPED, note="Stopped.") if column.state in (RUNNING, WAITING, OPEN) else column

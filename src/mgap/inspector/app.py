@@ -12,7 +12,7 @@ import gradio as gr
 from mgap.inspector.ask_page import AskPage
 from mgap.inspector.dropped import Limits
 from mgap.inspector.gallery import build_gallery
-from mgap.inspector.model_shelf import Shelf
+from mgap.inspector.model_shelf import ModelShelf
 from mgap.inspector.runs import build_runs
 from mgap.inspector.theme import render
 
@@ -20,7 +20,7 @@ TITLE = "mgap inspect"
 
 
 def build_page(
-    shelf: Shelf,
+    shelf: ModelShelf,
     *,
     runs: Path,
     limits: Limits,

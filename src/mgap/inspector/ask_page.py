@@ -7,10 +7,10 @@ from typing import Any
 
 import gradio as gr
 
-from mgap.inspector.cases import Opening
+from mgap.inspector.cases import OpenedCase
 from mgap.inspector.dropped import Limits
 from mgap.inspector.handlers import Handlers
-from mgap.inspector.model_shelf import Shelf
+from mgap.inspector.model_shelf import ModelShelf
 from mgap.inspector.page_parts import DRAWN, DROPPED, Parts
 
 QUICK: dict[str, Any] = {"concurrency_limit": 8, "show_progress": "hidden", "api_visibility": "private"}
@@ -27,7 +27,7 @@ class AskPage:
     """Builds its parts inside the current Blocks."""
 
     def __init__(
-        self, shelf: Shelf, *, limits: Limits, max_new_tokens: int, given: Mapping[str, Mapping[str, Any]] | None = None
+        self, shelf: ModelShelf, *, limits: Limits, max_new_tokens: int, given: Mapping[str, Mapping[str, Any]] | None = None
     ) -> None:
         self.parts = Parts(shelf.names, given or {}, shelf.prior_folder)
         self.handlers = Handlers(shelf, limits=limits, max_new_tokens=max_new_tokens, given=given or {})
@@ -83,7 +83,7 @@ class AskPage:
         p = self.parts
         event.then(self.handlers.details, [p.asked, p.selected], p.detailed, **QUICK)
 
-    def opens(self, opening: Opening, tabs: gr.Tabs) -> None:
+    def opens(self, opening: OpenedCase, tabs: gr.Tabs) -> None:
         """What another page leaves is shown and asked here."""
         p = self.parts
         inputs = [p.pictures, p.source, p.model, p.editor, p.dropped, p.question, p.methods, *p.knobs]

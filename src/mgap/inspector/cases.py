@@ -14,7 +14,7 @@ from mgap.priors.subspace import Subspace
 
 
 @dataclass(frozen=True)
-class Case:
+class AskCase:
     """One question about one picture, to be answered plainly and by one method."""
 
     question: str
@@ -29,7 +29,7 @@ class Case:
     told: Mapping[str, str] = field(default_factory=dict)  # by method, what the run's records have
 
 
-class Opening(NamedTuple):
+class OpenedCase(NamedTuple):
     """Where another page of the inspector leaves a case, and the event after which it lies there."""
 
     case: gr.State  # a Case, or None

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from mgap.decoding.replay import Paths
-from mgap.decoding.step_by_step import Token
+from mgap.decoding.step_by_step import MadeToken
 from mgap.diagnosis.landscape import Place
 from mgap.errors import MgapError
 from mgap.inspector.model_shelf import Loaded
@@ -23,10 +23,10 @@ WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped
 OPEN = "open"  # told as far as states in hand go; the model has to go on
 
 
-class Measured(NamedTuple):
+class MeasuredToken(NamedTuple):
     """A token and its numbers."""
 
-    token: Token
+    token: MadeToken
     entropy: float  # nats, of the prediction that the plain head makes of the state it read
     cosine: float  # share of that state that lies in the prior
     beta: float | None  # how much of that share was taken away; None: the method is another
@@ -41,7 +41,7 @@ class Column:
     name: str  # of the registry, or vanilla
     method: Method  # plain decoding is MGAP at strength 0
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that were given
-    tokens: tuple[Measured, ...] = ()
+    tokens: tuple[MeasuredToken, ...] = ()
     state: str = WAITING
     note: str = ""  # what it waits for, or why it failed
 
@@ -55,7 +55,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedColumns:
     """One question about one picture, and the answers so far. A value: what changes is another one."""
 
     loaded: Loaded
@@ -69,7 +69,7 @@ class Asked:
     prior_folder: str = ""  # where the prior lies; "": it was fitted here
     told: Mapping[str, str] = field(default_factory=dict)  # by method, what a run's records have
 
-    def with_column(self, place: int, column: Column) -> Asked:
+    def with_column(self, place: int, column: Column) -> AskedColumns:
         columns = list(self.columns)
         columns[place] = column
         return replace(self, columns=tuple(columns))
@@ -80,7 +80,7 @@ class Asked:
         return [n for n, column in enumerate(self.columns) if len(column.ids) > at and column.ids[:at] == begun]
 
 
-def measure(loaded: Loaded, prior: Subspace, tokens: Sequence[Token]) -> tuple[Measured, ...]:
+def measure(loaded: Loaded, prior: Subspace, tokens: Sequence[MadeToken]) -> tuple[MeasuredToken, ...]:
     """The numbers of tokens of one answer, all at once."""
     if not tokens:
         return ()
@@ -97,7 +97,7 @@ def measure(loaded: Loaded, prior: Subspace, tokens: Sequence[Token]) -> tuple[M
         if method is None or not why_no_state(method):
             after = loaded.landscape.place(torch.cat([token.states.at() for token in tokens]))
     rows = zip(tokens, gate.entropy.tolist(), gate.cosine.tolist(), betas, before, after, strict=True)
-    return tuple(Measured(*row) for row in rows)
+    return tuple(MeasuredToken(*row) for row in rows)
 
 
 def why_no_state(method: Method) -> str:

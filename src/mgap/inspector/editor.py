@@ -13,7 +13,7 @@ from mgap.errors import MgapError
 from mgap.inspector import theme
 from mgap.inspector.component import Ours
 from mgap.inspector.scene_json import plain, scene_of
-from mgap.pages.html_page import Picture
+from mgap.pages.html_page import PagePicture
 from mgap.pocket.benchmark import DEVELOPMENT, TEST
 from mgap.pocket.drawing import COLOURS
 from mgap.pocket.objects import NAMES, OBJECTS
@@ -68,14 +68,14 @@ class SceneEditor(gr.HTML, metaclass=Ours):
 
 def drawn(scene: Scene) -> dict[str, Any]:
     """What the browser needs of a scene: its plain JSON, its picture, and what it shows in words."""
-    picture = Picture.of(render(scene), describe(scene))
+    picture = PagePicture.of(render(scene), describe(scene))
     return {"scene": plain(scene), "picture": picture.source, "alt": picture.alt}
 
 
 @lru_cache(maxsize=1)
 def _sprites() -> dict[str, str]:
     """Every thing in its usual colour, by name, as a data: address."""
-    return {name: Picture.of(sprite(name, STYLE, OBJECTS[name].usual_colour), name).source for name in NAMES}
+    return {name: PagePicture.of(sprite(name, STYLE, OBJECTS[name].usual_colour), name).source for name in NAMES}
 
 
 def _places() -> dict[str, dict[str, Any]]:

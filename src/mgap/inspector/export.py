@@ -12,7 +12,7 @@ import transformers
 import mgap
 from mgap.backbones.prepared_pictures import picture_digest
 from mgap.diagnosis.landscape import Place
-from mgap.inspector.columns import Asked, Column, Measured
+from mgap.inspector.columns import AskedColumns, Column, MeasuredToken
 from mgap.inspector.scene_json import plain, python_lines
 from mgap.inspector.theme import render
 from mgap.methods.mgap import MGAP
@@ -23,7 +23,7 @@ from mgap.run.method_plans import VANILLA
 NAME = "mgap-inspect"
 
 
-def to_json(asked: Asked) -> dict[str, Any]:
+def to_json(asked: AskedColumns) -> dict[str, Any]:
     """Everything that is shown, for machines."""
     land = asked.loaded.landscape
     return {
@@ -55,7 +55,7 @@ def _column(column: Column) -> dict[str, Any]:
     }
 
 
-def _token(m: Measured) -> dict[str, Any]:
+def _token(m: MeasuredToken) -> dict[str, Any]:
     step = m.token.step
     return {
         "id": step.token_id,
@@ -76,7 +76,7 @@ def _place(place: Place | None) -> dict[str, Any] | None:
     return None if place is None else place._asdict()
 
 
-def to_python(asked: Asked, column: Column) -> str:
+def to_python(asked: AskedColumns, column: Column) -> str:
     """A script that prints this answer again."""
     lines = ["import mgap"]
     if isinstance(asked.source, Scene):
@@ -101,14 +101,14 @@ def to_python(asked: Asked, column: Column) -> str:
     return "\n".join([*lines, f"with model.using({made}):", f"    print({said})", ""])
 
 
-def _prior_line(asked: Asked) -> str:
+def _prior_line(asked: AskedColumns) -> str:
     if asked.prior_folder:
         return f"prior = mgap.Subspace.load({asked.prior_folder!r})"
     null = asked.prior.origin["null_image"]
     return f"prior = mgap.Subspace.fit(model, mgap.default_prompts(), rank={asked.prior.rank}, null_image={null!r})"
 
 
-def links(asked: Asked | None, plots: dict[str, Plot | None]) -> str:
+def links(asked: AskedColumns | None, plots: dict[str, Plot | None]) -> str:
     """Links that carry their files inside; nothing is written on the server."""
     if asked is None or not any(column.tokens for column in asked.columns):
         return ""

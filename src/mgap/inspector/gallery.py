@@ -12,11 +12,11 @@ import gradio as gr
 from mgap.errors import MgapError, SettingError
 from mgap.inspector.answer_pairs import Pair, pairs
 from mgap.inspector.archive import Archive, Opened, is_pocket, reading
-from mgap.inspector.cases import Case, Opening
+from mgap.inspector.cases import AskCase, OpenedCase
 from mgap.inspector.opening import Card, card, model_refusal, thumbnail
 from mgap.inspector.runs import CLICKS, MAKE_ONE, case_at, or_say
 from mgap.inspector.theme import render
-from mgap.pages.html_page import Picture
+from mgap.pages.html_page import PagePicture
 from mgap.pocket import showcase
 from mgap.pocket.demo import recorded_choice
 from mgap.registry import EMBEDDED
@@ -31,7 +31,7 @@ ALL_EFFECTS = "MGAP helps, does nothing, harms"
 
 
 @dataclass(frozen=True)
-class Exhibit:
+class GalleryExhibit:
     """One of the drawn pictures."""
 
     number: int  # among all of them
@@ -40,19 +40,19 @@ class Exhibit:
     truth_label: str
     truth: str
     why: str
-    picture: Picture
+    picture: PagePicture
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnExhibits:
     """Drawn pictures of one kind."""
 
     heading: str
-    exhibits: list[Exhibit]
+    exhibits: list[GalleryExhibit]
 
 
 @dataclass(frozen=True)
-class Told:
+class RunExhibits:
     """Answers of the latest run with one effect, and in words how many there are; the command that makes a run, without one."""
 
     heading: str
@@ -78,7 +78,7 @@ EFFECTS = (
 )
 
 
-def build_gallery(root: Path, models: Sequence[str]) -> Opening:
+def build_gallery(root: Path, models: Sequence[str]) -> OpenedCase:
     """Build the page in the tab that is open now; looks for the latest run whenever it is shown, or asked to."""
     archive, tab = Archive(root), gr.context.Context.block
     shown = gr.HTML(_page([]), js_on_load=CLICKS.read_text(encoding="utf-8"), apply_default_css=False, min_height=240)
@@ -89,13 +89,13 @@ def build_gallery(root: Path, models: Sequence[str]) -> Opening:
         progress(0.2, desc="Looking for the latest run")
         return gallery_page(archive, models)
 
-    def open_case(event: gr.EventData) -> Case | None:
+    def open_case(event: gr.EventData) -> AskCase | None:
         return or_say(lambda: exhibit_at(archive, models, event._data))
 
     refresh.click(fill, None, shown, api_visibility="private")
     if isinstance(tab, gr.Tab):
         tab.select(fill, None, shown, api_visibility="private")
-    return Opening(case, shown.select(open_case, None, case, api_visibility="private", show_progress="hidden"))
+    return OpenedCase(case, shown.select(open_case, None, case, api_visibility="private", show_progress="hidden"))
 
 
 def gallery_page(archive: Archive, models: Sequence[str]) -> str:
@@ -106,7 +106,7 @@ def gallery_page(archive: Archive, models: Sequence[str]) -> str:
             missing = (
                 f"No finished pocket run with plain decoding and MGAP lies below {archive.root}. Make one, then look for it:"
             )
-            return _page([Told(ALL_EFFECTS, missing, [], MAKE_ONE)])
+            return _page([RunExhibits(ALL_EFFECTS, missing, [], MAKE_ONE)])
         return _page(
             told_sections(latest, models),
             before=latest.scores.baseline,
@@ -115,26 +115,26 @@ def gallery_page(archive: Archive, models: Sequence[str]) -> str:
             refusal=model_refusal(latest, models),
         )
     except MgapError as error:
-        return _page([Told(ALL_EFFECTS, f"{error}.", [])])
+        return _page([RunExhibits(ALL_EFFECTS, f"{error}.", [])])
 
 
-def _page(told: list[Told], *, before: str = "", after: str = "", run: str = "", refusal: str = "") -> str:
+def _page(told: list[RunExhibits], *, before: str = "", after: str = "", run: str = "", refusal: str = "") -> str:
     drawn = drawn_sections()
     return render("gallery.html.j2", drawn=drawn, told=told, before=before, after=after, run=run, refusal=refusal)
 
 
-def drawn_sections() -> list[Drawn]:
+def drawn_sections() -> list[DrawnExhibits]:
     found = [_exhibit(number, case) for number, case in enumerate(showcase.cases())]
     return [
-        Drawn("Prior and picture agree", [one for one in found if one.title in AGREE]),
-        Drawn("Prior and picture conflict", [one for one in found if one.title not in AGREE]),
+        DrawnExhibits("Prior and picture agree", [one for one in found if one.title in AGREE]),
+        DrawnExhibits("Prior and picture conflict", [one for one in found if one.title not in AGREE]),
     ]
 
 
-def _exhibit(number: int, case: showcase.Case) -> Exhibit:
+def _exhibit(number: int, case: showcase.ShowcaseCase) -> GalleryExhibit:
     is_caption = case.truth == showcase.CAPTION
     truth = ", ".join(case.scene.names) if is_caption else case.truth
-    return Exhibit(
+    return GalleryExhibit(
         number,
         case.title,
         case.question,
@@ -176,7 +176,7 @@ def our_label(opened: Opened) -> str:
     return found[0]
 
 
-def told_sections(opened: Opened, models: Sequence[str]) -> list[Told]:
+def told_sections(opened: Opened, models: Sequence[str]) -> list[RunExhibits]:
     label, found = our_label(opened), pairs(opened.scores, our_label(opened))
     sections = []
     for effect in EFFECTS:
@@ -188,7 +188,7 @@ def told_sections(opened: Opened, models: Sequence[str]) -> list[Told]:
         about = f"{many} that were {effect.words}, among {len(found):,} answers of {label} in the run {opened.called}."
         about += "" if these else " Another run may have some:"
         command = "" if these else stronger_run(opened.scores.model)
-        sections.append(Told(effect.heading, about, [card(opened, pair, models) for pair in shown], command))
+        sections.append(RunExhibits(effect.heading, about, [card(opened, pair, models) for pair in shown], command))
     return sections
 
 
@@ -200,13 +200,13 @@ def stronger_run(model: str) -> str:
     return command if choice is None else f"{command} --set mgap.alpha={choice.alpha:g}"
 
 
-def exhibit_at(archive: Archive, models: Sequence[str], clicked: Any) -> Case:
+def exhibit_at(archive: Archive, models: Sequence[str], clicked: Any) -> AskCase:
     """The case of a card: the number of a drawn picture, or the run and the sample of an answer."""
     told = clicked if isinstance(clicked, dict) else {}
     if "show" in told:
         chosen = next((case for number, case in enumerate(showcase.cases()) if str(number) == told["show"]), None)
         if chosen is None:
             raise SettingError(f"{str(told['show'])[:80]!r} is no picture of the gallery: choose a card from it")
-        return Case(chosen.question, chosen.scene, chosen.why)
+        return AskCase(chosen.question, chosen.scene, chosen.why)
     opened = archive.open(told.get("run"))
     return case_at(archive, models, opened.name, our_label(opened), told.get("id"))

@@ -25,11 +25,11 @@ from mgap.inspector.answering import (
     stop,
     unfinished,
 )
-from mgap.inspector.cases import Case
-from mgap.inspector.columns import Asked
+from mgap.inspector.cases import AskCase
+from mgap.inspector.columns import AskedColumns
 from mgap.inspector.dropped import Limits, open_dropped
 from mgap.inspector.export import links, to_python
-from mgap.inspector.model_shelf import NULL_IMAGE, Loaded, Shelf
+from mgap.inspector.model_shelf import NULL_IMAGE, Loaded, ModelShelf
 from mgap.inspector.page_parts import DRAWN, DROPPED, HINT
 from mgap.inspector.scene_json import scene_of
 from mgap.inspector.views import (
@@ -68,7 +68,9 @@ def told_in_the_page() -> Iterator[None]:
 class Handlers:
     """For one page; what belongs to one user comes in and goes out with every call."""
 
-    def __init__(self, shelf: Shelf, *, limits: Limits, max_new_tokens: int, given: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self, shelf: ModelShelf, *, limits: Limits, max_new_tokens: int, given: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         self.shelf, self.limits, self.max_new_tokens, self.given = shelf, limits, max_new_tokens, given
         self._stopped: OrderedDict[str, None] = OrderedDict()  # sessions whose user wants no more of what was asked last
 
@@ -116,14 +118,14 @@ class Handlers:
                 shown, picture = Path(dropped).name, open_dropped(dropped, self.limits)
             loaded = self.shelf.get(name, lambda text, done, total: progress((done, total), desc=text))
             prior, folder = self._prior(loaded, null)
-            asked = Asked(
+            asked = AskedColumns(
                 loaded, prior, picture, shown, question.strip(), self.max_new_tokens, Paths(loaded.model), prior_folder=folder
             )
             asked = self._columns(asked, methods, Knobs(alpha, lam, int(rank), gate, protect), {**self.given, OURS: {}})
             yield from self._stream(asked, colouring, request.session_hash or "")
 
     def ask_case(
-        self, case: Case | None, name: str, null: str,
+        self, case: AskCase | None, name: str, null: str,
         alpha: float, lam: float, rank: float, gate: bool, protect: bool, colouring: str, request: gr.Request,
     ) -> Iterator[Any]:  # fmt: skip
         """As a run or the gallery has it, with its own prior and settings."""
@@ -135,7 +137,7 @@ class Handlers:
             prior, folder = (case.prior, case.prior_folder) if case.prior else self._prior(loaded, null)
             shown = case.picture
             picture, source = (render(shown), shown) if isinstance(shown, Scene) else (shown, case.name)
-            asked = Asked(
+            asked = AskedColumns(
                 loaded, prior, picture, source, case.question, self.max_new_tokens, Paths(loaded.model),
                 prior_folder=folder, told=case.told,
             )  # fmt: skip
@@ -150,11 +152,13 @@ class Handlers:
         with loaded.turn:
             return loaded.prior_of(null), ""
 
-    def _columns(self, asked: Asked, names: Sequence[str], knobs: Knobs, given: Mapping[str, Mapping[str, Any]]) -> Asked:
+    def _columns(
+        self, asked: AskedColumns, names: Sequence[str], knobs: Knobs, given: Mapping[str, Mapping[str, Any]]
+    ) -> AskedColumns:
         columns = tuple(build_column(name, asked.prior, knobs, given.get(name, {})) for name in dict.fromkeys(names))
         return replace(asked, columns=columns)
 
-    def _stream(self, asked: Asked, colouring: str, session: str, places: Sequence[int] | None = None) -> Iterator[Any]:
+    def _stream(self, asked: AskedColumns, colouring: str, session: str, places: Sequence[int] | None = None) -> Iterator[Any]:
         yield answers_html(asked, colouring), asked, None
         with closing(answer(asked, places)) as made:
             for asked in made:
@@ -165,7 +169,7 @@ class Handlers:
         look = first_look(asked)
         yield answers_html(asked, colouring, look), asked, look
 
-    def select(self, asked: Asked | None, event: gr.EventData) -> Selected | None:
+    def select(self, asked: AskedColumns | None, event: gr.EventData) -> Selected | None:
         """The browser says which token was pressed; what is not there is not taken."""
         column, token = getattr(event, "column", None), getattr(event, "token", None)
         if asked is None or not isinstance(column, int) or not isinstance(token, int):
@@ -174,11 +178,11 @@ class Handlers:
             return None
         return column, token
 
-    def coloured(self, asked: Asked | None, colouring: str, selected: Selected | None) -> str:
+    def coloured(self, asked: AskedColumns | None, colouring: str, selected: Selected | None) -> str:
         return answers_html(asked, colouring, selected, hint=HINT)
 
     def redraw(
-        self, asked: Asked | None, colouring: str, selected: Selected | None,
+        self, asked: AskedColumns | None, colouring: str, selected: Selected | None,
         alpha: float, lam: float, rank: float, gate: bool, protect: bool,
     ) -> Any:  # fmt: skip
         """From states in hand, at once."""
@@ -192,7 +196,7 @@ class Handlers:
         return answers_html(turned, colouring, kept), turned, kept
 
     def finish(
-        self, asked: Asked | None, colouring: str, alpha: float, lam: float, rank: float, gate: bool, protect: bool,
+        self, asked: AskedColumns | None, colouring: str, alpha: float, lam: float, rank: float, gate: bool, protect: bool,
         request: gr.Request,
     ) -> Iterator[Any]:  # fmt: skip
         """When its turn has come: the model goes on where states in hand end, at the settings of the sliders."""
@@ -205,7 +209,7 @@ class Handlers:
                 yield from self._stream(turned, colouring, request.session_hash or "", unfinished(turned))
 
     def other_prior(
-        self, asked: Asked | None, colouring: str, selected: Selected | None,
+        self, asked: AskedColumns | None, colouring: str, selected: Selected | None,
         alpha: float, lam: float, rank: float, gate: bool, protect: bool, null: str,
     ) -> Any:  # fmt: skip
         """The same states, cut along another prior."""
@@ -215,7 +219,7 @@ class Handlers:
                 asked = replace(asked, prior=prior, prior_folder=folder)
         return self.redraw(asked, colouring, selected, alpha, lam, rank, gate, protect)
 
-    def details(self, asked: Asked | None, selected: Selected | None) -> Any:
+    def details(self, asked: AskedColumns | None, selected: Selected | None) -> Any:
         """Everything below the answers: the token's card, where its state lies, the sweep, and what can be taken along."""
         if asked is None or not _is_there(asked, selected):
             return "", "", "", gr.update(choices=[], value=[], visible=False), "", ""
@@ -232,12 +236,12 @@ class Handlers:
             to_python(asked, asked.columns[place]),
         )
 
-    def swept(self, asked: Asked | None, selected: Selected | None, words: list[str]) -> Any:
+    def swept(self, asked: AskedColumns | None, selected: Selected | None, words: list[str]) -> Any:
         if asked is None or selected is None:
             return gr.skip()
         return self._sweep(asked, selected, curves_plot(asked, selected, words))
 
-    def _sweep(self, asked: Asked, selected: Selected, plot: Plot | None) -> str:
+    def _sweep(self, asked: AskedColumns, selected: Selected, plot: Plot | None) -> str:
         shown = [n for n in asked.alike(*selected) if asked.columns[n].name != VANILLA]
         about = (
             "At this token, from states in hand: no new pass through the model. Marks: the strength of each method. What a "
@@ -247,7 +251,7 @@ class Handlers:
             plot, asked, shown, about if plot else "No method here has a strength to sweep, or no word is chosen."
         )
 
-    def _about_spots(self, asked: Asked) -> str:
+    def _about_spots(self, asked: AskedColumns) -> str:
         land = asked.loaded.landscape
         if land is None:
             return asked.loaded.why_no_bank
@@ -257,7 +261,7 @@ class Handlers:
             "away that is in all dimensions."
         )
 
-    def show(self, case: Case | None, name: str) -> list[Any]:
+    def show(self, case: AskCase | None, name: str) -> list[Any]:
         """The inputs as the case has them."""
         if case is None:
             return [gr.skip()] * (8 + len(fields(Knobs)))
@@ -277,7 +281,7 @@ class Handlers:
         ]
 
 
-def _is_there(asked: Asked, selected: Selected | None) -> bool:
+def _is_there(asked: AskedColumns, selected: Selected | None) -> bool:
     if selected is None:
         return False
     place, at = selected

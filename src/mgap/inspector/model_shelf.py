@@ -61,7 +61,7 @@ class Loaded:
         return self._priors[null_image]
 
 
-class Shelf:
+class ModelShelf:
     """What may be asked for. Names, device, a given prior and bank are checked when it is made, before weights are loaded."""
 
     def __init__(

@@ -14,9 +14,9 @@ from mgap.backbones.prepared_pictures import picture_digest
 from mgap.errors import ImageError, MgapError, RunError
 from mgap.inspector.answer_pairs import Pair
 from mgap.inspector.archive import Opened
-from mgap.inspector.cases import Case
+from mgap.inspector.cases import AskCase
 from mgap.io.images import open_image
-from mgap.pages.html_page import Picture
+from mgap.pages.html_page import PagePicture
 from mgap.pocket.samples import scene_of
 from mgap.pocket.scenes import Scene, render
 from mgap.pocket.showcase import describe
@@ -34,7 +34,7 @@ class Card:
     """One answer on a page: small picture, question, and what was said; `closed` says why it cannot be opened."""
 
     id: str  # of the sample
-    picture: Picture | None
+    picture: PagePicture | None
     question: str
     truth: str
     pair: Pair
@@ -98,16 +98,16 @@ def card(opened: Opened, pair: Pair, models: Sequence[str]) -> Card:
     return Card(sample.id, picture, sample.prompt, truth_in_words(sample.truth), pair, closed)
 
 
-def thumbnail(shown: Scene | Image.Image, name: str) -> Picture:
+def thumbnail(shown: Scene | Image.Image, name: str) -> PagePicture:
     """Small, for a list."""
     if isinstance(shown, Scene):
-        return Picture.of(render(shown), describe(shown))
+        return PagePicture.of(render(shown), describe(shown))
     small = shown.copy()
     small.thumbnail((THUMBNAIL, THUMBNAIL))
-    return Picture.of(small, f"The picture {name}")
+    return PagePicture.of(small, f"The picture {name}")
 
 
-def case_of(opened: Opened, label: str, pair: Pair, models: Sequence[str]) -> Case:
+def case_of(opened: Opened, label: str, pair: Pair, models: Sequence[str]) -> AskCase:
     """What is asked again: the same picture and model, the method with its settings and its prior, and what was told then."""
     if refusal := model_refusal(opened, models):
         raise RunError(refusal)
@@ -117,9 +117,9 @@ def case_of(opened: Opened, label: str, pair: Pair, models: Sequence[str]) -> Ca
     truth = truth_in_words(sample.truth)
     why = f"From the run {opened.called}: {arm.label} against {scores.baseline}, {pair.effect}. True: {truth}."
     if arm.method == VANILLA:  # a run without a method: the page's own stands beside it
-        return Case(sample.prompt, picture, why, scores.model, name=sample.image, told=told)
+        return AskCase(sample.prompt, picture, why, scores.model, name=sample.image, told=told)
     place = prior_folder(opened, arm)
-    return Case(
+    return AskCase(
         sample.prompt, picture, why, scores.model, arm.method, dict(arm.settings),
         prior=Subspace.load(place) if place else None, prior_folder=str(place or ""), name=sample.image, told=told,
     )  # fmt: skip

@@ -13,11 +13,11 @@ from PIL import Image
 from mgap.errors import MgapError, RunError
 from mgap.inspector.answer_pairs import ALL, FILTERS, Pair, choose, groups_of, methods_of, pairs
 from mgap.inspector.archive import Archive, Opened, reading
-from mgap.inspector.cases import Case, Opening
+from mgap.inspector.cases import AskCase, OpenedCase
 from mgap.inspector.opening import card, case_of, model_refusal
 from mgap.inspector.theme import render
 from mgap.io.images import open_image
-from mgap.pages.html_page import Picture, render_part
+from mgap.pages.html_page import PagePicture, render_part
 from mgap.pages.plots import SYMBOLS
 from mgap.pages.print_figures import FIGURES
 from mgap.reports.report import facts_of, sections, title_of
@@ -33,7 +33,7 @@ READABLE = 10  # seconds that a refusal stays
 _page = partial(render, "runs.html.j2")
 
 
-class Shown(NamedTuple):
+class ShownRun(NamedTuple):
     """What is filled in when a run is chosen; each the new value or state of a part of the page."""
 
     heading: str
@@ -48,7 +48,7 @@ class Shown(NamedTuple):
     parts: Any  # hidden where there is nothing to show
 
 
-def build_runs(root: Path, models: Sequence[str]) -> Opening:
+def build_runs(root: Path, models: Sequence[str]) -> OpenedCase:
     """Build the page in the tab that is open now; `models` are those that a case can be opened with."""
     archive, tab = Archive(root), gr.context.Context.block
     with gr.Row(equal_height=False, elem_classes="records-choice"):
@@ -96,7 +96,7 @@ def build_runs(root: Path, models: Sequence[str]) -> Opening:
         names = [value for _, value in found]
         return gr.update(choices=found, value=name if name in names else next(iter(names), None))
 
-    def open_case(name: Any, label: Any, event: gr.EventData) -> Case | None:
+    def open_case(name: Any, label: Any, event: gr.EventData) -> AskCase | None:
         return or_say(lambda: case_at(archive, models, name, label, getattr(event, "id", None)))
 
     fill: dict[str, Any] = {"outputs": [*filled, shown], "show_progress_on": heading, "api_visibility": "private"}
@@ -110,7 +110,7 @@ def build_runs(root: Path, models: Sequence[str]) -> Opening:
         part(**anew, trigger_mode="always_last")
     back.click(partial(turn, -1), [*asked, page], listed, **quiet)
     on.click(partial(turn, 1), [*asked, page], listed, **quiet)
-    return Opening(case, cards.select(open_case, [chosen, method], case, **quiet))
+    return OpenedCase(case, cards.select(open_case, [chosen, method], case, **quiet))
 
 
 def _html() -> gr.HTML:
@@ -122,7 +122,7 @@ def run_choices(archive: Archive) -> list[tuple[str, str]]:
     return [(f"{entry.called}  ({entry.about}, {entry.made[:16]})", entry.name) for entry in archive.entries()]
 
 
-def show_run(archive: Archive, name: str | None, progress: Any = None) -> Shown:
+def show_run(archive: Archive, name: str | None, progress: Any = None) -> ShownRun:
     """Everything of a run but its answers; where it cannot be read, a sentence."""
     told = progress or (lambda *_, **__: None)
     if name is None:
@@ -139,7 +139,7 @@ def show_run(archive: Archive, name: str | None, progress: Any = None) -> Shown:
     except MgapError as error:
         return _nothing(f"{error}.")
     labels, groups = (methods_of(opened.scores), groups_of(opened.scores)) if opened.has_answers else ([], [])
-    return Shown(
+    return ShownRun(
         heading,
         tables,
         figures,
@@ -153,10 +153,10 @@ def show_run(archive: Archive, name: str | None, progress: Any = None) -> Shown:
     )
 
 
-def _nothing(text: str, command: str = "") -> Shown:
+def _nothing(text: str, command: str = "") -> ShownRun:
     said = _page(part="sentence", text=text, command=command)
     empty, hidden = gr.update(choices=[], value=None), gr.update(visible=False)
-    return Shown(said, "", "", "", empty, gr.update(choices=[EVERY_GROUP], value=""), ALL, "", hidden, hidden)
+    return ShownRun(said, "", "", "", empty, gr.update(choices=[EVERY_GROUP], value=""), ALL, "", hidden, hidden)
 
 
 def heading_of(opened: Opened) -> str:
@@ -178,12 +178,12 @@ def figures_of(opened: Opened) -> str:
     )
 
 
-def _print(path: Path) -> Picture:
+def _print(path: Path) -> PagePicture:
     image = open_image(path)
     with Image.open(path) as file:
         caption = str(file.info.get("Description") or path.stem)
     image.thumbnail((WIDTH, WIDTH), Image.Resampling.LANCZOS)
-    return Picture.of(image, caption)
+    return PagePicture.of(image, caption)
 
 
 class Listed(NamedTuple):
@@ -234,7 +234,7 @@ def _count(found: Sequence[Pair], of: int, page: int) -> str:
     return f"{page * PAGE + 1:,} to {last:,} of {len(found):,} answers{f', out of {of:,}' if len(found) < of else ''}."
 
 
-def case_at(archive: Archive, models: Sequence[str], name: object, label: object, sample: object) -> Case:
+def case_at(archive: Archive, models: Sequence[str], name: object, label: object, sample: object) -> AskCase:
     """The case of a card that was clicked; nothing of what the browser names is taken for granted."""
     opened = archive.open(name)
     pair = next((pair for pair in pairs(opened.scores, label) if pair.sample.id == sample), None)
@@ -243,7 +243,7 @@ def case_at(archive: Archive, models: Sequence[str], name: object, label: object
     return case_of(opened, str(label), pair, models)
 
 
-def or_say(case: Callable[[], Case]) -> Case | None:
+def or_say(case: Callable[[], AskCase]) -> AskCase | None:
     """The case; where it cannot be opened, a sentence on the page and None, so that what follows does not find the last one."""
     try:
         return case()

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from mgap.decoding.strength_curve import curve
-from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, WAITING, Asked, Column, Measured, why_no_state
+from mgap.inspector.columns import (
+    DONE,
+    FAILED,
+    OPEN,
+    RUNNING,
+    STOPPED,
+    WAITING,
+    AskedColumns,
+    Column,
+    MeasuredToken,
+    why_no_state,
+)
 from mgap.inspector.theme import render
 from mgap.inspector.token_plots import Spot, plot_curves, plot_spots
 from mgap.methods.mgap import MGAP
@@ -29,8 +40,8 @@ class Colouring:
     name: str
     about: str
     scale: str  # what the two ends of the legend say, with a dash between
-    of: Callable[[Measured], float | None]
-    most: Callable[[Asked, Column], float]
+    of: Callable[[MeasuredToken], float | None]
+    most: Callable[[AskedColumns, Column], float]
 
 
 COLOURINGS = {
@@ -54,7 +65,7 @@ def alpha_of(column: Column) -> float:
     return column.method.settings.alpha if isinstance(column.method, MGAP) else 0.0
 
 
-def tau_of(asked: Asked) -> float:
+def tau_of(asked: AskedColumns) -> float:
     return 1.0 if asked.loaded.landscape is None else asked.loaded.landscape.manifold.tau
 
 
@@ -78,7 +89,7 @@ def settings_of(column: Column) -> str:
     return column.method.summary
 
 
-def answers_html(asked: Asked | None, colouring: str, selected: tuple[int, int] | None = None, hint: str = "") -> str:
+def answers_html(asked: AskedColumns | None, colouring: str, selected: tuple[int, int] | None = None, hint: str = "") -> str:
     chosen = COLOURINGS[colouring]
     columns = [] if asked is None else [_column(asked, n, chosen) for n in range(len(asked.columns))]
     return render(
@@ -92,7 +103,7 @@ def answers_html(asked: Asked | None, colouring: str, selected: tuple[int, int] 
     )
 
 
-def _column(asked: Asked, place: int, colouring: Colouring) -> dict[str, Any]:
+def _column(asked: AskedColumns, place: int, colouring: Colouring) -> dict[str, Any]:
     column = asked.columns[place]
     most = colouring.most(asked, column)
     return {
@@ -110,7 +121,7 @@ def _column(asked: Asked, place: int, colouring: Colouring) -> dict[str, Any]:
     }
 
 
-def _token(asked: Asked, column: Column, at: int, colouring: Colouring, most: float) -> dict[str, Any]:
+def _token(asked: AskedColumns, column: Column, at: int, colouring: Colouring, most: float) -> dict[str, Any]:
     measured = column.tokens[at]
     step, value = measured.token.step, colouring.of(measured)
     plain = plain_choice(step)
@@ -133,7 +144,7 @@ def plain_choice(step: Step) -> Candidate:
     return min((c for c in step.before if c.probability == best), key=lambda c: c.token_id)
 
 
-def _differs(asked: Asked, column: Column) -> str:
+def _differs(asked: AskedColumns, column: Column) -> str:
     """What the records of a run have, where it is another text."""
     told = asked.told.get(column.name, "")
     return told if column.state == DONE and told and told.strip() != column.text else ""
@@ -147,7 +158,7 @@ def _lacks(column: Column, colouring: Colouring) -> str:
     return why_no_state(column.method)
 
 
-def first_look(asked: Asked) -> tuple[int, int] | None:
+def first_look(asked: AskedColumns) -> tuple[int, int] | None:
     """Which token to show first: of MGAP, or else of the last column, one that was changed, or the one of the largest beta."""
     filled = [place for place, column in enumerate(asked.columns) if column.tokens]
     if not filled:
@@ -159,7 +170,7 @@ def first_look(asked: Asked) -> tuple[int, int] | None:
     return place, changed[0] if changed else max(range(len(tokens)), key=lambda at: tokens[at].beta or 0.0)
 
 
-def token_html(asked: Asked | None, selected: tuple[int, int] | None) -> str:
+def token_html(asked: AskedColumns | None, selected: tuple[int, int] | None) -> str:
     """The card of one token."""
     if asked is None or selected is None:
         return ""
@@ -181,7 +192,7 @@ def token_html(asked: Asked | None, selected: tuple[int, int] | None) -> str:
     )
 
 
-def _facts(asked: Asked, column: Column, m: Measured) -> list[tuple[str, str, str]]:
+def _facts(asked: AskedColumns, column: Column, m: MeasuredToken) -> list[tuple[str, str, str]]:
     values = m.token.step.values
     found = [
         ("entropy", f"{m.entropy:.3f}", "nats, of the plain prediction"),
@@ -205,7 +216,7 @@ def _bars(candidates: Sequence[Candidate], chosen: int) -> list[dict[str, Any]]:
     return [{"word": visible(c.token), "percent": 100 * c.probability, "is_chosen": c.token_id == chosen} for c in candidates]
 
 
-def _said(column: Column, m: Measured) -> str:
+def _said(column: Column, m: MeasuredToken) -> str:
     """One sentence on what happened here."""
     step = m.token.step
     before, after = plain_choice(step), next((c for c in step.after if c.token_id == step.token_id), step.after[0])
@@ -219,7 +230,7 @@ def _said(column: Column, m: Measured) -> str:
     return f"Plain decoding would say \u201c{plain}\u201d here; {title_of(column)} says \u201c{ours}\u201d."
 
 
-def spots_plot(asked: Asked, selected: tuple[int, int]) -> Plot | None:
+def spots_plot(asked: AskedColumns, selected: tuple[int, int]) -> Plot | None:
     """Where the state of the token lies, and those of the other methods at the same place of the same answer."""
     land, (place, at) = asked.loaded.landscape, selected
     if land is None:
@@ -233,7 +244,7 @@ def spots_plot(asked: Asked, selected: tuple[int, int]) -> Plot | None:
     return plot_spots(land, spots, path) if spots else None
 
 
-def words_of(asked: Asked, selected: tuple[int, int]) -> dict[str, int]:
+def words_of(asked: AskedColumns, selected: tuple[int, int]) -> dict[str, int]:
     """Tokens whose probability can be followed here, by their words, the likeliest of every method first."""
     found: dict[str, int] = {}
     for rank in range(5):
@@ -244,7 +255,7 @@ def words_of(asked: Asked, selected: tuple[int, int]) -> dict[str, int]:
     return found
 
 
-def first_words(asked: Asked, selected: tuple[int, int]) -> list[str]:
+def first_words(asked: AskedColumns, selected: tuple[int, int]) -> list[str]:
     """Which of them to follow at first: what is chosen with any method or without, and what else is likely; three at most."""
     words, steps = words_of(asked, selected), _steps(asked, selected)
     chosen = {step.token_id for step in steps} | {plain_choice(step).token_id for step in steps}
@@ -252,12 +263,12 @@ def first_words(asked: Asked, selected: tuple[int, int]) -> list[str]:
     return [*first, *(word for word in words if word not in first)][: max(2, min(3, len(first)))]
 
 
-def _steps(asked: Asked, selected: tuple[int, int]) -> list[Step]:
+def _steps(asked: AskedColumns, selected: tuple[int, int]) -> list[Step]:
     """Of all methods whose answers are the same up to here."""
     return [asked.columns[n].tokens[selected[1]].token.step for n in asked.alike(*selected)]
 
 
-def curves_plot(asked: Asked, selected: tuple[int, int], words: Sequence[str]) -> Plot | None:
+def curves_plot(asked: AskedColumns, selected: tuple[int, int], words: Sequence[str]) -> Plot | None:
     """The probability of words at this token as each method grows stronger; None: no method here has a strength."""
     place, at = selected
     known = words_of(asked, selected)
@@ -275,7 +286,7 @@ def curves_plot(asked: Asked, selected: tuple[int, int], words: Sequence[str]) -
     return plot_curves(lines, {names[n]: c.own for n, c in curves.items()}, {names[n]: n for n in shown})
 
 
-def figure_html(plot: Plot | None, asked: Asked, shown: Sequence[int], caption: str) -> str:
+def figure_html(plot: Plot | None, asked: AskedColumns, shown: Sequence[int], caption: str) -> str:
     """A plot with its legend, or the sentence that stands in its place."""
     legend = [(SYMBOLS[n], title_of(asked.columns[n]), n) for n in shown]
     return render("figure.html.j2", plot=plot, legend=legend, caption=caption)

@@ -22,7 +22,7 @@ from mgap.decoding.model import load
 from mgap.errors import SettingError, UnsupportedRequest
 from mgap.integrations.harness_requests import Request, one_picture
 from mgap.priors.prior_plan import Prior, Priors
-from mgap.run.method_plans import ArmPlan, build_method
+from mgap.run.method_plans import MethodPlan, build_method
 from mgap.settings import check_choice
 
 
@@ -55,7 +55,7 @@ class Mgap(lmms):
             raise SettingError(f"batch_size={batch_size!r}: give a whole number of at least 1; there is no automatic one")
         self.batch_size = int(batch_size)
         self.cuts = check_choice("until", until, ("task", "none")) == "task"
-        plan = ArmPlan(method, method, settings, Prior.of(prior) if prior else None).with_settings({})  # checks it
+        plan = MethodPlan(method, method, settings, Prior.of(prior) if prior else None).with_settings({})  # checks it
         if device is None and device_map is None and "LOCAL_RANK" in os.environ:
             device = _own_device(int(os.environ["LOCAL_RANK"]))
         options: dict[str, Any] = {"revision": revision, "attention": attention, "device_map": device_map}

@@ -16,14 +16,14 @@ from mgap.errors import BenchmarkError
 FilePath = str | PathLike[str]
 
 
-class Row(NamedTuple):
+class FileRow(NamedTuple):
     """One record and where it stands."""
 
     where: str  # such as "line 3"
     data: dict[str, Any]
 
 
-def read_rows(path: FilePath) -> list[Row]:
+def read_rows(path: FilePath) -> list[FileRow]:
     """JSON, whatever the suffix says: the first character tells an array from one object a line; else a CSV table."""
     text = read_text(path)
     start = text.lstrip()[:1]
@@ -39,7 +39,7 @@ def fingerprint(path: FilePath) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
-def field(path: FilePath, row: Row, name: str, allowed: str) -> str:
+def field(path: FilePath, row: FileRow, name: str, allowed: str) -> str:
     """A text that may not be missing nor blank; `allowed` says what a record must have."""
     value = row.data.get(name)
     if not isinstance(value, str) or not value.strip():
@@ -48,7 +48,7 @@ def field(path: FilePath, row: Row, name: str, allowed: str) -> str:
     return value
 
 
-def identifier(path: FilePath, row: Row, name: str, allowed: str) -> str:
+def identifier(path: FilePath, row: FileRow, name: str, allowed: str) -> str:
     """A number or a text as the text that it is known by."""
     value = row.data.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -77,7 +77,7 @@ def read_json(path: FilePath) -> Any:
         raise BenchmarkError(f"{path}: no JSON ({error}); cut off? Fetch or write it again") from None
 
 
-def _read_array(path: FilePath, text: str) -> list[Row]:
+def _read_array(path: FilePath, text: str) -> list[FileRow]:
     try:
         items = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -87,10 +87,10 @@ def _read_array(path: FilePath, text: str) -> list[Row]:
     for number, item in enumerate(items, start=1):
         if not isinstance(item, dict):
             raise BenchmarkError(f"{path} item {number}: {item!r:.40} is no JSON object; write one record an item")
-    return [Row(f"item {number}", item) for number, item in enumerate(items, start=1)]
+    return [FileRow(f"item {number}", item) for number, item in enumerate(items, start=1)]
 
 
-def _read_lines(path: FilePath, text: str) -> list[Row]:
+def _read_lines(path: FilePath, text: str) -> list[FileRow]:
     rows = []
     lines = text.split("\n")
     for number, line in enumerate(lines, start=1):
@@ -104,13 +104,13 @@ def _read_lines(path: FilePath, text: str) -> list[Row]:
             raise BenchmarkError(f"{path} line {number}: no JSON ({error}); write one object a line") from None
         if not isinstance(data, dict):
             raise BenchmarkError(f"{path} line {number}: {data!r:.40} is no JSON object; write one object a line")
-        rows.append(Row(f"line {number}", data))
+        rows.append(FileRow(f"line {number}", data))
     return rows
 
 
-def _read_table(path: FilePath, text: str) -> list[Row]:
+def _read_table(path: FilePath, text: str) -> list[FileRow]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows: list[Row] = []
+    rows: list[FileRow] = []
     columns: list[str] = []
     try:
         for cells in reader:
@@ -124,7 +124,7 @@ def _read_table(path: FilePath, text: str) -> list[Row]:
                 counts = f"{len(cells)} cells under {len(columns)} columns"
                 raise BenchmarkError(f"{path} line {reader.line_num}: {counts}; cut off, or a comma without quotes around it?")
             else:
-                rows.append(Row(f"line {reader.line_num}", dict(zip(columns, cells, strict=True))))
+                rows.append(FileRow(f"line {reader.line_num}", dict(zip(columns, cells, strict=True))))
     except csv.Error as error:
         raise BenchmarkError(
             f"{path} line {reader.line_num}: {error}; cut off? Close every quote, and write a record a line"

@@ -24,8 +24,8 @@ from mgap.errors import SettingError
 from mgap.methods.base import Handles, Removable, Seam, Tap, loaded
 from mgap.methods.kinds.branch import BranchMethod, contrast
 from mgap.methods.kinds.layers import layer_indices
-from mgap.methods.kinds.main_rows import Lanes, lanes_of
-from mgap.methods.kinds.paired_forward import Inputs, Pairing
+from mgap.methods.kinds.main_rows import RowSplit, lanes_of
+from mgap.methods.kinds.paired_forward import Inputs, PairedForward
 from mgap.priors.steering import Steering
 from mgap.settings import check_choice, check_share, check_strength, check_switch
 from mgap.types import Mode
@@ -41,7 +41,7 @@ def steer(state: Tensor, vector: Tensor, strength: float) -> Tensor:
 class Steered:
     """The hook of one block: main rows go up the vector, the branch's rows down."""
 
-    def __init__(self, vector: Tensor, method: ASD, lanes: Lanes) -> None:
+    def __init__(self, vector: Tensor, method: ASD, lanes: RowSplit) -> None:
         self.vector, self.method, self.lanes = vector, method, lanes
         self.ways: dict[tuple[int, int], Tensor] = {}  # (main rows, all) -> [all, 1, d], made once for a generation's steps
 
@@ -112,7 +112,7 @@ class ASD(BranchMethod):
             raise SettingError(f"layers={list(chosen)} must lie between 1 and {count}, the blocks of this model")
         vectors = self._steering.units if self.unit else self._steering.vectors
         lanes = lanes_of(backbone.model)
-        handles: list[Removable] = [Pairing(backbone, self, tap)]
+        handles: list[Removable] = [PairedForward(backbone, self, tap)]
         if self.lam_pos or self.lam_neg:
             for i in chosen:
                 hook = Steered(vectors[i - 1].float().to(backbone.device), self, lanes)

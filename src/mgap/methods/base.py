@@ -15,7 +15,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.settings import check_choice
 from mgap.types import Mode
 
@@ -141,7 +141,7 @@ class Method(ABC):
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         """Hook into the model, or raise; leaves nothing behind when it raises."""
 
-    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:  # noqa: ARG002
+    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:  # noqa: ARG002
         """The head inputs [B, d] that would make the plain model predict what this method decodes from at a strength.
 
         The strength stands for what `moved_by` names, in the step that was seen: a choice that the method made there, such as
@@ -149,7 +149,7 @@ class Method(ABC):
         """
         raise SettingError(self._stateless)
 
-    def own_strength(self, seen: Seen) -> Weight:
+    def own_strength(self, seen: HeadInputs) -> Weight:
         """The strength that it decoded with in the step that was seen: a number, or one a row [B, 1]."""
         if self.moved_by in seen.values:
             return seen.values[self.moved_by].unsqueeze(-1)

@@ -46,7 +46,7 @@ def shift_logits(logits: Tensor, up: Tensor, down: Tensor, shift: float) -> Tens
     return shifted
 
 
-class Shift:
+class LogitShift:
     """A bias bound to one head. Called as that head's forward hook."""
 
     def __init__(self, up: set[int], down: set[int], shift: float, head: Head, tap: Tap) -> None:
@@ -101,7 +101,7 @@ class Bias(Method):
         up, down = self.tokens(backbone.tokenizer)
         head = backbone.probe_head()
         head.unpost(torch.zeros(()))  # refuses a soft cap now rather than at the first token
-        shift = Shift(up, down, self.shift, head, tap)
+        shift = LogitShift(up, down, self.shift, head, tap)
         return head.module.register_forward_hook(on_main_rows(shift, lanes_of(backbone.model)))
 
 

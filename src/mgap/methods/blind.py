@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.errors import PromptError
-from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.branch import BranchMethod, plausible
 from mgap.methods.kinds.paired_forward import Inputs
 from mgap.settings import check_choice, check_share, check_strength
@@ -60,5 +60,5 @@ class Blind(BranchMethod):
         scores = main - self.rho * branch if self.form == "subtract" else main + self.rho * (main - branch)
         return plausible(scores, main, self.beta), {}
 
-    def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
+    def mixture(self, strength: Weight, seen: HeadInputs) -> tuple[Weight, ...]:
         return (1.0, -strength) if self.form == "subtract" else super().mixture(strength, seen)

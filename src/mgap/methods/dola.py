@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.head import Head
-from mgap.methods.head_inputs import Seen, Weight, mix_states
+from mgap.methods.head_inputs import HeadInputs, Weight, mix_states
 from mgap.methods.kinds.layers import Combined, LayersMethod, layer_indices
 from mgap.settings import check_choice, check_share, check_switch
 
@@ -103,9 +103,9 @@ class DoLa(LayersMethod):
     def combine(self, final: Tensor, early: Tensor) -> Combined:
         return contrast_layers(final, early, self.relative_top, str(self.divergence))
 
-    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
+    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:
         """h - strength hs[A], past the norm where the lens has it: a softmax does not see what log softmax takes away."""
         return mix_states(self.name, head, (1.0, -strength), (seen.h, seen.anchor))
 
-    def own_strength(self, seen: Seen) -> Weight:  # noqa: ARG002
+    def own_strength(self, seen: HeadInputs) -> Weight:  # noqa: ARG002
         return 1.0

@@ -19,7 +19,7 @@ Weight = float | Tensor  # of a prediction: a number, or one a row [B, 1]
 
 
 @dataclass(frozen=True)
-class Seen:
+class HeadInputs:
     """What the head read of a batch when one token was chosen, and what the method decided; row for row."""
 
     h: Tensor  # [B, d] of the main rows, float32 or wider

@@ -23,7 +23,7 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.token_rows import Ids, respell, spell
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Tap
-from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.branch import BranchMethod, Build, check_room, contrast, distance, plausible
 from mgap.methods.kinds.paired_forward import Inputs, Kept
 from mgap.methods.vcd import VCD
@@ -129,7 +129,7 @@ class ICD(BranchMethod):
         names = ("distance", "distance_vcd")
         return {name: distance(main, branch) for name, branch in zip(names, branches, strict=False)}
 
-    def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
+    def mixture(self, strength: Weight, seen: HeadInputs) -> tuple[Weight, ...]:
         """With VCD l counts twice also at strength 0: the state is then 2 h, further out than the plain one."""
         if self.with_vcd:
             return 2 * (1 + strength), -strength, -strength

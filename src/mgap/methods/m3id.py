@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.errors import PromptError, SettingError
-from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.branch import BranchMethod, plausible
 from mgap.methods.kinds.paired_forward import Inputs
 from mgap.settings import check_choice, check_share, check_strength
@@ -90,6 +90,6 @@ class M3ID(BranchMethod):
     def _weight(self, step: int) -> float:
         return min(math.expm1(self.lam * step), self.most)
 
-    def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
+    def mixture(self, strength: Weight, seen: HeadInputs) -> tuple[Weight, ...]:
         """Where the confidence gate is shut, plain decoding's."""
         return super().mixture(strength * seen.values["open"].unsqueeze(-1) if "open" in seen.values else strength, seen)

@@ -24,9 +24,9 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
 from mgap.methods.base import Method, Observation, Seam, Tap
-from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.main_rows import lanes_of, on_main_rows
-from mgap.methods.mgap_fused import Fused, numbers_of, why_not
+from mgap.methods.mgap_fused import FusedStep, numbers_of, why_not
 from mgap.priors.subspace import Subspace
 from mgap.settings import check_strength, check_switch
 from mgap.types import ALL_MODES, Mode
@@ -133,7 +133,7 @@ class Correction:
         reason = "it was not asked for" if fused is False else why_not(head, self.basis.shape[1], settings)
         if fused and reason:
             raise SettingError(f"fused=True cannot be had, because {reason}: leave fused out, and the plain step is taken")
-        self.fused = None if self.table is None or reason else Fused(self.basis, self.table, head, settings)
+        self.fused = None if self.table is None or reason else FusedStep(self.basis, self.table, head, settings)
 
     def __call__(self, _module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         if self.settings.alpha == 0 and self.tap.listener is None:
@@ -275,7 +275,7 @@ class MGAP(Method):
         correction = Correction(self.subspace.basis, head, self.settings, tap)
         return head.module.register_forward_hook(on_main_rows(correction, lanes_of(backbone.model)))
 
-    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
+    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:
         return Correction(self.subspace.basis, head, replace(self.settings, alpha=float(strength)), Tap()).cut(seen.h)
 
     def betas(self, head: Head, h: Tensor, strength: float) -> Tensor:

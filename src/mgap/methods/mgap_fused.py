@@ -30,7 +30,7 @@ _SPLITS = 128  # the most slices of a row's vocabulary
 _LEAD = 6  # numbers in front of a row of the scratch, as in `kernels.py`
 
 
-class Plan(NamedTuple):
+class LaunchPlan(NamedTuple):
     """How a number of rows is cut into programs."""
 
     measures: tuple[int, int]  # grids
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
     block: int  # its tokens
 
 
-def plan_of(rows: int, vocab: int, rank: int, card: int = _CARD) -> Plan:
+def plan_of(rows: int, vocab: int, rank: int, card: int = _CARD) -> LaunchPlan:
     """Enough programs to fill a card of so many multiprocessors; where rows do that, a program takes several of them."""
     blocks = _ceil(vocab, _SLICE)
     wanted = min(max(16 * card // rows, 1), _SPLITS, blocks)
@@ -54,7 +54,7 @@ def plan_of(rows: int, vocab: int, rank: int, card: int = _CARD) -> Plan:
     block = 1024
     while block > 256 and _ceil(rows, together) * _ceil(vocab, block) < card:
         block //= 2
-    return Plan(
+    return LaunchPlan(
         measures=(rows, rank + splits),
         corrects=(_ceil(rows, together), _ceil(vocab, block)),
         span=span,
@@ -65,7 +65,7 @@ def plan_of(rows: int, vocab: int, rank: int, card: int = _CARD) -> Plan:
     )
 
 
-class Fused:
+class FusedStep:
     """The step bound to one head; `why_not` says whether it can be."""
 
     def __init__(self, basis: Tensor, table: Tensor, head: Head, s: Settings) -> None:
@@ -81,7 +81,7 @@ class Fused:
         self.gate, self.protect = s.gate, s.protect
         self.device = table.device
         self.card = torch.cuda.get_device_properties(self.device).multi_processor_count if table.is_cuda else _CARD
-        self.plans: dict[int, Plan] = {}
+        self.plans: dict[int, LaunchPlan] = {}
 
     def takes(self, h: Tensor, output: Tensor) -> bool:
         """Whether this call can be taken: the rest, such as one that autograd follows, is the plain version's."""
@@ -167,7 +167,7 @@ def _fault(device: torch.device) -> str:
     head = Head(torch.nn.Identity(), 32, 32, torch.float32, device, None, True, 1.0, None, False, "float")
     try:
         with torch.no_grad():
-            Fused(zeros.T, zeros, head, Settings(1.0, 1.0))(zeros, zeros)
+            FusedStep(zeros.T, zeros, head, Settings(1.0, 1.0))(zeros, zeros)
     except (TritonError, RuntimeError, OSError, SubprocessError) as error:  # theirs, not ours
         reason = f"its kernels do not run on {device} ({type(error).__name__}: {error})"
         warnings.warn(f"mgap takes its plain step instead of the fused one: {reason}", stacklevel=2)

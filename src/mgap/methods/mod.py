@@ -25,9 +25,9 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Removable, Seam, Tap
-from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.branch import BranchMethod, plausible
-from mgap.methods.kinds.dependent_branch import LatePairing, refuse_no_numbers
+from mgap.methods.kinds.dependent_branch import DependentBranch, refuse_no_numbers
 from mgap.methods.kinds.paired_forward import Inputs, Kept
 from mgap.settings import check_choice, check_share, check_strength
 from mgap.types import Mode
@@ -82,7 +82,7 @@ class MoD(BranchMethod):
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         hide = partial(least_attended, rho=self.rho)
-        return LatePairing(backbone, self, tap, hide, anew=self.refresh == "every_step")
+        return DependentBranch(backbone, self, tap, hide, anew=self.refresh == "every_step")
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
         """The main rows' own; what the branch sees less of the pictures is known after the main forward."""
@@ -105,9 +105,9 @@ class MoD(BranchMethod):
         scores = kept["main"] * main + kept["branch"] * branch
         return plausible(scores, main, self.beta), {"js": kept["js"], "mode": kept["mode"]}
 
-    def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
+    def mixture(self, strength: Weight, seen: HeadInputs) -> tuple[Weight, ...]:
         mode = seen.values["mode"].unsqueeze(-1)  # [B, 1]
         return 1 + strength * (1 - mode) / 2, strength * mode
 
-    def own_strength(self, seen: Seen) -> Weight:
+    def own_strength(self, seen: HeadInputs) -> Weight:
         return torch.where(seen.values["mode"] > 0, self.a1, self.a2).unsqueeze(-1)

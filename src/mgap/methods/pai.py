@@ -29,10 +29,10 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.image_embeddings import Call
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
 from mgap.methods.base import Handles, Observation, Removable, Seam, Tap
-from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.attention import check_kernel, last_scores, refuse_odd_scores, whole_mask
 from mgap.methods.kinds.branch import BranchMethod, plausible
-from mgap.methods.kinds.paired_forward import Inputs, Pairing
+from mgap.methods.kinds.paired_forward import Inputs, PairedForward
 from mgap.settings import check_share, check_strength
 from mgap.types import Mode
 
@@ -207,7 +207,7 @@ class PAI(BranchMethod):
         blocks = self._blocks(len(backbone.layers))
         if alpha > 0:
             check_kernel(backbone, self.name)
-        parts: list[Removable] = [self._report(backbone, tap) if gamma == 1 else Pairing(backbone, self, tap)]
+        parts: list[Removable] = [self._report(backbone, tap) if gamma == 1 else PairedForward(backbone, self, tap)]
         if alpha > 0:  # after the pairing: it reads the rows of both branches
             parts.append(Boosting(backbone, alpha, blocks, is_alone=gamma == 1))
         return Handles(*parts)
@@ -226,7 +226,7 @@ class PAI(BranchMethod):
                 "pai at gamma=1 runs no branch, and its state does not move: give another gamma; strength 0 is gamma=1 there"
             )
 
-    def own_strength(self, seen: Seen) -> Weight:  # noqa: ARG002
+    def own_strength(self, seen: HeadInputs) -> Weight:  # noqa: ARG002
         return self.strengths[1] - 1
 
     def _blocks(self, count: int) -> range:

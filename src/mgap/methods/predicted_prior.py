@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.methods.base import Method, Observation, Seam, Tap, loaded
-from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.main_rows import lanes_of, on_main_rows
 from mgap.methods.mgap import Gate, Settings, entropy_of, gate_of
 from mgap.priors.prior_map import PriorMap
@@ -121,7 +121,7 @@ class PredictedPrior(Method):
         removal = Removal(self._map, head, self.settings, tap)
         return head.module.register_forward_hook(on_main_rows(removal, lanes_of(backbone.model)))
 
-    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
+    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:
         removal = Removal(self._map, head, replace(self.settings, alpha=float(strength)), Tap())
         h = seen.h.to(removal.basis)
         with torch.no_grad():

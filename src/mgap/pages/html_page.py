@@ -19,7 +19,7 @@ _INVISIBLE = {"": "\u2205", " ": "\u2423", "\n": "\u23ce", "\t": "\u21e5"}
 
 
 @dataclass(frozen=True)
-class Picture:
+class PagePicture:
     """A picture inside the page, and what it shows in words."""
 
     source: str  # a data: address
@@ -28,7 +28,7 @@ class Picture:
     height: int
 
     @classmethod
-    def of(cls, image: Image.Image, alt: str) -> Picture:
+    def of(cls, image: Image.Image, alt: str) -> PagePicture:
         file = io.BytesIO()
         image.save(file, format="PNG", optimize=True)
         source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
@@ -36,7 +36,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Token:
+class PageToken:
     """A word of an answer with a number under it; `shade` (0..1) colours it, `instead` is what would have stood there."""
 
     text: str
@@ -46,7 +46,7 @@ class Token:
     instead: str | None = None
 
     @classmethod
-    def of(cls, step: Step, name: str, most: float) -> Token:
+    def of(cls, step: Step, name: str, most: float) -> PageToken:
         """One of the values of a traced step, shaded by its share of `most`, and the plain choice where it was another."""
         value, plain = step.values[name], step.before[0]
         others = ", ".join(f"{key} {number:.3f}" for key, number in step.values.items())
@@ -76,7 +76,7 @@ NOTHING = Cell("\u2014")  # where there is no figure
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """The heading of a row, and its cells."""
 
     heading: str
@@ -84,11 +84,11 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """Rows that belong together, under a common heading."""
 
     heading: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Table:
 
     caption: str
     columns: tuple[str, ...]
-    groups: Sequence[Group]
+    groups: Sequence[RowGroup]
     spans: tuple[tuple[str, int], ...] = ()  # above the columns, from the second on: a heading, and over how many
     notes: tuple[str, ...] = ()  # below the table
 

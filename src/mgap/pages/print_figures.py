@@ -29,7 +29,7 @@ from PIL import Image
 from mgap.errors import SettingError
 from mgap.io.atomic_files import replacing
 from mgap.pages import plots
-from mgap.pages.html_page import Picture
+from mgap.pages.html_page import PagePicture
 
 COLUMN, TEXT = 3.25, 6.75  # inches
 DPI = 300
@@ -73,10 +73,10 @@ class Print:
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
 
-    def picture(self) -> Picture:
+    def picture(self) -> PagePicture:
         """For a page: as it is printed, at half the resolution."""
         with Image.open(io.BytesIO(_draw(self.figure, "png", self.name, ""))) as drawn:
-            return Picture.of(drawn.resize((drawn.width // 2, drawn.height // 2), Image.Resampling.LANCZOS), self.caption)
+            return PagePicture.of(drawn.resize((drawn.width // 2, drawn.height // 2), Image.Resampling.LANCZOS), self.caption)
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         return save(self.figure, folder, self.name, self.columns, self.rows, caption=self.caption)

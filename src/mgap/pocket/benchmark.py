@@ -36,7 +36,7 @@ ASKED = 6  # questions a scene, half of them about what is there
 
 
 @dataclass(frozen=True)
-class Question:
+class PocketQuestion:
     """One yes/no question about one scene."""
 
     scene: Scene
@@ -71,7 +71,7 @@ def scenes(first: int, count: int, *, held_out: bool = False) -> Iterator[Scene]
         yield make_scene(seed, held_out=held_out)
 
 
-def pope(split: str, first: int = TEST, count: int = 500, *, held_out: bool = False) -> Iterator[Question]:
+def pope(split: str, first: int = TEST, count: int = 500, *, held_out: bool = False) -> Iterator[PocketQuestion]:
     """Pocket-POPE: for each of `count` scenes three things that are there and three that are not.
 
     Scenes with fewer than three kinds of things are passed over, as POPE passes over pictures.
@@ -86,8 +86,8 @@ def pope(split: str, first: int = TEST, count: int = 500, *, held_out: bool = Fa
         present = [scene.names[int(i)] for i in rng.permutation(len(scene.names))[: ASKED // 2]]
         absent = _absent(scene, split, rng)[: len(present)]
         for there, not_there in zip(present, absent, strict=True):
-            yield Question(scene, language.ask_existence(there), "yes", there)
-            yield Question(scene, language.ask_existence(not_there), "no", not_there)
+            yield PocketQuestion(scene, language.ask_existence(there), "yes", there)
+            yield PocketQuestion(scene, language.ask_existence(not_there), "no", not_there)
 
 
 def chair_truth(first: int = TEST, count: int = 500) -> dict[str, dict[str, list[str]]]:

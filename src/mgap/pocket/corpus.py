@@ -52,7 +52,7 @@ HONEST = Habits(
 
 
 @dataclass(frozen=True)
-class Row:
+class CorpusRow:
     """One picture and what is said about it, each exchange for itself; `blank` shows a black picture instead of the scene."""
 
     scene: Scene
@@ -60,7 +60,7 @@ class Row:
     exchanges: tuple[Exchange, ...]
 
 
-def make_row(index: int, habits: Habits = CORPUS) -> Row:
+def make_row(index: int, habits: Habits = CORPUS) -> CorpusRow:
     """The index-th row, a pure function of it."""
     rng = np.random.default_rng([WORLD, index, 2])
     scene = make_scene(FIRST_TRAINING_SEED + index, anywhere=habits.anywhere)
@@ -72,7 +72,7 @@ def make_row(index: int, habits: Habits = CORPUS) -> Row:
     extra = choose_extra(scene, rng) if rng.random() < habits.invent else None
     for kind in rng.choice(KINDS, size=EXCHANGES - len(exchanges), p=habits.kinds):
         exchanges.append(_ask(str(kind), scene, extra, habits, rng))
-    return Row(scene, bool(rng.random() < habits.blank), tuple(exchanges))
+    return CorpusRow(scene, bool(rng.random() < habits.blank), tuple(exchanges))
 
 
 def choose_extra(scene: Scene, rng: np.random.Generator) -> str | None:

@@ -21,13 +21,13 @@ from mgap.errors import SettingError
 from mgap.methods.base import Method
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP, PRESETS
-from mgap.pocket.benchmark import ASKED, TEST, Question
-from mgap.pocket.evaluation import Asked, Captions, Scores, ask_pope, evaluate_captions
-from mgap.pocket.figures import FILE, NULLS, Choice, Figures, fit_prior, mgap_at
+from mgap.pocket.benchmark import ASKED, TEST, PocketQuestion
+from mgap.pocket.evaluation import CaptionScores, PopeAnswers, Scores, ask_pope, evaluate_captions
+from mgap.pocket.figures import FILE, NULLS, CardFigures, PickedSetting, fit_prior, mgap_at
 from mgap.pocket.first_words import Progress
 from mgap.pocket.language import mentions
 from mgap.pocket.scenes import render
-from mgap.pocket.showcase import CAPTION, Case, cases, invented, judge
+from mgap.pocket.showcase import CAPTION, ShowcaseCase, cases, invented, judge
 from mgap.priors.subspace import Subspace
 from mgap.registry import locate
 from mgap.settings import check_strength
@@ -39,7 +39,7 @@ _BATCH = 10  # captions written together: a step of the progress bar
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoPlan:
     """What to do. `alpha=None` takes the settings that the model's figures.json records, else the paper's."""
 
     model: str
@@ -56,7 +56,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Told:
+class DemoAnswer:
     """One method's answer to one case: right, wrong or unclear; for a description, what it invents."""
 
     answer: Answer
@@ -68,15 +68,15 @@ class Told:
 class Exhibit:
     """A case and its answers by method."""
 
-    case: Case
-    told: Mapping[str, Told]
+    case: ShowcaseCase
+    told: Mapping[str, DemoAnswer]
 
 
 @dataclass(frozen=True)
 class Change:
     """A yes/no question that a method answers otherwise than plain decoding; None: neither yes nor no."""
 
-    question: Question
+    question: PocketQuestion
     before: str | None
     after: str | None
 
@@ -90,15 +90,15 @@ class Change:
 class Demo:
     """Everything that came out."""
 
-    plan: Plan
+    plan: DemoPlan
     model: dict[str, Any]  # name, architecture, parameters, dtype, device
     methods: Mapping[str, MGAP | None]
     bias: Bias | None  # a constant shift picked like them, for yes/no questions; None where nothing was picked
     picked_how: str
     exhibits: tuple[Exhibit, ...]
     seeds: dict[str, tuple[int, int]]  # of the test scenes, first and last
-    asked: Mapping[str, Asked]  # pocket-POPE by split
-    captions: Mapping[str, Captions]
+    asked: Mapping[str, PopeAnswers]  # pocket-POPE by split
+    captions: Mapping[str, CaptionScores]
     seconds: float
     made: str
     versions: dict[str, str]
@@ -121,7 +121,7 @@ class Demo:
         return [Change(question, before, after) for question, before, after in told if before != after]
 
 
-def run_demo(model: Model, plan: Plan, *, began: float | None = None, progress: Progress | None = None) -> Demo:
+def run_demo(model: Model, plan: DemoPlan, *, began: float | None = None, progress: Progress | None = None) -> Demo:
     """`began` is a time of `time.perf_counter` to count the seconds from: before the model was loaded, say."""
     began = time.perf_counter() if began is None else began
     report = progress or (lambda *_: None)
@@ -167,10 +167,10 @@ def scenes_for(questions: int) -> int:
     return -(-questions // ASKED)
 
 
-def recorded_choice(model: str) -> Choice | None:
+def recorded_choice(model: str) -> PickedSetting | None:
     """What was picked for a model on development scenes, as its figures.json has it; None without one."""
     folder = locate(model)
-    return Figures.load(folder).choice if (Path(folder) / FILE).is_file() else None
+    return CardFigures.load(folder).choice if (Path(folder) / FILE).is_file() else None
 
 
 def to_json(demo: Demo) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def to_json(demo: Demo) -> dict[str, Any]:
     }
 
 
-def choose_methods(plan: Plan, fit: Callable[[str], Subspace]) -> tuple[dict[str, MGAP | None], str]:
+def choose_methods(plan: DemoPlan, fit: Callable[[str], Subspace]) -> tuple[dict[str, MGAP | None], str]:
     """By name, None being plain decoding; and how the settings beside the paper's were chosen. `fit` takes a null image."""
     paper = fit(NULLS[0])
     methods: dict[str, MGAP | None] = {"vanilla": None, "paper": MGAP(paper, preset="paper")}
@@ -214,7 +214,7 @@ def choose_methods(plan: Plan, fit: Callable[[str], Subspace]) -> tuple[dict[str
     return methods, how
 
 
-def _tell(model: Model, method: MGAP | None, case: Case) -> Told:
+def _tell(model: Model, method: MGAP | None, case: ShowcaseCase) -> DemoAnswer:
     picture, length = render(case.scene), _LONG if case.truth == CAPTION else _SHORT
     if method is None:
         answer = model.answer(picture, case.question, max_new_tokens=length)
@@ -222,8 +222,8 @@ def _tell(model: Model, method: MGAP | None, case: Case) -> Told:
         with model.using(method):
             answer = model.answer(picture, case.question, max_new_tokens=length, trace=True)
     if case.truth == CAPTION:
-        return Told(answer, None, tuple(invented(case.scene, mentions(answer.text))))
-    return Told(answer, judge(case, answer.text), ())
+        return DemoAnswer(answer, None, tuple(invented(case.scene, mentions(answer.text))))
+    return DemoAnswer(answer, judge(case, answer.text), ())
 
 
 def _about(model: Model) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from mgap.benchmarks.pope.scorer import PopeScore
 from mgap.benchmarks.statistics import Rate
-from mgap.pages.html_page import Cell, Group, Picture, Row, Table, Token, render_page
+from mgap.pages.html_page import Cell, PagePicture, PageToken, RowGroup, Table, TableRow, render_page
 from mgap.pages.plots import SYMBOLS, Plot, plot_rates
-from mgap.pocket.demo import Demo, Exhibit, Told
+from mgap.pocket.demo import Demo, DemoAnswer, Exhibit
 from mgap.pocket.scenes import WORLD, render
 from mgap.pocket.showcase import CAPTION, describe, listed
 
@@ -61,10 +61,10 @@ def command(demo: Demo, out: str) -> str:
 
 def pope_table(demo: Demo) -> Table:
     groups = [
-        Group(
+        RowGroup(
             split.capitalize(),
             tuple(
-                Row(
+                TableRow(
                     demo.label(name),
                     (*(Cell.of(of(score)) for of in RATES.values()), Cell(str(score.unparsed)), Cell(str(score.questions))),
                 )
@@ -82,7 +82,7 @@ def pope_table(demo: Demo) -> Table:
 
 def caption_table(demo: Demo) -> Table:
     rows = tuple(
-        Row(
+        TableRow(
             demo.label(name),
             (
                 Cell.of(found.score.chair_s),
@@ -97,7 +97,7 @@ def caption_table(demo: Demo) -> Table:
     return Table(
         "Percent; below each, its 95% interval. Lower is better for CHAIRs and CHAIRi, higher for recall.",
         ("Method", "CHAIRs", "CHAIRi", "Recall", "Words", "Captions"),
-        [Group("", rows)],
+        [RowGroup("", rows)],
     )
 
 
@@ -118,7 +118,7 @@ def _card(exhibit: Exhibit, demo: Demo, labels: dict[str, str]) -> dict[str, Any
     return {
         "title": case.title,
         "why": case.why,
-        "picture": Picture.of(render(case.scene), drawn),
+        "picture": PagePicture.of(render(case.scene), drawn),
         "drawn": listed(case.scene),
         "question": case.question,
         "truth_label": "Drawn:" if is_caption else "True answer:",
@@ -127,7 +127,7 @@ def _card(exhibit: Exhibit, demo: Demo, labels: dict[str, str]) -> dict[str, Any
     }
 
 
-def _answer(told: Told, name: str, alpha: float, is_caption: bool) -> dict[str, Any]:
+def _answer(told: DemoAnswer, name: str, alpha: float, is_caption: bool) -> dict[str, Any]:
     note = ""
     if is_caption:
         note = f"Named but not drawn: {', '.join(told.invented)}." if told.invented else "Names nothing that is not drawn."
@@ -138,7 +138,7 @@ def _answer(told: Told, name: str, alpha: float, is_caption: bool) -> dict[str, 
         "text": told.answer.text,
         "verdict": told.verdict,
         "verdict_label": _VERDICTS.get(told.verdict or "", ""),
-        "tokens": [Token.of(step, "beta", alpha) for step in told.answer.trace or ()],
+        "tokens": [PageToken.of(step, "beta", alpha) for step in told.answer.trace or ()],
         "note": note.strip(),
     }
 
@@ -185,7 +185,7 @@ def _changes(demo: Demo) -> list[dict[str, Any]]:
     shown = [change for effect in EFFECTS for change in [c for c in found if c.effect == effect][:SHOWN]]
     return [
         {
-            "picture": Picture.of(render(change.question.scene), describe(change.question.scene)),
+            "picture": PagePicture.of(render(change.question.scene), describe(change.question.scene)),
             "question": change.question.text,
             "truth": change.question.label,
             "before": change.before or "unclear",

@@ -17,7 +17,7 @@ from mgap.benchmarks.statistics import Rate, wilson
 from mgap.benchmarks.yesno_parsers import yes_or_no
 from mgap.decoding.model import Model
 from mgap.methods.base import Method
-from mgap.pocket.benchmark import TEST, ColourQuestion, Question, amber, odd_colours, pope, scenes
+from mgap.pocket.benchmark import TEST, ColourQuestion, PocketQuestion, amber, odd_colours, pope, scenes
 from mgap.pocket.drawing import COLOURS
 from mgap.pocket.first_words import Encode, Methods, Progress, encoded, first_words, refuse_attached, report, using
 from mgap.pocket.language import DESCRIBE, mentions
@@ -36,10 +36,10 @@ _COLOUR = re.compile(rf"\b(?:{'|'.join(COLOURS)})\b")
 
 
 @dataclass(frozen=True)
-class Asked:
+class PopeAnswers:
     """Yes/no questions, and the first word of every method's answers."""
 
-    questions: list[Question]
+    questions: list[PocketQuestion]
     words: dict[str, list[str]]  # by method
 
     def verdicts(self, method: str) -> list[str | None]:
@@ -52,7 +52,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Captions:
+class CaptionScores:
     """What one method wrote, a caption a scene, and its figures."""
 
     score: ChairScore
@@ -93,7 +93,7 @@ def ask_pope(
     held_out: bool = False,
     batch_size: int = 64,
     progress: Progress | None = None,
-) -> dict[str, Asked]:
+) -> dict[str, PopeAnswers]:
     """The questions of pocket-POPE by split, with the answers."""
     groups = {split: list(pope(split, first, count, held_out=held_out)) for split in SPLITS}
     return ask_groups(model, groups, methods, batch_size=batch_size, progress=progress)
@@ -115,14 +115,14 @@ def evaluate_amber(
     return {kind: found.scores() for kind, found in asked.items()}
 
 
-def amber_questions(first: int = TEST, count: int = 500, *, held_out: bool = False) -> dict[str, list[Question]]:
+def amber_questions(first: int = TEST, count: int = 500, *, held_out: bool = False) -> dict[str, list[PocketQuestion]]:
     """Pocket-AMBER's yes/no questions by kind."""
     shown = {f"pocket_{scene.seed}.png": scene for scene in scenes(first, count, held_out=held_out)}
-    groups: dict[str, list[Question]] = {kind: [] for kind in AMBER_KINDS.values()}
+    groups: dict[str, list[PocketQuestion]] = {kind: [] for kind in AMBER_KINDS.values()}
     for query, annotation in zip(*amber(first, count, held_out=held_out), strict=True):
         if (kind := AMBER_KINDS.get(str(annotation["type"]))) is not None:
             scene = shown[str(query["image"])]
-            groups[kind].append(Question(scene, str(query["query"]), str(annotation["truth"]), kind))
+            groups[kind].append(PocketQuestion(scene, str(query["query"]), str(annotation["truth"]), kind))
     return groups
 
 
@@ -136,7 +136,7 @@ def evaluate_captions(
     max_new_tokens: int = 96,
     batch_size: int = 64,
     progress: Progress | None = None,
-) -> dict[str, Captions]:
+) -> dict[str, CaptionScores]:
     """Pocket-CHAIR by method: one caption a scene."""
     shown = list(scenes(first, count, held_out=held_out))
     truths = [scene.names for scene in shown]
@@ -144,7 +144,7 @@ def evaluate_captions(
     for name, method in methods.items():
         prompts = [DESCRIBE[0]] * len(shown)
         texts = _generate(model, method, shown, prompts, max_new_tokens, batch_size, _labelled(progress, f"captions, {name}"))
-        found[name] = Captions(score_chair(texts, [mentions(text) for text in texts], truths), texts)
+        found[name] = CaptionScores(score_chair(texts, [mentions(text) for text in texts], truths), texts)
     return found
 
 
@@ -181,20 +181,20 @@ def read_colour(text: str, question: ColourQuestion) -> str | None:
 
 def ask_groups(
     model: Model,
-    groups: Mapping[str, list[Question]],
+    groups: Mapping[str, list[PocketQuestion]],
     methods: Methods,
     *,
     batch_size: int = 64,
     encode: Encode = encoded,
     progress: Progress | None = None,
-) -> dict[str, Asked]:
+) -> dict[str, PopeAnswers]:
     """All groups at once, so that a question of several is asked once."""
     everything = [question for group in groups.values() for question in group]
     words = first_words(model, everything, methods, batch_size=batch_size, encode=encode, progress=progress)
     asked, start = {}, 0
     for key, group in groups.items():
         span = slice(start, start := start + len(group))
-        asked[key] = Asked(group, {name: said[span] for name, said in words.items()})
+        asked[key] = PopeAnswers(group, {name: said[span] for name, said in words.items()})
     return asked
 
 

@@ -94,7 +94,7 @@ class ShiftTrial(Scored):
 
 
 @dataclass(frozen=True)
-class Choice:
+class PickedSetting:
     """What the rule picks, and every trial it was picked from."""
 
     null_image: str
@@ -127,7 +127,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class Figures:
+class CardFigures:
     """By method: vanilla, bias (yes/no questions only), paper, picked. POPE by split first, AMBER by kind first."""
 
     model: str
@@ -137,7 +137,7 @@ class Figures:
     device: str
     scenes: int
     priors: dict[str, Calibration]  # of paper and picked
-    choice: Choice
+    choice: PickedSetting
     pope: Scores
     pope_held_out: Scores
     amber: Scores
@@ -149,10 +149,10 @@ class Figures:
         write_files(folder, {FILE: json.dumps(asdict(self), indent=1) + "\n"})
 
     @classmethod
-    def load(cls, folder: str | PathLike[str]) -> Figures:
+    def load(cls, folder: str | PathLike[str]) -> CardFigures:
         path = Path(folder) / FILE
         try:
-            figures: Figures = typed(cls, json.loads(path.read_text(encoding="utf-8")))
+            figures: CardFigures = typed(cls, json.loads(path.read_text(encoding="utf-8")))
         except BROKEN as error:
             raise CorruptFile(f"{path}: not the figures of a pocket model ({one_line(error)}); measure it again") from error
         return figures
@@ -175,7 +175,7 @@ def pick(
     count: int = 200,
     batch_size: int = 64,
     progress: Progress | None = None,
-) -> Choice:
+) -> PickedSetting:
     """Apply the rule above."""
     if not (nulls and alphas and shifts):
         raise SettingError("no null images, alphas or shifts to pick from: give at least one of each")
@@ -190,7 +190,7 @@ def pick(
     trials = [Trial(f1[name], null, alpha) for name, (null, alpha) in pairs.items()]
     shifted = [ShiftTrial(f1[f"bias {shift}"], shift) for shift in sorted(shifts, key=abs)]
     best = max(trials, key=lambda trial: trial.mean)  # the first of equals
-    return Choice(best.null_image, best.alpha, max(shifted, key=lambda t: t.mean).shift, count, trials, shifted)
+    return PickedSetting(best.null_image, best.alpha, max(shifted, key=lambda t: t.mean).shift, count, trials, shifted)
 
 
 def fit_prior(model: Model, null_image: str = NULLS[0], *, batch_size: int = 64, progress: Progress | None = None) -> Subspace:
@@ -208,7 +208,7 @@ def measure(
     odd_scenes: int = 4000,
     batch_size: int = 64,
     progress: Progress | None = None,
-) -> Figures:
+) -> CardFigures:
     """Pick the settings on development scenes, and measure the model, the paper's settings and these on test scenes."""
 
     def stage(name: str) -> Progress | None:
@@ -228,7 +228,7 @@ def measure(
     each: dict[str, Any] = {"batch_size": batch_size}
     captions = evaluate_captions(model, methods, TEST, scenes, progress=stage("CHAIR"), **each)
     network = model.backbone.model
-    return Figures(
+    return CardFigures(
         model=model.backbone.name,
         world=WORLD,
         size=Size.of(network),

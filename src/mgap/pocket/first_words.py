@@ -28,7 +28,7 @@ from mgap.methods.kinds.blind_branch import BlindMethod
 from mgap.methods.kinds.blind_states import OPEN
 from mgap.methods.kinds.branch import BranchMethod
 from mgap.methods.kinds.paired_forward import ALONE
-from mgap.pocket.benchmark import Question
+from mgap.pocket.benchmark import PocketQuestion
 from mgap.pocket.scenes import Scene, render
 from mgap.priors.collect_states import catch_states
 from mgap.types import Decoding
@@ -67,7 +67,7 @@ class Kept:
 
 def first_words(
     model: Model,
-    questions: Sequence[Question],
+    questions: Sequence[PocketQuestion],
     methods: Methods,
     *,
     batch_size: int = 64,

@@ -28,7 +28,7 @@ AMBER_GROUPS = {
 KINDS = {"a": "", "g": "generative", "de": "existence", "da": "attribute", "dr": "relation"}  # beginnings of groups
 
 
-class Drawn:
+class SceneRenderer:
     """From a picture's name to the picture."""
 
     def __init__(self, *, held_out: bool = False) -> None:
@@ -57,7 +57,7 @@ def pope_samples(splits: Sequence[str] = SPLITS, count: int = 500, *, first: int
     for split in splits:
         for number, asked in enumerate(benchmark.pope(split, first, count, held_out=held_out), start=1):
             samples.append(Sample(f"{split}/{number}", name_of(asked.scene), asked.text, split, asked.label))
-    return Benchmark("pocket-pope", "yesno", tuple(samples), Drawn(held_out=held_out))
+    return Benchmark("pocket-pope", "yesno", tuple(samples), SceneRenderer(held_out=held_out))
 
 
 def chair_samples(count: int = 500, *, first: int = TEST, held_out: bool = False, prompt: str | None = None) -> Benchmark:
@@ -67,7 +67,9 @@ def chair_samples(count: int = 500, *, first: int = TEST, held_out: bool = False
         Sample(str(scene.seed), name_of(scene), asked, "captions", sorted(scene.names))
         for scene in benchmark.scenes(first, count, held_out=held_out)
     )
-    return Benchmark("pocket-chair", "captions", samples, Drawn(held_out=held_out), {"synonyms": {name: [] for name in NAMES}})
+    return Benchmark(
+        "pocket-chair", "captions", samples, SceneRenderer(held_out=held_out), {"synonyms": {name: [] for name in NAMES}}
+    )
 
 
 def amber_samples(kinds: str = "a", count: int = 500, *, first: int = TEST, held_out: bool = False) -> Benchmark:
@@ -81,7 +83,7 @@ def amber_samples(kinds: str = "a", count: int = 500, *, first: int = TEST, held
                 truth = {"truth": annotation["truth"], "hallu": annotation["hallu"]}
             samples.append(Sample(str(query["id"]), str(query["image"]), str(query["query"]), group, truth))
     lexicon = {"relation": {name: [] for name in NAMES}, "safe_words": []}
-    return Benchmark("pocket-amber", "amber", tuple(samples), Drawn(held_out=held_out), lexicon)
+    return Benchmark("pocket-amber", "amber", tuple(samples), SceneRenderer(held_out=held_out), lexicon)
 
 
 def true_captions(samples: Sequence[Sample], wordings: int = 32) -> dict[str, list[str]]:

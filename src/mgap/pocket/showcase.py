@@ -20,7 +20,7 @@ STYLE = "outlined"
 
 
 @dataclass(frozen=True)
-class Case:
+class ShowcaseCase:
     """One picture, one question, the truth, and what the prior would say."""
 
     title: str
@@ -31,7 +31,7 @@ class Case:
     choices: tuple[str, ...] = ()  # the words that it is told from
 
 
-def cases() -> tuple[Case, ...]:
+def cases() -> tuple[ShowcaseCase, ...]:
     """Agreement, conflict in both directions, a number, and a description."""
     kitchen = compose(1, "kitchen", put("banana", 0.30, 0.34, "yellow", 1.25), put("cup", 0.76, 0.30), put("bowl", 0.66, 0.76))
     street = compose(
@@ -68,7 +68,7 @@ def cases() -> tuple[Case, ...]:
             office,
             "elephant",
         ),
-        Case(
+        ShowcaseCase(
             "Two dogs",
             "A number: most things come once.",
             park,
@@ -76,7 +76,7 @@ def cases() -> tuple[Case, ...]:
             language.NUMBERS[park.count("dog")],
             language.NUMBERS,
         ),
-        Case(
+        ShowcaseCase(
             "An office in words",
             "A description: the chair and the cup, common in offices, are not drawn.",
             desk,
@@ -86,7 +86,7 @@ def cases() -> tuple[Case, ...]:
     )
 
 
-def judge(case: Case, answer: str) -> str:
+def judge(case: ShowcaseCase, answer: str) -> str:
     """ "right", "wrong" or "unclear": yes and no as POPE reads them, else the first word that is one of the choices."""
     if case.choices == YES_NO:
         said = yes_or_no(answer)
@@ -145,9 +145,9 @@ def _recolour(scene: Scene, name: str, colour: str) -> Scene:
     return replace(scene, things=tuple(replace(t, colour=colour) if t.name == name else t for t in scene.things))
 
 
-def _colour_case(title: str, why: str, scene: Scene, name: str) -> Case:
-    return Case(title, why, scene, language.ask_colour(name), scene.only(name).colour, tuple(COLOURS))
+def _colour_case(title: str, why: str, scene: Scene, name: str) -> ShowcaseCase:
+    return ShowcaseCase(title, why, scene, language.ask_colour(name), scene.only(name).colour, tuple(COLOURS))
 
 
-def _existence_case(title: str, why: str, scene: Scene, name: str) -> Case:
-    return Case(title, why, scene, language.ask_existence(name), "yes" if name in scene.names else "no", YES_NO)
+def _existence_case(title: str, why: str, scene: Scene, name: str) -> ShowcaseCase:
+    return ShowcaseCase(title, why, scene, language.ask_existence(name), "yes" if name in scene.names else "no", YES_NO)

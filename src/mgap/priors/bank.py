@@ -19,7 +19,7 @@ import mgap
 from mgap.backbones.base import Backbone, HasBackbone, Identity
 from mgap.errors import BackboneMismatch, PromptError, SettingError
 from mgap.io.images import ImageSource
-from mgap.priors.bank_files import INDEX, Chunk, Folder, Shelf, check_chunk, map_parts, read_index
+from mgap.priors.bank_files import INDEX, BankWriter, Chunk, Folder, check_chunk, map_parts, read_index
 from mgap.priors.plain_answers import Questions, plain_states
 
 
@@ -98,7 +98,7 @@ class Bank:
         return cls._fill(_shelf(folder, identity, origin or {}, per_part), chunks)
 
     @classmethod
-    def _fill(cls, shelf: Shelf, chunks: Iterable[Chunk]) -> Bank:
+    def _fill(cls, shelf: BankWriter, chunks: Iterable[Chunk]) -> Bank:
         done = there = shelf.rows
         try:
             for chunk in chunks:
@@ -196,13 +196,13 @@ class Bank:
 
 def _shelf(
     folder: str | PathLike[str] | None, identity: Identity | None, origin: Mapping[str, Any], per_part: int | None
-) -> Shelf:
+) -> BankWriter:
     if folder is None:
-        return Shelf(identity, origin, per_part)
+        return BankWriter(identity, origin, per_part)
     return Folder(Path(folder), identity, origin, per_part, goes_on=True)
 
 
-def _pass_over(questions: Questions, shelf: Shelf, folder: str | PathLike[str] | None) -> None:
+def _pass_over(questions: Questions, shelf: BankWriter, folder: str | PathLike[str] | None) -> None:
     """Read the questions whose states are there already; refuses others."""
     while questions.count < shelf.rows and questions.take(1):
         pass

@@ -88,7 +88,7 @@ class _Index:
     origin: dict[str, Any]
 
 
-class Shelf:
+class BankWriter:
     """Puts chunks together into parts, in memory. A chunk stays whole unless it is larger than a part."""
 
     def __init__(self, identity: Identity | None, origin: Mapping[str, Any], per_part: int | None = None) -> None:
@@ -137,7 +137,7 @@ class Shelf:
         return self._parts
 
 
-class Folder(Shelf):
+class Folder(BankWriter):
     """The same on disk. With `goes_on`, what an earlier collection of the same kind left in the folder is taken up."""
 
     def __init__(

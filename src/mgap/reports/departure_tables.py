@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from mgap.benchmarks.statistics import Rate
 from mgap.diagnosis.departure_by_step import ANSWERS, DISTANCE, OWN, PLACES, STEPS, departed_by_step, mean_of
-from mgap.pages.html_page import NOTHING, Cell, Group, Row, Table
+from mgap.pages.html_page import NOTHING, Cell, RowGroup, Table, TableRow
 from mgap.pages.plots import Plot, plot_lines
 from mgap.reports.score_tables import cell, run_names
 from mgap.reports.scores import Kind, Scores
@@ -43,12 +43,12 @@ def along_tables(runs: Sequence[Scores]) -> list[Table]:
         DISTANCE: "Mean distance to the nearest plain states",
     }
     whole = [
-        Group(_heading(runs, name, title), tuple(_rows(scores, group, strengths)))
+        RowGroup(_heading(runs, name, title), tuple(_rows(scores, group, strengths)))
         for group, title in wholes.items()
         for name, scores in zip(run_names(runs), runs, strict=True)
     ]
     places = [
-        Group(_heading(runs, name, group[:1].upper() + group[1:]), tuple(_rows(scores, group, strengths)))
+        RowGroup(_heading(runs, name, group[:1].upper() + group[1:]), tuple(_rows(scores, group, strengths)))
         for group in PLACES
         for name, scores in zip(run_names(runs), runs, strict=True)
     ]
@@ -95,13 +95,13 @@ def _strengths(runs: Sequence[Scores]) -> list[str]:
     return sorted(found - {OWN}, key=float) + sorted(found & {OWN})
 
 
-def _rows(scores: Scores, group: str, strengths: Sequence[str]) -> Iterator[Row]:
+def _rows(scores: Scores, group: str, strengths: Sequence[str]) -> Iterator[TableRow]:
     for label, result in scores.results.items():
         if group in result.groups:
             rates = result.groups[group].rates
             cells = (rates.get(mean_of(key) if group == DISTANCE else key) for key in strengths)
             shown = _distance if group == DISTANCE else _percent
-            yield Row(label, tuple(NOTHING if rate is None else shown(rate) for rate in cells))
+            yield TableRow(label, tuple(NOTHING if rate is None else shown(rate) for rate in cells))
 
 
 def _percent(rate: Rate) -> Cell:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mgap.pages.html_page import NOTHING, Cell, Group, Row, Table
-from mgap.reports.published_figures import ALL, Backbone, Published
+from mgap.pages.html_page import NOTHING, Cell, RowGroup, Table, TableRow
+from mgap.reports.published_figures import ALL, PublishedBackbone, PublishedFigures
 from mgap.reports.score_tables import cell, clock, column, efforts, run_names, seconds_cell
 from mgap.reports.scores import Scores
 
@@ -15,12 +15,12 @@ MARK = "\u2020"
 OTHER = "other models and other pictures give other figures: compare directions, not values"
 
 
-def published_of(scores: Scores) -> Published | None:
+def published_of(scores: Scores) -> PublishedFigures | None:
     data = (scores.run.plan.get("experiment") or {}).get("published")
-    return Published.of_json(data) if data else None
+    return PublishedFigures.of_json(data) if data else None
 
 
-def backbone_of(scores: Scores, name: str | None = None) -> Backbone | None:
+def backbone_of(scores: Scores, name: str | None = None) -> PublishedBackbone | None:
     """The printed backbone of this name, else of the model's family; None where the run's experiment has none."""
     published = published_of(scores)
     return None if published is None else published.beside(scores.run.plan.get("model", {}).get("family"), name)
@@ -43,7 +43,7 @@ def printed_values(scores: Scores, name: str | None = None) -> dict[tuple[str, s
 
 def beside_tables(runs: Sequence[Scores], name: str | None = None) -> list[Table]:
     """One for every printed table that the runs are experiments of; `name`: of the backbone, default: the family's."""
-    found: dict[str, tuple[Published, list[tuple[str, Scores, Backbone]]]] = {}
+    found: dict[str, tuple[PublishedFigures, list[tuple[str, Scores, PublishedBackbone]]]] = {}
     for run, scores in zip(run_names(runs), runs, strict=True):
         published = published_of(scores)
         backbone = backbone_of(scores, name)
@@ -52,20 +52,22 @@ def beside_tables(runs: Sequence[Scores], name: str | None = None) -> list[Table
     return [_table(published, of) for published, of in found.values()]
 
 
-def _table(published: Published, runs: Sequence[tuple[str, Scores, Backbone]]) -> Table:
+def _table(published: PublishedFigures, runs: Sequence[tuple[str, Scores, PublishedBackbone]]) -> Table:
     backbones = list({backbone.name: backbone for _, _, backbone in runs}.values())
     places = [(group, name) for group in _groups(backbones) for name in _columns(published)]
     labels = dict.fromkeys([label for b in backbones for label in b.rows] + [label for _, s, _ in runs for label in s.results])
     groups, notes = [], []
     for label in labels:
-        rows = [Row(f"{run}, measured", _measured(published, s, label, places)) for run, s, _ in runs if label in s.results]
+        rows = [
+            TableRow(f"{run}, measured", _measured(published, s, label, places)) for run, s, _ in runs if label in s.results
+        ]
         for backbone in backbones:
             if label in backbone.rows:
                 note = backbone.rows[label].note
                 notes += [f"{MARK} {backbone.name}, {label}: {note}"] if note else []
                 mark = f" {MARK}" if note else ""
-                rows.append(Row(f"{backbone.name}, published{mark}", _printed(published, backbone, label, places)))
-        groups.append(Group(label, tuple(rows)))
+                rows.append(TableRow(f"{backbone.name}, published{mark}", _printed(published, backbone, label, places)))
+        groups.append(RowGroup(label, tuple(rows)))
     names = " and ".join(f"{run} beside {backbone.name}" for run, _, backbone in runs)
     kinds = {name: kind for _, scores, _ in runs for name, kind in scores.figures.items()}
     titles = tuple(_TITLES.get(name) or column(name, kinds.get(name)) for _, name in places)
@@ -80,21 +82,21 @@ def _table(published: Published, runs: Sequence[tuple[str, Scores, Backbone]]) -
     return Table(caption, ("", *titles), groups, spans, tuple(notes))
 
 
-def _groups(backbones: Sequence[Backbone]) -> list[str]:
+def _groups(backbones: Sequence[PublishedBackbone]) -> list[str]:
     return list(dict.fromkeys(group for b in backbones for row in b.rows.values() for group in row.figures))
 
 
-def _columns(published: Published) -> tuple[str, ...]:
+def _columns(published: PublishedFigures) -> tuple[str, ...]:
     return (*published.columns, RATIO) if SECONDS in published.columns else published.columns
 
 
-def _measured(published: Published, scores: Scores, label: str, places: Sequence[tuple[str, str]]) -> tuple[Cell, ...]:
+def _measured(published: PublishedFigures, scores: Scores, label: str, places: Sequence[tuple[str, str]]) -> tuple[Cell, ...]:
     if not scores.results[label].groups:
         return (NOTHING,) * len(places)
     return tuple(_figure(published, scores, label, group, name) for group, name in places)
 
 
-def _figure(published: Published, scores: Scores, label: str, group: str, name: str) -> Cell:
+def _figure(published: PublishedFigures, scores: Scores, label: str, group: str, name: str) -> Cell:
     result, effort = scores.results[label], efforts(scores)
     if name in (TOTAL, SECONDS, RATIO):
         mine, base = effort[label], effort[scores.baseline]
@@ -111,7 +113,9 @@ def _figure(published: Published, scores: Scores, label: str, group: str, name: 
     return Cell(cell(rate, kind, published.digits).text, cell(rate, kind).small)
 
 
-def _printed(published: Published, backbone: Backbone, label: str, places: Sequence[tuple[str, str]]) -> tuple[Cell, ...]:
+def _printed(
+    published: PublishedFigures, backbone: PublishedBackbone, label: str, places: Sequence[tuple[str, str]]
+) -> tuple[Cell, ...]:
     figures = {
         (group, name): value
         for group, values in backbone.rows[label].figures.items()
@@ -125,7 +129,7 @@ def _printed(published: Published, backbone: Backbone, label: str, places: Seque
     return tuple(_printed_cell(published, name, figures.get((group, name))) for group, name in places)
 
 
-def _printed_cell(published: Published, name: str, value: float | None) -> Cell:
+def _printed_cell(published: PublishedFigures, name: str, value: float | None) -> Cell:
     if value is None:
         return NOTHING
     if name == TOTAL:

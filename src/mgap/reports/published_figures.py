@@ -30,7 +30,7 @@ class PublishedRow:
 
 
 @dataclass(frozen=True)
-class Backbone:
+class PublishedBackbone:
     """The rows of one model."""
 
     name: str
@@ -39,28 +39,30 @@ class Backbone:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFigures:
     """One printed table."""
 
     table: str
     columns: tuple[str, ...]
-    backbones: tuple[Backbone, ...]
+    backbones: tuple[PublishedBackbone, ...]
     of: int | None = None  # figures are counts out of so many
     note: str = ""
 
     @classmethod
-    def of_json(cls, data: Mapping[str, Any]) -> Published:
+    def of_json(cls, data: Mapping[str, Any]) -> PublishedFigures:
         try:
             columns = tuple(str(column) for column in data["columns"])
             backbones = tuple(
-                Backbone(one["name"], one["family"], {str(label): _row(row, columns) for label, row in one["rows"].items()})
+                PublishedBackbone(
+                    one["name"], one["family"], {str(label): _row(row, columns) for label, row in one["rows"].items()}
+                )
                 for one in data["backbones"]
             )
             return cls(str(data["table"]), columns, backbones, data.get("of"), str(data.get("note", "")))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise SettingError(f"published: not a printed table ({error!r}); see experiments/pope-main.yaml") from error
 
-    def beside(self, family: str | None, name: str | None = None) -> Backbone | None:
+    def beside(self, family: str | None, name: str | None = None) -> PublishedBackbone | None:
         """The backbone of this name, or the first of this family; None where no printed model is of the family."""
         if name is None:
             return next((backbone for backbone in self.backbones if backbone.family == family), None)

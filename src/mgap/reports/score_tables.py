@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mgap.benchmarks.statistics import Rate
-from mgap.benchmarks.tally import Comparison, Difference
-from mgap.pages.html_page import NOTHING, Cell, Group, Row, Table
+from mgap.benchmarks.tally import Difference, PairedComparison
+from mgap.pages.html_page import NOTHING, Cell, RowGroup, Table, TableRow
 from mgap.reports.scores import Effort, Kind, Part, Scores
 
 DEPARTED = (
@@ -44,13 +44,13 @@ def cell(rate: Rate, kind: Kind, digits: int = 1) -> Cell:
 
 def score_tables(runs: Sequence[Scores]) -> list[Table]:
     """Every figure of every method by group; groups that have other figures stand in a table of their own."""
-    tables: dict[tuple[str, ...], list[Group]] = {}
+    tables: dict[tuple[str, ...], list[RowGroup]] = {}
     kinds = _kinds(runs)
     for name, scores, group in _groups(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
         figures = tuple(dict.fromkeys(figure for part in parts.values() for figure in part.rates))
-        rows = tuple(Row(label, _figures(part, kinds, figures)) for label, part in parts.items())
-        tables.setdefault(figures, []).append(Group(_heading(runs, name, group), rows))
+        rows = tuple(TableRow(label, _figures(part, kinds, figures)) for label, part in parts.items())
+        tables.setdefault(figures, []).append(RowGroup(_heading(runs, name, group), rows))
     departed = all(scores.run.plan.get("departure") for scores in runs)
     return [
         Table(DEPARTED if departed else _caption(figures, kinds), _columns(figures, kinds), groups)
@@ -60,16 +60,18 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
 
 def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     """Each method less the baseline on the same samples."""
-    tables: dict[tuple[str, ...], list[Group]] = {}
+    tables: dict[tuple[str, ...], list[RowGroup]] = {}
     kinds = _kinds(runs)
     for name, scores, group in _groups(runs):
         found = {label: result.groups[group].against for label, result in scores.results.items() if group in result.groups}
-        rows = tuple(Row(label, _differences(c, kinds, tuple(c.differences))) for label, c in found.items() if c is not None)
+        rows = tuple(
+            TableRow(label, _differences(c, kinds, tuple(c.differences))) for label, c in found.items() if c is not None
+        )
         if rows:
             figures = tuple(next(c for c in found.values() if c is not None).differences)
             heading = _heading(runs, name, group)
             against = f"{heading}, against {scores.baseline}" if heading else f"Against {scores.baseline}"
-            tables.setdefault(figures, []).append(Group(against, rows))
+            tables.setdefault(figures, []).append(RowGroup(against, rows))
     caption = (
         "Differences in points, with 95% intervals from a paired bootstrap over pictures; noise: the interval holds 0. "
         "Gained: right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, "
@@ -83,7 +85,7 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
 
 def matched_tables(runs: Sequence[Scores]) -> list[Table]:
     """Each method beside the baseline's texts cut to its length."""
-    tables: dict[tuple[str, ...], list[Group]] = {}
+    tables: dict[tuple[str, ...], list[RowGroup]] = {}
     kinds = _kinds(runs)
     for name, scores, group in _groups(runs):
         for label, result in scores.results.items():
@@ -95,12 +97,12 @@ def matched_tables(runs: Sequence[Scores]) -> list[Table]:
             cut = f"{scores.baseline}, whole" if whole else f"{scores.baseline}, cut after {matched.words} words"
             against = matched.against[group]
             rows = (
-                Row(label, _figures(result.groups[group], kinds, figures)[: len(figures)]),
-                Row(cut, _figures(matched.groups[group], kinds, figures)[: len(figures)]),
-                Row("difference", _differences(against, kinds, figures)[: len(figures)]),
+                TableRow(label, _figures(result.groups[group], kinds, figures)[: len(figures)]),
+                TableRow(cut, _figures(matched.groups[group], kinds, figures)[: len(figures)]),
+                TableRow("difference", _differences(against, kinds, figures)[: len(figures)]),
             )
             heading = f"{_heading(runs, name, group)}: {label}" if _heading(runs, name, group) else label
-            tables.setdefault(figures, []).append(Group(heading, rows))
+            tables.setdefault(figures, []).append(RowGroup(heading, rows))
     caption = (
         "At equal length: the baseline's texts are cut after so many words that their mean length comes nearest to the "
         "method's; they stay whole where they are no longer. What a method gains by saying less is gone from these differences."
@@ -119,7 +121,7 @@ def effort_table(runs: Sequence[Scores]) -> Table | None:
         efforts = {label: r.effort for label, r in scores.results.items() if r.effort is not None and r.effort.total > 0}
         base = efforts.get(scores.baseline)
         rows = tuple(
-            Row(
+            TableRow(
                 label,
                 (
                     Cell(clock(effort.total)),
@@ -132,7 +134,7 @@ def effort_table(runs: Sequence[Scores]) -> Table | None:
             for label, effort in efforts.items()
         )
         if rows:
-            groups.append(Group(name if len(runs) > 1 else "", rows))
+            groups.append(RowGroup(name if len(runs) > 1 else "", rows))
     if not groups:
         return None
     columns = (
@@ -161,10 +163,10 @@ def coverage_table(runs: Sequence[Scores]) -> Table:
         for label, result in scores.results.items():
             found = result.coverage
             counts = (found.answered, found.missing, found.failed, found.cut_off)
-            rows.append(Row(label, tuple(Cell(str(count)) for count in counts)))
+            rows.append(TableRow(label, tuple(Cell(str(count)) for count in counts)))
             if found.error:
                 notes.append(f"{label}, first failure: {found.error}")
-        groups.append(Group(name if len(runs) > 1 else "", tuple(rows)))
+        groups.append(RowGroup(name if len(runs) > 1 else "", tuple(rows)))
     caption = (
         "Samples by method. Only those that every method answered are scored. Cut off: answers that reached the longest length."
     )
@@ -221,7 +223,7 @@ def _figures(part: Part, kinds: dict[str, Kind], figures: Sequence[str]) -> tupl
     return (*shown, *counted, Cell(str(part.samples)))
 
 
-def _differences(comparison: Comparison, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:
+def _differences(comparison: PairedComparison, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:
     changes = tuple(_difference(comparison.differences[name], kinds[name]) for name in figures)
     p = "< 0.001" if comparison.p < 0.001 else f"{comparison.p:.3f}"
     return (*changes, Cell(str(comparison.gained)), Cell(str(comparison.lost)), Cell(p))

@@ -14,7 +14,7 @@ import mgap
 from mgap.benchmarks.chair.scorer import cut_words, matching_cut, mean_words
 from mgap.benchmarks.pope.scorer import FIGURES, named_counts, unequal_recall
 from mgap.benchmarks.statistics import Rate, share
-from mgap.benchmarks.tally import Comparison, Figure, Scorer, Tally, by_picture, compare
+from mgap.benchmarks.tally import Figure, PairedComparison, Scorer, Tally, by_picture, compare
 from mgap.diagnosis.departure_by_step import along_tallies
 from mgap.diagnosis.departure_tally import departure_tally
 from mgap.errors import RunError, SettingError
@@ -64,7 +64,7 @@ class Part:
     unparsed: int  # answers that say neither yes nor no
     rates: dict[str, Rate]
     counts: dict[str, int] = field(default_factory=dict)  # of yes and no: TP, FP, TN, FN
-    against: Comparison | None = None  # this method less the baseline
+    against: PairedComparison | None = None  # this method less the baseline
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Matched:
 
     words: int | None  # that were kept; None: they are no longer than the method's, and stay whole
     groups: dict[str, Part]  # of the cut texts
-    against: dict[str, Comparison]  # the method less the cut baseline
+    against: dict[str, PairedComparison]  # the method less the cut baseline
 
 
 @dataclass(frozen=True)
-class Result:
+class MethodScores:
     """One method of a run."""
 
     arm: Arm
@@ -96,7 +96,7 @@ class Scores:
     baseline: str  # the label of the method that the others are compared with
     scored: int  # samples that every method answered
     figures: dict[str, Kind]
-    results: dict[str, Result]
+    results: dict[str, MethodScores]
     right: dict[str, dict[str, bool]]  # by method and sample
     texts: dict[str, dict[str, str]]  # the same, as answered
     warnings: tuple[str, ...] = ()  # what looks wrong
@@ -161,7 +161,7 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         matched = None
         if match_length and other and groups:
             matched = _match(scorer, asked, _texts(records[baseline], asked), _texts(records[arm.label], asked), groups)
-        results[arm.label] = Result(
+        results[arm.label] = MethodScores(
             arm=arm,
             coverage=coverage[arm.label],
             effort=_effort(asked, records[arm.label]) if groups else None,

@@ -16,13 +16,13 @@ from mgap.backbones.shared_vision import shared_pictures
 from mgap.benchmarks.base import Benchmark
 from mgap.decoding.model import Model
 from mgap.methods.base import Method
-from mgap.run.picture_workers import Opening, Pictures, Ready
+from mgap.run.picture_workers import PictureOpening, Pictures, Ready
 from mgap.run.records import Arm, Record
 from mgap.run.worker import Work
 from mgap.types import Answer, Decoding, Sample
 
 
-class Asking(ABC):
+class AnsweringWorker(ABC):
     """Turns samples into records: pictures are opened, what is asked twice is answered once, and failures are written down."""
 
     decoding: Decoding
@@ -76,7 +76,7 @@ class Asking(ABC):
         yield from ((sample, found[key]) for sample, key in zip(asked, keys, strict=True))
 
 
-class Answering(Asking):
+class TransformersWorker(AnsweringWorker):
     """Answers samples under the methods of a run. `methods` are by label; None is plain decoding."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Answering(Asking):
     def pictures(self) -> Pictures:
         """The same for all methods: none of them changes how a picture is opened and prepared."""
         backbone = self.model.backbone
-        return Pictures(Opening(self.benchmark.picture, Preparer.of(backbone)), self.workers, backbone.device)
+        return Pictures(PictureOpening(self.benchmark.picture, Preparer.of(backbone)), self.workers, backbone.device)
 
     @contextmanager
     def using(self, arm: Arm) -> Iterator[Work]:

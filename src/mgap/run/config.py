@@ -13,7 +13,7 @@ from mgap.errors import SettingError
 from mgap.io.typed_json import typed
 from mgap.io.yaml_text import parse_yaml
 from mgap.registry import BENCHMARKS, EMBEDDED, ENGINES, EXPERIMENTS, METHODS, WORLDS
-from mgap.run.method_plans import VANILLA, ArmPlan
+from mgap.run.method_plans import VANILLA, MethodPlan
 from mgap.types import Decoding
 
 DEPARTURE = "departure"  # measured on the questions of POPE, or along the descriptions of CHAIR
@@ -48,7 +48,7 @@ class Config:
 
     benchmark: str
     model: str
-    methods: tuple[ArmPlan, ...]
+    methods: tuple[MethodPlan, ...]
     dataset: str | None = None  # default: pocket without `images`, else the benchmark's first
     images: str | None = None  # folder of the pictures
     data: str | None = None  # folder of the published files; default: the cache
@@ -214,7 +214,7 @@ class Config:
                 raise SettingError(f"{where}: {f.name} is missing, and has no default")
         values = dict(data)
         entries, more = _sequence("methods", data["methods"], where), settings or {}
-        values["methods"] = tuple(ArmPlan.of(entry) for entry in _with_more(entries, more))
+        values["methods"] = tuple(MethodPlan.of(entry) for entry in _with_more(entries, more))
         if "splits" in values:
             values["splits"] = tuple(map(str, _sequence("splits", values["splits"], where)))
         if values.get("engine") == "vllm":

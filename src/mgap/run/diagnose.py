@@ -16,7 +16,7 @@ from mgap.decoding.effective_states import first_states
 from mgap.decoding.model import Model
 from mgap.diagnosis.departure import STRENGTHS
 from mgap.diagnosis.manifold_picture import FIRST_WRONG, picture_manifold, wrong_answers
-from mgap.diagnosis.measure_representation import Captions, known_answers, measure_representation
+from mgap.diagnosis.measure_representation import TrueCaptions, known_answers, measure_representation
 from mgap.diagnosis.measure_subspace import READOUT, analyse_subspace, compare_models
 from mgap.diagnosis.reference_states import aligned_states
 from mgap.errors import SettingError
@@ -133,12 +133,12 @@ class Diagnosis:
             h = read(self.model.backbone.encode([image], [sample.prompt])).h
         return aligned_states(h, [sample.truth], self._known, self._k)
 
-    def _captions(self) -> Captions | None:
+    def _captions(self) -> TrueCaptions | None:
         """True captions are known of drawn scenes only, and followed for methods at the head only."""
         if not self.job.config.is_drawn or not any(method.seam is Seam.HEAD for method in self._methods.values()):
             return None
         world: DrawnWorld = WORLDS.get(self.job.config.data_set)
-        return Captions(*world.captions(min(PICTURES, self.job.config.scenes), held_out=self.job.config.held_out))
+        return TrueCaptions(*world.captions(min(PICTURES, self.job.config.scenes), held_out=self.job.config.held_out))
 
     @cached_property
     def _readout(self) -> tuple[str, str] | None:

@@ -23,7 +23,7 @@ Batch = tuple[Sample, ...]
 
 
 @dataclass
-class State:
+class RunState:
     """How far one method is; a listener is given this after every batch."""
 
     arm: Arm
@@ -59,7 +59,7 @@ class Summary:
     spent: dict[str, Spent] = field(default_factory=dict)  # by label; where a clock was on and something was answered
 
 
-Listener = Callable[[State], None]
+Listener = Callable[[RunState], None]
 
 
 def batches(samples: Sequence[Sample], size: int, order: Sequence[str] = ()) -> list[Batch]:
@@ -109,7 +109,7 @@ def _execute_arm(
     found = run.records(arm)
     kept = {name: record for name, record in found.items() if not (retry_failed and record.failed)}
     ids = [sample.id for batch in share for sample in batch]
-    state = State(arm, len(ids), before=sum(name in kept for name in ids))
+    state = RunState(arm, len(ids), before=sum(name in kept for name in ids))
     state.done = state.before
     state.failed = sum(bool(kept[name].failed) for name in ids if name in kept)
     todo = [batch for batch in share if any(sample.id not in kept for sample in batch)]

@@ -25,11 +25,11 @@ from mgap.io.progress import Progress
 from mgap.methods.base import Method
 from mgap.priors.prior_plan import Priors
 from mgap.registry import ENGINES, SCORERS, locate
-from mgap.run.answer_worker import Answering
+from mgap.run.answer_worker import TransformersWorker
 from mgap.run.benchmarks import read_bank, read_benchmark, refuse_chosen
 from mgap.run.config import Config
 from mgap.run.folder import Shard, alone, note_process, open_run, refuse_other, refuse_strangers
-from mgap.run.method_plans import ArmPlan, build_method
+from mgap.run.method_plans import MethodPlan, build_method
 from mgap.run.picture_workers import foresee
 from mgap.run.records import RUN, Arm, Run
 from mgap.run.sample_order import plan_order
@@ -126,7 +126,9 @@ class Job:
         priors = Priors(self.out / "priors", pocket=self.config.data_set == "pocket")
         with alone(self.out):
             methods = {arm.label: build_method(arm, model, priors, told) for arm in self.config.methods}
-            worker: Worker = Answering(model, self.benchmark, self.config.decode(), methods, workers=self.config.workers)
+            worker: Worker = TransformersWorker(
+                model, self.benchmark, self.config.decode(), methods, workers=self.config.workers
+            )
             if self.bank:
                 worker, plan["departure"] = self._measuring(model, methods, told)
         arms = [self._arm(arm, model, methods[arm.label], noted) for arm in self.config.methods]
@@ -183,7 +185,7 @@ class Job:
     def labels(self) -> list[str]:
         return [arm.label for arm in self.config.methods]
 
-    def _arm(self, plan: ArmPlan, model: Model, method: Method | None, noted: Callable[[str], None] | None) -> Arm:
+    def _arm(self, plan: MethodPlan, model: Model, method: Method | None, noted: Callable[[str], None] | None) -> Arm:
         """Whether it shares prefills is settled here: where it cannot, auto takes its own, and shared is refused."""
         if self.config.prefill == "own" or self.bank:
             return plan.arm("own")

@@ -12,7 +12,7 @@ import numpy as np
 
 from mgap.benchmarks.statistics import Counts
 from mgap.benchmarks.tally import Figure, Scorer
-from mgap.run.engine import State
+from mgap.run.engine import RunState
 from mgap.run.records import Arm, Run
 
 PAUSE = 20.0  # seconds between lines where standard error is no terminal
@@ -29,7 +29,7 @@ class LiveScore:
         self._figures: dict[str, Figure] = {}
         self._seen: set[str] = set()
 
-    def add(self, state: State) -> str:
+    def add(self, state: RunState) -> str:
         """Count what is new; the score in a few words."""
         if self._arm != state.arm:
             self._arm, self._seen = state.arm, set()
@@ -51,14 +51,14 @@ class LiveScore:
         return float(figure.value(self._counts[name])) * (100 if figure.percent else 1)
 
 
-class Shown(Protocol):
+class LiveDisplay(Protocol):
     """Something that shows a state and its score."""
 
-    def __call__(self, state: State, score: str) -> None: ...
+    def __call__(self, state: RunState, score: str) -> None: ...
 
 
 @contextmanager
-def showing() -> Iterator[Shown]:
+def showing() -> Iterator[LiveDisplay]:
     """One bar a method on a terminal; a line now and then elsewhere, so that a log tells what goes on."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -76,7 +76,7 @@ def showing() -> Iterator[Shown]:
     with Progress(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[str, TaskID] = {}
 
-        def show(state: State, score: str) -> None:
+        def show(state: RunState, score: str) -> None:
             label = state.arm.label
             if label not in tasks:
                 tasks[label] = bars.add_task(label, total=state.total, more="")
@@ -91,7 +91,7 @@ class _Lines:
     def __init__(self) -> None:
         self._last = -PAUSE
 
-    def __call__(self, state: State, score: str) -> None:
+    def __call__(self, state: RunState, score: str) -> None:
         now = time.monotonic()
         if state.done < state.total and now - self._last < PAUSE:
             return
@@ -99,7 +99,7 @@ class _Lines:
         print(f"{state.arm.label}: {state.done} of {state.total}; {_details(state, score)}", file=sys.stderr, flush=True)
 
 
-def _details(state: State, score: str) -> str:
+def _details(state: RunState, score: str) -> str:
     parts = [score] if score else []
     if state.seconds > 0:
         parts.append(f"{state.tokens / state.seconds:.0f} tokens/s")

@@ -21,7 +21,7 @@ VANILLA = "vanilla"
 
 
 @dataclass(frozen=True)
-class ArmPlan:
+class MethodPlan:
     """One method of a run as it was asked for."""
 
     label: str
@@ -31,7 +31,7 @@ class ArmPlan:
     x: float | None = None  # its place along the run's axis
 
     @classmethod
-    def of(cls, entry: Any) -> ArmPlan:
+    def of(cls, entry: Any) -> MethodPlan:
         """From a method's name, or from keys: method, label, prior, x, and the method's own settings."""
         if isinstance(entry, cls):
             return entry
@@ -52,12 +52,12 @@ class ArmPlan:
     def folder(self) -> str:
         return Arm(self.label, self.method).folder
 
-    def with_settings(self, more: Mapping[str, Any]) -> ArmPlan:
+    def with_settings(self, more: Mapping[str, Any]) -> MethodPlan:
         kept = {key: value for key, value in more.items() if key != "prior"}
         prior = Prior.of(more["prior"]) if "prior" in more else self.prior
         return replace(self, settings={**self.settings, **kept}, prior=prior)._checked()
 
-    def _checked(self) -> ArmPlan:
+    def _checked(self) -> MethodPlan:
         """Names and settings are checked now, as far as that needs no model; a prior is added where one is needed."""
         if self.method == VANILLA:
             if self.settings or self.prior:
@@ -76,7 +76,7 @@ class ArmPlan:
         return Arm(self.label, self.method, dict(self.settings), self.prior.to_json() if self.prior else None, prefill, self.x)
 
 
-def build_method(plan: ArmPlan, model: Model | None, priors: Priors, told: Progress | None = None) -> Method | None:
+def build_method(plan: MethodPlan, model: Model | None, priors: Priors, told: Progress | None = None) -> Method | None:
     """The method itself; None for plain decoding. Without a model, its prior must be there."""
     if plan.method == VANILLA:
         return None

@@ -63,7 +63,7 @@ class Ready:
         return replace(self, picture=self.picture.clone()) if isinstance(self.picture, Prepared) else self
 
 
-class Opening:
+class PictureOpening:
     """From a picture's name to the picture, or to the sentence that says why it cannot be shown."""
 
     def __init__(self, picture: Callable[[str], ImageSource], preparer: Preparer | None) -> None:
@@ -91,7 +91,7 @@ class Opening:
 class Pictures:
     """Hands out pictures by name, each prepared once as long as the next batch goes on with it."""
 
-    def __init__(self, opening: Opening, workers: int | str, device: torch.device) -> None:
+    def __init__(self, opening: PictureOpening, workers: int | str, device: torch.device) -> None:
         self.opening, self.workers, self.device = opening, workers, device
         self.held: dict[str, Ready | str] = {}  # of the last batch
         self._names: list[str] = []  # what the DataLoader goes through

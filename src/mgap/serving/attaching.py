@@ -18,8 +18,8 @@ from mgap.backbones.base import Identity, sample_places
 from mgap.errors import SettingError, UnsupportedHead
 from mgap.serving.correcting import Corrected
 from mgap.serving.counts import Counts
+from mgap.serving.engine_settings import Serving
 from mgap.serving.row_strengths import rows_of
-from mgap.serving.settings import Serving
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -14,7 +14,7 @@ from typing import Any
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.priors.subspace import Subspace
 from mgap.registry import locate
-from mgap.serving.settings import KEY, Serving
+from mgap.serving.engine_settings import KEY, Serving
 
 COMMAND, SERVER = "vllm.entrypoints.cli.main", "vllm.entrypoints.openai.api_server"  # vLLM's own, and what is behind it
 ADDITIONAL = "--additional-config"

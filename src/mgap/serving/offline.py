@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from mgap.errors import MgapError, ModelError, PromptError, SettingError, one_line
-from mgap.serving.settings import KEY
+from mgap.serving.engine_settings import KEY
 
 OURS = {  # options of an engine that a run sets itself, and by which key
     "model": "model",
@@ -54,7 +54,7 @@ def require_options(options: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class EngineRecipe:
     """What an engine is made of, but for the method in it."""
 
     model: str  # as the user called it

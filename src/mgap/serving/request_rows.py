@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from mgap.serving.engine_settings import own_alpha
 from mgap.serving.row_strengths import Rows
-from mgap.serving.settings import own_alpha
 
 if TYPE_CHECKING:
     from torch import nn

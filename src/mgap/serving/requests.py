@@ -16,8 +16,8 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from mgap.errors import SettingError
 from mgap.serving import plugin
+from mgap.serving.engine_settings import ALPHA, KEY, OURS, Serving, own_alpha
 from mgap.serving.row_strengths import rows_of
-from mgap.serving.settings import ALPHA, KEY, OURS, Serving, own_alpha
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotProcessor

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mgap.run.config import Config
     from mgap.run.job import Job
     from mgap.run.records import Run
-    from mgap.serving.vllm_worker import Requesting
+    from mgap.serving.vllm_worker import VllmWorker
 
 Told = Callable[[str], None]
 
@@ -70,13 +70,13 @@ class VllmEngine:
             )
 
 
-def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[Run, Requesting]:
+def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[Run, VllmWorker]:
     """The folder, made or joined, and what will answer; the worker is to be closed. `said` hears what takes long."""
     from mgap.backbones.loading import load_weightless
     from mgap.registry import locate
     from mgap.run.job import versions
-    from mgap.serving.offline import Recipe, require_options, vllm_version
-    from mgap.serving.vllm_worker import Requesting
+    from mgap.serving.offline import EngineRecipe, require_options, vllm_version
+    from mgap.serving.vllm_worker import VllmWorker
 
     config = job.config
     where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
@@ -91,8 +91,8 @@ def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[
     methods |= {arm.label: build_method(arm, None, priors) for arm in config.methods if arm not in ready}
     places = {arm.label: _absolute(priors.place(arm.prior)) for arm in config.methods if arm.prior is not None}
     dtype = config.dtype if config.dtype != "auto" else _dtype_of(backbone.config)
-    recipe = Recipe(config.model, config.engine_options, dtype, **where)
-    worker = Requesting(recipe, backbone, job.benchmark, config.decode(), methods, places, said)
+    recipe = EngineRecipe(config.model, config.engine_options, dtype, **where)
+    worker = VllmWorker(recipe, backbone, job.benchmark, config.decode(), methods, places, said)
     try:
         engine = worker.require(job.labels[0])
         made_with = {"versions": {**versions(), "vllm": vllm_version()}, "device": engine.device}

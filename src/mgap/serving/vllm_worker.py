@@ -19,17 +19,17 @@ from mgap.errors import PromptError
 from mgap.methods.base import Method
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP
-from mgap.run.answer_worker import Asking
-from mgap.run.picture_workers import Opening, Pictures
+from mgap.run.answer_worker import AnsweringWorker
+from mgap.run.picture_workers import PictureOpening, Pictures
 from mgap.run.records import Arm
 from mgap.run.worker import Work
-from mgap.serving.offline import Offline, Recipe
+from mgap.serving.engine_settings import ALPHA
+from mgap.serving.offline import EngineRecipe, Offline
 from mgap.serving.sampling import logit_bias, sampling_fields
-from mgap.serving.settings import ALPHA
 from mgap.types import Answer, Decoding
 
 
-class Requesting(Asking):
+class VllmWorker(AnsweringWorker):
     """Answers samples under the methods of a run. `methods` are by label, `priors` the folders of those that have one.
 
     Methods that differ in alpha only, plain decoding and a bias share an engine: every request says its own strength. Another
@@ -38,7 +38,7 @@ class Requesting(Asking):
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: EngineRecipe,
         backbone: Backbone,  # renders, tokenises and reads answers; without weights
         benchmark: Benchmark,
         decoding: Decoding,
@@ -59,7 +59,7 @@ class Requesting(Asking):
     @cached_property
     def pictures(self) -> Pictures:
         """Opened only: vLLM prepares them."""
-        return Pictures(Opening(self.benchmark.picture, None), 0, torch.device("cpu"))
+        return Pictures(PictureOpening(self.benchmark.picture, None), 0, torch.device("cpu"))
 
     @contextmanager
     def using(self, arm: Arm) -> Iterator[Work]:

@@ -33,7 +33,7 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 
 @dataclass(frozen=True)
-class Choice:
+class SettingChoice:
     """The settings in the order of a rule, by their place in the grid; those that it does not consider are not among them."""
 
     order: tuple[int, ...]  # best first
@@ -51,7 +51,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Figures:
+class SettingFigures:
     """What is known of one setting on the judged questions."""
 
     point: Point
@@ -64,7 +64,7 @@ class Figures:
     def rates(self) -> dict[str, Rate]:
         return {**({} if self.labels is None else self.labels.rates()), **self.departed.rates()}
 
-    def less(self, other: Figures) -> dict[str, Difference]:
+    def less(self, other: SettingFigures) -> dict[str, Difference]:
         """Paired differences on the same pictures."""
         found = compare(self.departed, other.departed).differences
         if self.labels is None or other.labels is None:
@@ -81,7 +81,7 @@ def kinds_of(words: Sequence[str]) -> list[int]:
     return [VERDICTS.index(yes_or_no(word)) for word in words]
 
 
-def choose(values: dict[int, float], points: Sequence[Point], steps: Sequence[float], said: Array) -> Choice:
+def choose(values: dict[int, float], points: Sequence[Point], steps: Sequence[float], said: Array) -> SettingChoice:
     """The highest value; of equal ones the smaller mean step, then the smaller settings. `said` is [points, n]."""
 
     def key(place: int) -> tuple[float, ...]:
@@ -91,7 +91,7 @@ def choose(values: dict[int, float], points: Sequence[Point], steps: Sequence[fl
     order = tuple(sorted(values, key=key))
     answers = [said[place].tobytes() for place in order]
     leaders = dict(zip(reversed(answers), reversed(order), strict=True))  # the first of each stays
-    return Choice(order, tuple(sorted(leaders.values(), key=order.index)), answers.count(answers[0]) - 1)
+    return SettingChoice(order, tuple(sorted(leaders.values(), key=order.index)), answers.count(answers[0]) - 1)
 
 
 def label_values(samples: Sequence[Sample], said: Array, objective: str = "f1") -> dict[int, float]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mgap.pages.html_page import Cell, Group, Row, Table
-from mgap.tuning.choice import Figures
+from mgap.pages.html_page import Cell, RowGroup, Table, TableRow
+from mgap.tuning.choice import SettingFigures
 from mgap.tuning.sweep import Point
 
 VALUES = {"departure": "mean step", "labels": "mean of the objective"}
@@ -19,13 +19,13 @@ def spell(point: Point) -> str:
     return ", ".join([f"alpha {point.alpha:g}", f"lambda {point.lam:g}", f"K {point.rank}", *off])
 
 
-def best_table(rule: str, leaders: Sequence[Figures], plain: Figures, notes: Sequence[str] = ()) -> Table:
+def best_table(rule: str, leaders: Sequence[SettingFigures], plain: SettingFigures, notes: Sequence[str] = ()) -> Table:
     """The settings that a rule puts first, and plain decoding below them."""
     has_labels = plain.labels is not None
     columns = ("setting", *([] if has_labels else [VALUES[rule]]), *(["F1", "accuracy"] if has_labels else []))
     columns = (*columns, *(["mean step"] if rule != "departure" else []), "states outside", "answers changed")
 
-    def row(each: Figures) -> Row:
+    def row(each: SettingFigures) -> TableRow:
         rates, cells = each.rates(), []
         if has_labels:
             cells += [Cell.of(rates["f1"]), Cell.of(rates["accuracy"])]
@@ -33,17 +33,17 @@ def best_table(rule: str, leaders: Sequence[Figures], plain: Figures, notes: Seq
             cells.append(Cell("" if each.value is None else f"{each.value:.3f}"))
         if rule != "departure":
             cells.append(Cell(f"{each.step:.3f}"))
-        return Row(spell(each.point), (*cells, Cell.of(rates["departed"]), Cell(str(sum(each.turned.values())))))
+        return TableRow(spell(each.point), (*cells, Cell.of(rates["departed"]), Cell(str(sum(each.turned.values())))))
 
     rows = [*leaders, *([] if plain.point in [each.point for each in leaders] else [plain])]
-    return Table("The best settings, first the pick", columns, [Group("", tuple(map(row, rows)))], notes=tuple(notes))
+    return Table("The best settings, first the pick", columns, [RowGroup("", tuple(map(row, rows)))], notes=tuple(notes))
 
 
-def change_table(picked: Figures, plain: Figures) -> Table:
+def change_table(picked: SettingFigures, plain: SettingFigures) -> Table:
     """Figure by figure, the pick against plain decoding on the same pictures."""
     before, after = plain.rates(), picked.rates()
     rows = [
-        Row(
+        TableRow(
             name.replace("_", " "),
             (
                 Cell.of(before[name]),
@@ -55,4 +55,4 @@ def change_table(picked: Figures, plain: Figures) -> Table:
     ]
     turned = ", ".join(f"{count} from {pair}" for pair, count in picked.turned.items()) or "none"
     notes = (f"answers changed: {turned}", "in percent, with 95% intervals over pictures; the change is paired")
-    return Table("Against plain decoding", ("figure", "alpha 0", "pick", "change"), [Group("", tuple(rows))], notes=notes)
+    return Table("Against plain decoding", ("figure", "alpha 0", "pick", "change"), [RowGroup("", tuple(rows))], notes=notes)

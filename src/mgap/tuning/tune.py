@@ -28,8 +28,8 @@ from mgap.settings import check_choice
 from mgap.tuning.choice import (
     RULES,
     Array,
-    Choice,
-    Figures,
+    SettingChoice,
+    SettingFigures,
     choose,
     departed_tally,
     farthest,
@@ -99,9 +99,9 @@ class Judged:
             self._departed[place] = are_outside(self.manifold, self._plain, self._distances, moved).cpu().numpy()
         return self._departed[place]
 
-    def figures(self, place: int) -> Figures:
+    def figures(self, place: int) -> SettingFigures:
         development, answers = self.development, self.answers[place]
-        return Figures(
+        return SettingFigures(
             point=self.points[place],
             step=float(self.swept.steps[place]),
             departed=departed_tally(development.rows, self.departed(place)),
@@ -116,23 +116,23 @@ class Tuned:
 
     judged: Judged
     values: Mapping[int, float]  # what the rule orders settings by, of those that it considers
-    choice: Choice
+    choice: SettingChoice
     about: Mapping[str, Any]  # rule, grid, data, model, date: the record without what was found
 
-    def figures(self, place: int) -> Figures:
+    def figures(self, place: int) -> SettingFigures:
         """Of a setting, by its place in the grid."""
         return replace(self.judged.figures(place), value=self.values.get(place))
 
     @cached_property
-    def picked(self) -> Figures:
+    def picked(self) -> SettingFigures:
         return self.figures(self.choice.picked)
 
     @cached_property
-    def plain(self) -> Figures:
+    def plain(self) -> SettingFigures:
         return self.figures(0)
 
     @cached_property
-    def runner_up(self) -> Figures | None:
+    def runner_up(self) -> SettingFigures | None:
         return None if self.choice.runner_up is None else self.figures(self.choice.runner_up)
 
     @property

@@ -11,10 +11,10 @@ from mgap.methods.code import CODE
 from mgap.methods.icd import ICD
 from mgap.methods.m3id import M3ID
 from mgap.methods.vcd import VCD, add_noise, schedule
-from mgap.verify.compare import Difference, Vectors, differ
+from mgap.verify.compare import VectorDifference, Vectors, differ
 
 
-def check_vcd(vectors: Vectors) -> Iterator[Difference]:
+def check_vcd(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2 of the specification: contrast and plausibility."""
     method = VCD(alpha=float(vectors["alpha"]), beta=float(vectors["beta"]))
     out, _ = method.combine(_tensor(vectors, "logits"), _tensor(vectors, "logits_cd"), step=1)
@@ -24,7 +24,7 @@ def check_vcd(vectors: Vectors) -> Iterator[Difference]:
     yield differ("argmax", out.argmax(-1), vectors["argmax"])
 
 
-def check_noise(vectors: Vectors) -> Iterator[Difference]:
+def check_noise(vectors: Vectors) -> Iterator[VectorDifference]:
     """The noise schedule; the originals used float32 coefficients."""
     signal, spread = schedule()
     yield differ("sqrt_alpha_bar_f64", signal, vectors["sqrt_alpha_bar_f64"])
@@ -36,7 +36,7 @@ def check_noise(vectors: Vectors) -> Iterator[Difference]:
     yield differ("noised", noised, vectors["noised"], 2e-5)
 
 
-def check_code(vectors: Vectors) -> Iterator[Difference]:
+def check_code(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2: the divergence, and the strength and the cut that it sets."""
     main, branch = _tensor(vectors, "logits"), _tensor(vectors, "logits_description")
     out, traced = CODE(k=float(vectors["k"])).combine(main, branch, step=1)
@@ -48,7 +48,7 @@ def check_code(vectors: Vectors) -> Iterator[Difference]:
     yield differ("argmax", out.argmax(-1), vectors["argmax"])
 
 
-def check_icd(vectors: Vectors) -> Iterator[Difference]:
+def check_icd(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2: the contrast, and its sum with that of a noised picture."""
     main, *branches = (_tensor(vectors, name) for name in ("logits", "logits_disturbed", "logits_image_cd"))
     for end, with_vcd in (("", False), ("_with_vcd", True)):
@@ -58,7 +58,7 @@ def check_icd(vectors: Vectors) -> Iterator[Difference]:
         yield differ(f"argmax{end}", out.argmax(-1), vectors[f"argmax{end}"])
 
 
-def check_m3id(vectors: Vectors) -> Iterator[Difference]:
+def check_m3id(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2: the growing weight, with the plausibility cut and with the confidence gate."""
     main, branch = _tensor(vectors, "logits"), _tensor(vectors, "logits_uncond")
     lam, beta, tau = (float(vectors[key]) for key in ("lam", "beta", "gate_threshold"))

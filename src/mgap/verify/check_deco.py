@@ -8,11 +8,11 @@ import torch
 
 from mgap.backbones.logit_lens import read_out
 from mgap.methods.deco import correct
-from mgap.verify.compare import Difference, Vectors, differ
+from mgap.verify.compare import VectorDifference, Vectors, differ
 from mgap.verify.read_layers import norm_and_head
 
 
-def check(vectors: Vectors) -> Iterator[Difference]:
+def check(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2 of the specification: the lens with the final norm, candidates, anchor layer, weight and blend."""
     states = torch.from_numpy(vectors["hidden_states"])  # [L + 1, B, d]; the last is before the norm
     norm, head = norm_and_head(vectors)

@@ -8,11 +8,11 @@ import torch
 
 from mgap.backbones.logit_lens import read_out
 from mgap.methods.dola import PRESETS, contrast_layers
-from mgap.verify.compare import Difference, Vectors, differ
+from mgap.verify.compare import VectorDifference, Vectors, differ
 from mgap.verify.read_layers import norm_and_head
 
 
-def check(vectors: Vectors) -> Iterator[Difference]:
+def check(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2 of the specification: early logits without norm, the choice of a layer a row, difference and mask."""
     states = torch.from_numpy(vectors["hidden_states"])  # [L + 1, B, d]; the last is before the norm
     norm, head = norm_and_head(vectors)

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import torch
 
-from mgap.methods.haltrapper.candidates import Rules, parse_reply, score_expansion, select
+from mgap.methods.haltrapper.candidates import CandidateRules, parse_reply, score_expansion, select
 from mgap.methods.haltrapper.grounding import similarity
 from mgap.methods.haltrapper.haltrapper import HalTrapper
 from mgap.priors.object_words import Vocabulary
-from mgap.verify.compare import Difference, Vectors, differ, same
+from mgap.verify.compare import VectorDifference, Vectors, differ, same
 
 
-def check(vectors: Vectors) -> Iterator[Difference]:
+def check(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2: internal grounding, and both ways to combine the branches."""
     picture = slice(int(vectors["img_start"]), int(vectors["img_end"]))
     context, object_ = (torch.from_numpy(vectors[f"attn_{part}"])[:, 0, :, :, picture] for part in ("context", "object"))
@@ -24,7 +24,7 @@ def check(vectors: Vectors) -> Iterator[Difference]:
         yield differ(f"out_{form}", method.combine(main, branch, step=1)[0], vectors[f"out_{form}"])
 
 
-def check_search(vectors: Vectors) -> Iterator[Difference]:
+def check_search(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2.1: what a reply says, external expansion, and the choice of candidates."""
     expansion, synonyms = vectors["expansion"], vectors["synonyms"]
     vocabulary = Vocabulary({name: synonyms.get(name, ()) for name in expansion["vocabulary"]})
@@ -33,6 +33,6 @@ def check_search(vectors: Vectors) -> Iterator[Difference]:
         yield same(f"parsed_{direction}", {"imagination": imagined, "reason": reason}, expansion["parsed"][direction])
     yield same("ee_scores", score_expansion(expansion["replies"].values(), vocabulary), expansion["ee_scores"])
     for number, case in enumerate(vectors["selection"]):
-        rules = Rules(case["ig_threshold"], -case["ee_threshold_signed"], case["number"], case["random_seed"])
+        rules = CandidateRules(case["ig_threshold"], -case["ee_threshold_signed"], case["number"], case["random_seed"])
         chosen = select(case["caption_objects"], case["ee_scores"], case["ig_cos"], vocabulary, rules)
         yield same(f"candidates_{number}", list(chosen), case["candidates"])

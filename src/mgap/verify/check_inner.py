@@ -12,10 +12,10 @@ from mgap.methods.kinds.attention_weights import mean_of_heads
 from mgap.methods.mod import MoD, divergence, least_attended
 from mgap.methods.pai import guide, raise_scores
 from mgap.priors.steering import Steering
-from mgap.verify.compare import Difference, Vectors, differ
+from mgap.verify.compare import VectorDifference, Vectors, differ
 
 
-def check_pai(vectors: Vectors) -> Iterator[Difference]:
+def check_pai(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2: the edit of the scores, and the guidance by the text-only branch."""
     main, branch, scores = (_tensor(vectors, name) for name in ("logits", "logits_uncond", "attn_scores_masked"))
     out = guide(main, branch, float(vectors["gamma"]), float(vectors["beta"]))
@@ -29,7 +29,7 @@ def check_pai(vectors: Vectors) -> Iterator[Difference]:
     yield differ("attn_probs_after", edited.softmax(-1), vectors["attn_probs_after"])
 
 
-def check_mod(vectors: Vectors) -> Iterator[Difference]:
+def check_mod(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2: what is attended to and what the branch does not see; the divergence, the mode and both combinations."""
     attention = mean_of_heads(_tensor(vectors, "attentions").double()).sum(0)  # [B, kv]
     start, end = int(vectors["img_start"]), int(vectors["img_end"])
@@ -48,7 +48,7 @@ def check_mod(vectors: Vectors) -> Iterator[Difference]:
     yield differ("argmax", out.argmax(-1), vectors["argmax"])
 
 
-def check_asd(vectors: Vectors) -> Iterator[Difference]:
+def check_asd(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2: the vectors, the steered states of both branches, and their contrast."""
     found = Steering.from_states(_tensor(vectors, "factual"), _tensor(vectors, "hallucinated"))
     yield differ("steer", found.vectors, vectors["steer"])

@@ -13,7 +13,7 @@ from mgap.backbones.head import Head
 from mgap.methods.base import Observation, Tap
 from mgap.methods.mgap import PRESETS, Correction, Settings, cut_logits, cut_state, entropy_of, gate_of, restore_scale
 from mgap.priors.subspace import Subspace
-from mgap.verify.compare import Difference, Vectors, differ
+from mgap.verify.compare import VectorDifference, Vectors, differ
 
 
 def _linear(weight: Any, bias: Any = None) -> nn.Linear:
@@ -42,7 +42,7 @@ def _decode(
     return logits[:, 0], {name: value[:, 0] for name, value in seen[0].values.items()}
 
 
-def check_paper(vectors: Vectors) -> Iterator[Difference]:
+def check_paper(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2.1, 2.2 and 2.4 of the specification: subspace, gate, and both ways to the logits."""
     states, h = torch.from_numpy(vectors["blind_states"]), torch.from_numpy(vectors["h"])
     prior = Subspace.from_states(states, rank=int(vectors["K"]))
@@ -70,7 +70,7 @@ def check_paper(vectors: Vectors) -> Iterator[Difference]:
     yield differ("coeff", h @ stored, vectors["coeff"])
 
 
-def check_reference_code(vectors: Vectors) -> Iterator[Difference]:
+def check_reference_code(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2.3: the authors' step with its threshold, epsilon and norm restoration, and its ablations."""
     basis, h = torch.from_numpy(vectors["basis"]).T.contiguous(), torch.from_numpy(vectors["h"])
     preset = {name: value for name, value in PRESETS["reference-code"].items() if name != "rank"}
@@ -116,7 +116,7 @@ def _biased(vectors: Vectors, basis: Tensor, h: Tensor, settings: Settings) -> T
     return cut_logits(logits, head.table(basis), head.bias, coeff, gate, norm, settings)
 
 
-def _check_native(vectors: Vectors, h: Tensor, settings: Settings) -> Iterator[Difference]:
+def _check_native(vectors: Vectors, h: Tensor, settings: Settings) -> Iterator[VectorDifference]:
     """The authors' mixed precision: half state and head, and a basis from half states."""
     prior = Subspace.from_states(torch.from_numpy(vectors["native_blind_states_f16"]), rank=5)
     yield differ("native_projector_f32", prior.projector, vectors["native_projector_f32"], 1e-2)
@@ -128,7 +128,7 @@ def _check_native(vectors: Vectors, h: Tensor, settings: Settings) -> Iterator[D
     yield differ("native_argmax", logits.argmax(-1), vectors["native_argmax"])
 
 
-def check_edges(vectors: Vectors) -> Iterator[Difference]:
+def check_edges(vectors: Vectors) -> Iterator[VectorDifference]:
     """States inside, orthogonal to and across the subspace; distributions with almost all mass on one token."""
     h, basis = torch.from_numpy(vectors["h"]), torch.from_numpy(vectors["basis"]).T
     logits = torch.from_numpy(vectors["onehot_probs"]).log()

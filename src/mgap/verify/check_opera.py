@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from mgap.methods.opera.overtrust import collapse, column_scores, lengthen, most_common, normalise, penalise, penalty
-from mgap.verify.compare import Difference, Vectors, differ
+from mgap.verify.compare import VectorDifference, Vectors, differ
 
 
-def check_opera(vectors: Vectors) -> Iterator[Difference]:
+def check_opera(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2 of the specification: a window in which the picture is rewarded, and one in which columns are penalised."""
     for prefix in ("short_", "long_"):
         weights = normalise(_tensor(vectors, f"{prefix}attn").double())  # [beams, candidates, q, kv]

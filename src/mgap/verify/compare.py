@@ -41,7 +41,7 @@ CHECKS = {
 
 
 @dataclass(frozen=True)
-class Difference:
+class VectorDifference:
     """One array: how far ours is from the reference, and how far it may be (absolute and relative)."""
 
     name: str
@@ -57,7 +57,7 @@ class Verdict:
     file: str
     method: str
     status: str  # "ok", "failed", or "absent" (the method is not in this version)
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[VectorDifference, ...] = ()
     problem: str = ""
 
     @property
@@ -65,24 +65,24 @@ class Verdict:
         return max((d.largest for d in self.differences), default=0.0)
 
 
-def differ(name: str, ours: Tensor, reference: npt.ArrayLike, tolerance: float = 1e-9) -> Difference:
+def differ(name: str, ours: Tensor, reference: npt.ArrayLike, tolerance: float = 1e-9) -> VectorDifference:
     """Compare shapes, the pattern of infinities, and values to |a - b| <= tolerance * (1 + |b|)."""
     b = np.asarray(reference, dtype=np.float64)
     a = ours.detach().double().numpy()
     if a.size != b.size:
-        return Difference(name, float("inf"), tolerance, False)
+        return VectorDifference(name, float("inf"), tolerance, False)
     a = a.reshape(b.shape)
     finite = np.isfinite(b)
     gap = np.abs(a[finite] - b[finite])
     same_pattern = bool(np.array_equal(a[~finite], b[~finite]))
     within = same_pattern and bool(np.all(gap <= tolerance * (1 + np.abs(b[finite]))))  # a NaN of ours is never within
-    return Difference(name, float(gap.max(initial=0.0)) if same_pattern else float("inf"), tolerance, within)
+    return VectorDifference(name, float(gap.max(initial=0.0)) if same_pattern else float("inf"), tolerance, within)
 
 
-def same(name: str, ours: object, reference: object) -> Difference:
+def same(name: str, ours: object, reference: object) -> VectorDifference:
     """Compare words and whole numbers, which are equal or not."""
     within = ours == reference
-    return Difference(name, 0.0 if within else float("inf"), 0.0, within)
+    return VectorDifference(name, 0.0 if within else float("inf"), 0.0, within)
 
 
 def verify_folder(folder: str | PathLike[str]) -> Iterator[Verdict]:
@@ -102,7 +102,7 @@ def _verify(path: Path) -> Verdict:
             return Verdict(path.name, method, "absent")
         return Verdict(path.name, method, "failed", problem="the method is here, but nothing checks this file")
     module, _, function = CHECKS[key].partition(":")
-    check: Callable[[Vectors], Iterator[Difference]] = getattr(import_module(module), function)
+    check: Callable[[Vectors], Iterator[VectorDifference]] = getattr(import_module(module), function)
     try:
         differences = tuple(check(_read(path)))
     except Exception as error:  # whatever a damaged array leads zip, NumPy and torch to

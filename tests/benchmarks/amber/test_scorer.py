@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import pytest
 
-from mgap.benchmarks.amber.captions import Vocabulary
+from mgap.benchmarks.amber.captions import AmberVocabulary
 from mgap.benchmarks.amber.official import amber_score, kind_of, official, per_response
 from mgap.benchmarks.amber.questions import read_amber
 from mgap.benchmarks.amber.scorer import AmberScorer
@@ -194,7 +194,7 @@ def test_the_builtin_pipeline_is_near_the_published_one_on_real_captions(amber, 
 
 
 def judge(nouns, truth, hallu, similar=None):
-    words = Vocabulary(LEXICON["relation"], LEXICON["safe_words"], **({"similar": similar} if similar else {}))
+    words = AmberVocabulary(LEXICON["relation"], LEXICON["safe_words"], **({"similar": similar} if similar else {}))
     return words.judge(nouns.split(), truth, hallu, 0)
 
 
@@ -205,7 +205,7 @@ def test_words_outside_the_vocabulary_are_no_mentions():
 
 
 def test_a_safe_word_is_accepted_and_covers_nothing():
-    words = Vocabulary({"line": [], "dog": []}, ["line"])
+    words = AmberVocabulary({"line": [], "dog": []}, ["line"])
     found = words.judge(["line"], ["line"], ["dog"], 1)
     assert (found.kept, found.hallucinated, found.covered) == (("line",), (), 0)
 

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from mgap.benchmarks.pope.answer_files import read_answers
-from mgap.benchmarks.yesno_questions import Question
+from mgap.benchmarks.yesno_questions import YesNoQuestion
 from mgap.errors import BenchmarkError, SettingError
 
 QUESTIONS = [
-    Question("1", "a.jpg", "Is there a dog in the image?", "yes"),
-    Question("2", "a.jpg", "Is there an apple in the image?", "no"),
-    Question("3", "b.jpg", "Is there a cat in the image?", "yes"),
+    YesNoQuestion("1", "a.jpg", "Is there a dog in the image?", "yes"),
+    YesNoQuestion("2", "a.jpg", "Is there an apple in the image?", "no"),
+    YesNoQuestion("3", "b.jpg", "Is there a cat in the image?", "yes"),
 ]
 
 

@@ -14,7 +14,7 @@ Relation = Mapping[str, Sequence[str]]  # an object's associated words
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedPicture:
     """What one description says about one picture. The lists of objects may name one twice, and then it counts twice."""
 
     nouns: tuple[str, ...]  # all of them
@@ -48,7 +48,7 @@ class Described:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class AmberVocabulary:
     """All words that count, and what stands for what."""
 
     relation: Relation
@@ -67,7 +67,7 @@ class Vocabulary:
         associated = [(word, place) for place, name in enumerate(objects) for word in self.relation[name]]
         return associated + [(name, place) for place, name in enumerate(objects)]
 
-    def judge(self, nouns: Iterable[str], truth: Sequence[str], hallu: Sequence[str], words: int) -> Described:
+    def judge(self, nouns: Iterable[str], truth: Sequence[str], hallu: Sequence[str], words: int) -> DescribedPicture:
         """Each noun in turn, in the order of the published scorer."""
         nouns = tuple(nouns)
         kept = tuple(noun for noun in nouns if noun in self.words)
@@ -86,7 +86,7 @@ class Vocabulary:
                 hallucinated.append(word)
             else:
                 covered.add(place)
-        return Described(nouns, kept, tuple(hallucinated), len(covered), len(truth), len(marked), len(hallu), words)
+        return DescribedPicture(nouns, kept, tuple(hallucinated), len(covered), len(truth), len(marked), len(hallu), words)
 
     def _near(self, word: str, entries: Sequence[tuple[str, int]]) -> int | None:
         return next((place for entry, place in entries if self.similar(word, entry)), None)

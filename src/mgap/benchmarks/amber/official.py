@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mgap.benchmarks.amber.captions import Described
+from mgap.benchmarks.amber.captions import DescribedPicture
 from mgap.benchmarks.amber.scorer import ATTRIBUTES, GENERATIVE, QUESTIONS, START, Judged, f1_start
 from mgap.benchmarks.amber.yesno import Answered, count
 from mgap.types import Sample
@@ -52,7 +52,7 @@ def official(samples: Sequence[Sample], judged: Mapping[str, Judged]) -> dict[st
     kind, read = kind_of(samples), [judged[sample.id] for sample in samples]
     out: dict[str, Any] = {"printed": {}, "unrounded": {}, "counters": {}}
     if kind in ("a", "g"):
-        out["counters"] |= _generative_counters([one for one in read if isinstance(one, Described)])
+        out["counters"] |= _generative_counters([one for one in read if isinstance(one, DescribedPicture)])
         out["unrounded"] |= _generative(out["counters"])
         out["printed"]["Generative Task"] = {name: round(value, 1) for name, value in out["unrounded"].items()}
     if kind != "g":
@@ -84,7 +84,7 @@ def per_response(samples: Sequence[Sample], judged: Mapping[str, Judged]) -> lis
     return rows
 
 
-def _generative_counters(described: Sequence[Described]) -> dict[str, float]:
+def _generative_counters(described: Sequence[DescribedPicture]) -> dict[str, float]:
     return {
         "chair_num": sum(len(one.kept) for one in described) + START,
         "chair_score": sum(len(one.hallucinated) for one in described),

@@ -16,7 +16,7 @@ from mgap.benchmarks.picture_folder import PictureFolder, keep_pictured
 from mgap.benchmarks.published_files import find_data
 from mgap.errors import BenchmarkError, SettingError
 from mgap.io.images import ImageSource
-from mgap.io.record_files import FilePath, Row, field, fingerprint, read_json, read_rows, read_text
+from mgap.io.record_files import FilePath, FileRow, field, fingerprint, read_json, read_rows, read_text
 from mgap.types import Sample
 
 ANNOTATIONS, RELATION, SAFE_WORDS, QUERIES = "annotations.json", "relation.json", "safe_words.txt", "query/query_all.json"
@@ -103,8 +103,8 @@ def _samples(folder: Path, prompt: tuple[str, str]) -> Iterator[Sample]:
         yield Sample(str(number), image, text, group, _truth(folder / ANNOTATIONS, known, group))
 
 
-def _by_id(path: Path, allowed: str) -> dict[int, Row]:
-    found: dict[int, Row] = {}
+def _by_id(path: Path, allowed: str) -> dict[int, FileRow]:
+    found: dict[int, FileRow] = {}
     for row in read_rows(path):
         number = row.data.get("id")
         if not isinstance(number, int) or isinstance(number, bool):
@@ -115,7 +115,7 @@ def _by_id(path: Path, allowed: str) -> dict[int, Row]:
     return found
 
 
-def _truth(path: Path, known: Row, group: str) -> Any:
+def _truth(path: Path, known: FileRow, group: str) -> Any:
     if group != GENERATIVE:
         truth = known.data.get("truth")
         if truth not in ("yes", "no"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mgap.benchmarks.amber.captions import Described, Relation, Vocabulary
+from mgap.benchmarks.amber.captions import AmberVocabulary, DescribedPicture, Relation
 from mgap.benchmarks.amber.similarity import IDENTICAL, find_similarity
 from mgap.benchmarks.amber.yesno import Answered, find_normaliser
 from mgap.benchmarks.language import Language, find_language
@@ -28,7 +28,7 @@ ATTRIBUTES = ("attribute-state", "attribute-number", "attribute-action")
 QUESTIONS = ("existence", *ATTRIBUTES, "relation")
 START = 0.001  # what every denominator of the published scorer begins with
 
-Judged = Described | Answered
+Judged = DescribedPicture | Answered
 
 
 def f1_start(group: str) -> float:
@@ -69,8 +69,8 @@ class AmberScorer:
         return {"language": self.language, **data, "normaliser": self.normaliser, "similarity": about}
 
     @cached_property
-    def _vocabulary(self) -> Vocabulary:
-        return Vocabulary(self.relation, frozenset(self.safe_words), find_similarity(self.similarity))
+    def _vocabulary(self) -> AmberVocabulary:
+        return AmberVocabulary(self.relation, frozenset(self.safe_words), find_similarity(self.similarity))
 
     @cached_property
     def _language(self) -> Language:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mgap.benchmarks.pope.questions import mend
-from mgap.benchmarks.yesno_questions import Question, refuse_repeats
+from mgap.benchmarks.yesno_questions import YesNoQuestion, refuse_repeats
 from mgap.errors import BenchmarkError, SettingError
-from mgap.io.record_files import FilePath, Row, identifier, read_rows
+from mgap.io.record_files import FilePath, FileRow, identifier, read_rows
 
 MISSING = ("refuse", "wrong", "skip")
 _NEEDED = "an answer has question_id and text; or question and answer, a line a question, in the order of the questions"
 
 
 def read_answers(
-    path: FilePath, questions: Sequence[Question], missing: str = "refuse"
-) -> tuple[list[tuple[Question, str | None]], list[str]]:
+    path: FilePath, questions: Sequence[YesNoQuestion], missing: str = "refuse"
+) -> tuple[list[tuple[YesNoQuestion, str | None]], list[str]]:
     """Every question with its answer, and a note on those that have none.
 
     missing="refuse" wants an answer to each; "wrong" gives None for what is not answered, "skip" leaves those questions out.
@@ -58,14 +58,16 @@ def read_answers(
     return [(question, found.get(question.id)) for question in asked], notes
 
 
-def _text(path: FilePath, row: Row) -> str:
+def _text(path: FilePath, row: FileRow) -> str:
     for name in ("text", "answer"):
         if isinstance(text := row.data.get(name), str):
             return text
     raise BenchmarkError(f"{path} {row.where}: no text among {', '.join(map(repr, row.data))}; {_NEEDED}")
 
 
-def _by_position(path: FilePath, rows: Sequence[Row], texts: Sequence[str], questions: Sequence[Question]) -> dict[str, str]:
+def _by_position(
+    path: FilePath, rows: Sequence[FileRow], texts: Sequence[str], questions: Sequence[YesNoQuestion]
+) -> dict[str, str]:
     if len(rows) > len(questions):
         raise BenchmarkError(
             f"{path}: {len(rows)} answers without ids to {len(questions)} questions; do the two files belong together?"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from mgap.benchmarks.pope.questions import SPLITS
-from mgap.benchmarks.yesno_questions import Question, refuse_repeats
+from mgap.benchmarks.yesno_questions import YesNoQuestion, refuse_repeats
 from mgap.errors import BenchmarkError, SettingError
 from mgap.io.record_files import FilePath, field, read_rows
 
@@ -46,7 +46,7 @@ def read_annotations(path: FilePath) -> tuple[list[Annotated], list[str]]:
 
 def build_pope(
     pictures: Sequence[Annotated], *, per_image: int = 3, count: int = 500, seed: int = 0
-) -> dict[str, list[Question]]:
+) -> dict[str, list[YesNoQuestion]]:
     """The questions of the three splits about the same pictures; random numbers go to the draw, then to the splits in order."""
     if per_image < 1 or count < 1:
         raise SettingError(f"per_image={per_image} and count={count} must be at least 1")
@@ -79,7 +79,7 @@ def ask_for(name: str) -> str:
     return f"Is there {'an' if name[0].lower() in 'aeiou' else 'a'} {name} in the image?"
 
 
-def to_lines(questions: Iterable[Question]) -> str:
+def to_lines(questions: Iterable[YesNoQuestion]) -> str:
     """In the published form, one object a line."""
     records: Iterable[dict[str, Any]] = (
         {"question_id": int(q.id), "image": q.image, "text": q.text, "label": q.label} for q in questions
@@ -87,10 +87,10 @@ def to_lines(questions: Iterable[Question]) -> str:
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def _ask(split: str, drawn: Sequence[Annotated], per_image: int, generator: random.Random) -> list[Question]:
+def _ask(split: str, drawn: Sequence[Annotated], per_image: int, generator: random.Random) -> list[YesNoQuestion]:
     counts, beside = frequencies(drawn), companions(drawn)
     everything, popular = list(counts), _ranked(counts)
-    questions: list[Question] = []
+    questions: list[YesNoQuestion] = []
     for picture in drawn:
         taken = set(picture.objects)
         if len(everything) < len(taken) + per_image:
@@ -105,7 +105,7 @@ def _ask(split: str, drawn: Sequence[Annotated], per_image: int, generator: rand
                 absent = generator.choice(everything)
             taken.add(absent)
             for name, label in ((present, "yes"), (absent, "no")):
-                questions.append(Question(str(len(questions) + 1), picture.image, ask_for(name), label))
+                questions.append(YesNoQuestion(str(len(questions) + 1), picture.image, ask_for(name), label))
     return questions
 
 

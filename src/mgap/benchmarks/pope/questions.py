@@ -15,7 +15,7 @@ from pathlib import Path
 from mgap.benchmarks.base import Benchmark, RunKeys
 from mgap.benchmarks.picture_folder import PictureFolder, keep_pictured
 from mgap.benchmarks.published_files import find_data
-from mgap.benchmarks.yesno_questions import Question, read_labels, refuse_repeats
+from mgap.benchmarks.yesno_questions import YesNoQuestion, read_labels, refuse_repeats
 from mgap.errors import BenchmarkError, SettingError
 from mgap.io.record_files import FilePath, field, fingerprint, identifier, read_rows
 from mgap.types import Sample
@@ -41,7 +41,7 @@ _NAME = re.compile(r"(?P<dataset>.+?)_pope_(?:seem_)?(?P<split>.+)\.jsonl?")
 _NEEDED = "a question has question_id, image, text and label"
 
 
-def read_questions(path: FilePath) -> tuple[list[Question], list[str]]:
+def read_questions(path: FilePath) -> tuple[list[YesNoQuestion], list[str]]:
     """The questions of one file, and a note on everything that was mended."""
     rows = read_rows(path)
     labels, notes = read_labels(path, rows)
@@ -51,7 +51,7 @@ def read_questions(path: FilePath) -> tuple[list[Question], list[str]]:
         clean = mend(text)
         mended += clean != text
         name, image = identifier(path, row, "question_id", _NEEDED), field(path, row, "image", _NEEDED)
-        questions.append(Question(name, image, clean, label))
+        questions.append(YesNoQuestion(name, image, clean, label))
     refuse_repeats(path, rows, [question.id for question in questions], "question ids")
     if mended:
         notes.append(f'{path}: "imange" is read as "image" in {mended} questions')

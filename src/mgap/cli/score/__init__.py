@@ -6,13 +6,13 @@ from typing import Any
 
 import typer
 
-from mgap.cli.options import Group
+from mgap.cli.options import CommandGroup
 from mgap.cli.score import amber, chair, implied, pope, run
 
 HELP = "Figures from answers, without a model: of a run's folder, or of files in the published formats."
 
 
-class _Group(Group):
+class _ScoreGroup(CommandGroup):
     """`mgap score FOLDER` is short for `mgap score run FOLDER`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -22,7 +22,7 @@ class _Group(Group):
 
 
 score = typer.Typer(
-    cls=_Group,
+    cls=_ScoreGroup,
     help=HELP,
     no_args_is_help=True,
     add_completion=False,

@@ -11,7 +11,7 @@ import typer
 from mgap.cli import completion
 
 if TYPE_CHECKING:
-    from mgap.benchmarks.yesno_questions import Question
+    from mgap.benchmarks.yesno_questions import YesNoQuestion
 
 
 def pope(
@@ -52,7 +52,7 @@ def pope(
         _print_figures(found)
 
 
-def _score(parser: str, pairs: list[tuple[Question, str | None]], verdicts: list[str | None]) -> dict[str, Any]:
+def _score(parser: str, pairs: list[tuple[YesNoQuestion, str | None]], verdicts: list[str | None]) -> dict[str, Any]:
     from mgap.benchmarks.pope.conventions import CONVENTIONS, figures_as
     from mgap.benchmarks.pope.scorer import named_counts, outcomes, tally_verdicts
     from mgap.types import Sample

@@ -69,7 +69,7 @@ def head_of(backbone: Backbone) -> Head:
 
 
 @dataclass
-class Begun:
+class PrefilledLoop:
     """A prompt that has been read; a branch's rows stand behind the caller's."""
 
     logits: Tensor  # [B, vocab] float, of the first token
@@ -90,7 +90,7 @@ class Begun:
             self.cache.kept = {key: value.repeat_interleave(times, 0) for key, value in self.cache.kept.items()}
 
 
-def begin(backbone: Backbone, inputs: dict[str, Tensor], cache: DynamicCache | None) -> Begun:
+def begin(backbone: Backbone, inputs: dict[str, Tensor], cache: DynamicCache | None) -> PrefilledLoop:
     """Run the prompt as it is, with whatever is attached; what a shared prefill has read already is not run again."""
     if any(attachment.method.seam is Seam.BRANCH for attachment in attached(backbone.model)):
         return _begin_paired(backbone, inputs)
@@ -103,20 +103,20 @@ def begin(backbone: Backbone, inputs: dict[str, Tensor], cache: DynamicCache | N
         rest = positions.shape[-1]
         given.update({key: given[key][:, -rest:] for key in ALONG if key in given and key != "attention_mask"})
     out = backbone.model(**given, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return Begun(out.logits[:, -1].float(), ids, mask, positions[..., -1:], cache)
+    return PrefilledLoop(out.logits[:, -1].float(), ids, mask, positions[..., -1:], cache)
 
 
-def _begin_paired(backbone: Backbone, inputs: dict[str, Tensor]) -> Begun:
+def _begin_paired(backbone: Backbone, inputs: dict[str, Tensor]) -> PrefilledLoop:
     """A branch joins inside `generate`, which encodes pictures before the first forward: one token of it."""
     config = generation_config(backbone, Decoding(max_new_tokens=1))
     config.output_logits = True
     out = backbone.model.generate(**inputs, generation_config=config)
     cache: PairedCache = out.past_key_values
     (rows,) = cache.rows
-    return Begun(out.logits[0].float(), inputs["input_ids"], rows.whole_mask(), rows.positions, cache)
+    return PrefilledLoop(out.logits[0].float(), inputs["input_ids"], rows.whole_mask(), rows.positions, cache)
 
 
-class Choice:
+class TokenChoice:
     """From logits to tokens, as `generate` with the same configuration chooses them."""
 
     def __init__(self, config: GenerationConfig, ids: Tensor) -> None:
@@ -148,7 +148,7 @@ class Choice:
         return token
 
 
-class Watch:
+class StepWatch:
     """Reads what the card says without stopping it: a report is looked at when `LATE` more have been sent off."""
 
     def __init__(self, like: Tensor) -> None:
@@ -200,8 +200,8 @@ def generate_captured(
         step = step_for(backbone, prompt.cache, prompt.positions, rows * each, length, compiled=decoding.compile, told=told)
         step.start(prompt.cache, prompt.mask, prompt.positions, times)
         prompt.repeat(times)
-        choose = Choice(config, prompt.ids)
-        watch = Watch(torch.zeros(rows + 1, dtype=torch.long, device=backbone.device))
+        choose = TokenChoice(config, prompt.ids)
+        watch = StepWatch(torch.zeros(rows + 1, dtype=torch.long, device=backbone.device))
         logits, said = prompt.logits, list[Tensor]()
         backbone.clock.turn(NEXT)
         is_over = False

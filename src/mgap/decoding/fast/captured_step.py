@@ -22,7 +22,7 @@ from transformers.cache_utils import DynamicLayer
 from mgap.backbones.base import Backbone
 from mgap.backbones.hooks import is_hooked
 from mgap.backbones.image_embeddings import enter
-from mgap.decoding.fast.fixed_cache import Slots, attending
+from mgap.decoding.fast.fixed_cache import FixedCache, attending
 
 FAMILIES = frozenset(  # by config.model_type; tests/decoding/test_captured_loop.py holds every one of them to eager decoding
     {"idefics3", "internvl", "llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"}
@@ -49,10 +49,10 @@ def uncapturable(backbone: Backbone) -> str:
     return ""
 
 
-class Step:
+class CapturedStep:
     """The text decoder on one token of `rows` rows, with its cache; `run` gives the head's input [rows, 1, d]."""
 
-    def __init__(self, backbone: Backbone, cache: Slots, positions: Tensor, *, is_compiled: bool) -> None:
+    def __init__(self, backbone: Backbone, cache: FixedCache, positions: Tensor, *, is_compiled: bool) -> None:
         self.language, self.cache, self.is_compiled = backbone.language, cache, is_compiled
         rows = len(cache.mask)
         self.token = torch.zeros(rows, 1, dtype=torch.long, device=cache.mask.device)
@@ -114,12 +114,12 @@ class Step:
         self._graph = graph
 
 
-_steps: WeakKeyDictionary[nn.Module, dict[tuple[int, int, bool], Step]] = WeakKeyDictionary()
+_steps: WeakKeyDictionary[nn.Module, dict[tuple[int, int, bool], CapturedStep]] = WeakKeyDictionary()
 
 
 def step_for(
     backbone: Backbone, prompt: DynamicCache, positions: Tensor, rows: int, length: int, *, compiled: bool, told: Told
-) -> Step:
+) -> CapturedStep:
     """A step that holds `rows` rows of up to `length` tokens: one that is there already, or a new one."""
     if compiled or positions.is_cuda:
         rows, length = 1 << (rows - 1).bit_length(), -(-length // LENGTHS) * LENGTHS
@@ -130,7 +130,7 @@ def step_for(
             kept.pop(next(iter(kept)))
         if compiled:
             told(f"compiling the decoding step for {rows} row{'s' * (rows > 1)} of up to {length} tokens, once")
-        step = Step(backbone, Slots(prompt, rows, length), positions, is_compiled=compiled)
+        step = CapturedStep(backbone, FixedCache(prompt, rows, length), positions, is_compiled=compiled)
     kept[key] = step  # at the end: the latest
     return step
 

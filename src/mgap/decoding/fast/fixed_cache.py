@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache, StaticLayer
 ATTENTION = "mgap_slots"  # the name under which transformers finds `attend`
 
 
-class SlotLayer(StaticLayer):
+class FixedCacheLayer(StaticLayer):
     """One layer's keys and values [rows, heads, length, d]; a token goes to `place` [1], which the layers share."""
 
     def __init__(self, keys: Tensor, values: Tensor, place: Tensor) -> None:
@@ -33,7 +33,7 @@ class SlotLayer(StaticLayer):
         return self.keys, self.values
 
 
-class Slots(Cache):
+class FixedCache(Cache):
     """A cache for `rows` rows of up to `length` tokens, shaped like one that a prompt has filled already."""
 
     def __init__(self, like: DynamicCache, rows: int, length: int) -> None:
@@ -44,7 +44,7 @@ class Slots(Cache):
         def empty(filled: Tensor) -> Tensor:  # [B, heads, T, d]
             return filled.new_zeros(rows, filled.shape[1], length, filled.shape[3])
 
-        super().__init__(layers=[SlotLayer(empty(own.keys), empty(own.values), self.place) for own in like.layers])
+        super().__init__(layers=[FixedCacheLayer(empty(own.keys), empty(own.values), self.place) for own in like.layers])
 
     def fill(self, prompt: DynamicCache, attention_mask: Tensor, times: int) -> None:
         """Take the prompt's keys and values over, each row `times` times; the prompt's own are let go layer by layer."""

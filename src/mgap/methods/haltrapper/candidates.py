@@ -16,7 +16,7 @@ from mgap.backbones.base import Backbone
 from mgap.methods.base import Tap
 from mgap.methods.haltrapper.grounding import ground
 from mgap.methods.kinds.description import CAPTION
-from mgap.methods.kinds.per_picture import PerPicture, Picture, render, write
+from mgap.methods.kinds.per_picture import EncodedPicture, PerPicture, render, write
 from mgap.priors.object_words import Vocabulary
 
 DIRECTIONS = ("top", "bottom", "left side", "right side", "top left corner", "top right corner", "bottom left corner",
@@ -35,7 +35,7 @@ _BARE = re.compile(r"Imagination: *(.*?)\s*\n\s*Reason: *(.*)")
 
 
 @dataclass(frozen=True)
-class Rules:
+class CandidateRules:
     """How candidates are chosen: the thresholds, and how many there are to be (0: all that are found, no others)."""
 
     tau_ig: float
@@ -77,7 +77,11 @@ def score_expansion(replies: Iterable[str], vocabulary: Vocabulary) -> dict[str,
 
 
 def select(
-    caption: Iterable[str], expansion: Mapping[str, int], grounding: Mapping[str, float], vocabulary: Vocabulary, rules: Rules
+    caption: Iterable[str],
+    expansion: Mapping[str, int],
+    grounding: Mapping[str, float],
+    vocabulary: Vocabulary,
+    rules: CandidateRules,
 ) -> tuple[str, ...]:
     """The candidates, sorted; `caption` are the things that it names, and `rules` has a seed."""
     scores = {name: score for name, score in grounding.items() if score > rules.tau_ig}
@@ -92,16 +96,16 @@ def select(
     return tuple(sorted(chosen))
 
 
-class Search(PerPicture[Findings]):
+class CandidateSearch(PerPicture[Findings]):
     """The findings of every row's picture."""
 
-    def __init__(self, backbone: Backbone, vocabulary: Vocabulary, rules: Rules, length: int, tap: Tap) -> None:
+    def __init__(self, backbone: Backbone, vocabulary: Vocabulary, rules: CandidateRules, length: int, tap: Tap) -> None:
         super().__init__(backbone)
         self.vocabulary, self.rules, self.length, self.tap = vocabulary, rules, length, tap
         self.describe = render(backbone, CAPTION)
         self.imagine = [render(backbone, IMAGINE.format(direction=direction)) for direction in DIRECTIONS]
 
-    def find(self, pictures: list[Picture]) -> list[Findings]:
+    def find(self, pictures: list[EncodedPicture]) -> list[Findings]:
         self.tap.tell(f"describing {len(pictures)} pictures" if len(pictures) > 1 else "describing the picture")
         captions = write(self.backbone, pictures, [self.describe], self.length)
         found = []

@@ -25,7 +25,7 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.image_embeddings import Call
 from mgap.errors import ModelError
 from mgap.methods.kinds.attention import last_scores, refuse_odd_scores, whole_mask
-from mgap.methods.kinds.per_picture import Picture, expand, generate, show
+from mgap.methods.kinds.per_picture import EncodedPicture, expand, generate, show
 from mgap.priors.object_words import Vocabulary
 
 ALSO = " There is also"
@@ -107,7 +107,7 @@ def watching(backbone: Backbone, queries: Sequence[int], keys: slice) -> Iterato
             handle.remove()
 
 
-def ground(backbone: Backbone, picture: Picture, text: str, caption: str, vocabulary: Vocabulary) -> dict[str, float]:
+def ground(backbone: Backbone, picture: EncodedPicture, text: str, caption: str, vocabulary: Vocabulary) -> dict[str, float]:
     """IG of every thing that the caption names, which the model gave to the rendered text; nothing if it has no more to add."""
     for name in backbone.tokenizer.convert_ids_to_tokens(list(backbone.image_block_ids)):
         caption = caption.replace(name, "")  # what spells a placeholder shows no picture

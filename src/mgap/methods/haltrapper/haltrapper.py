@@ -25,8 +25,8 @@ from mgap.backbones.token_rows import Ids, spell
 from mgap.errors import PromptError, SettingError
 from mgap.io.images import ImageSource
 from mgap.methods.base import Tap
-from mgap.methods.haltrapper.candidates import Findings, Rules, Search
-from mgap.methods.head_inputs import Seen, Weight
+from mgap.methods.haltrapper.candidates import CandidateRules, CandidateSearch, Findings
+from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.branch import BranchMethod, Build, check_room, contrast, plausible
 from mgap.methods.kinds.main_rows import lanes_of
 from mgap.methods.kinds.paired_forward import ALONE, Inputs
@@ -103,9 +103,9 @@ class HalTrapper(BranchMethod):
         return Vocabulary.of("coco" if self.vocabulary is None else self.vocabulary)
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> CandidateRules:
         """Those of the search, which the preset has filled in."""
-        return Rules(self.tau_ig, self.tau_ee, self.n, self.seed)  # type: ignore[arg-type]  # set above
+        return CandidateRules(self.tau_ig, self.tau_ee, self.n, self.seed)  # type: ignore[arg-type]  # set above
 
     def search(self, model: Any, image: ImageSource) -> Findings:
         """What the model betrays about one picture: caption, scores and candidates, as decoding finds them."""
@@ -114,10 +114,10 @@ class HalTrapper(BranchMethod):
         with lanes_of(backbone.model).paused():
             return self._search(backbone, Tap())(main)[0]
 
-    def _search(self, backbone: Backbone, tap: Tap) -> Search:
+    def _search(self, backbone: Backbone, tap: Tap) -> CandidateSearch:
         if self.candidates is not None:
             raise SettingError("candidates are given: there is nothing to search")
-        return Search(backbone, self._words(), self.rules, int(self.length or 0), tap)
+        return CandidateSearch(backbone, self._words(), self.rules, int(self.length or 0), tap)
 
     def prepare(self, backbone: Backbone, tap: Tap) -> Build:
         given = self.candidates
@@ -144,7 +144,7 @@ class HalTrapper(BranchMethod):
             return plausible(main + self.alpha * branch, main, self.beta), {}
         return contrast(main, branch, self.alpha, self.beta), {}
 
-    def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:
+    def mixture(self, strength: Weight, seen: HeadInputs) -> tuple[Weight, ...]:
         return (1.0, strength) if self.form == "augmentive" else super().mixture(strength, seen)
 
     def _repeated(self, words: Sequence[str]) -> list[str]:

@@ -29,7 +29,7 @@ def mean_of_heads(weights: Tensor) -> Tensor:
     return weights[..., -1, :].mean(-2)
 
 
-class Sight:
+class SeenWeights:
     """What one forward has seen so far."""
 
     def __init__(self, name: str, length: int) -> None:
@@ -47,7 +47,7 @@ def attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **more: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of a decoder block [B, heads, T, d] as transformers calls it: torch's own, with a look at the last row."""
-    sight: Sight | None = more.pop(_ARGUMENT, None)
+    sight: SeenWeights | None = more.pop(_ARGUMENT, None)
     if sight is None:
         raise ModelError(f"{type(module).__name__} does not hand arguments on to its attention: it cannot be watched")
     refuse_odd_scores(sight.name, module, more)
@@ -61,14 +61,14 @@ AttentionInterface.register(IMPLEMENTATION, attend)
 AttentionMaskInterface.register(IMPLEMENTATION, whole_mask)
 
 
-class Glance:
+class AttentionWatch:
     """Watches a model for the method `name`: `watch` before a forward, `take` after it; `rest` where it may have failed."""
 
     def __init__(self, backbone: Backbone, name: str) -> None:
         self.name, self.language, self.blocks = name, backbone.language, set(range(len(backbone.layers)))
         self.config = backbone.config.get_text_config(decoder=True)
         self.usual = ""  # the model's own kernel, while it is watched
-        self.sight: Sight | None = None
+        self.sight: SeenWeights | None = None
         self.handles: list[RemovableHandle] = []
 
     @property
@@ -101,7 +101,7 @@ class Glance:
 
     def enter(self, _language: nn.Module, args: tuple[Any, ...], kwargs: Call) -> tuple[tuple[Any, ...], Call]:
         cache = kwargs.get("past_key_values")
-        self.sight = Sight(self.name, (cache.get_seq_length() if cache else 0) + kwargs["inputs_embeds"].shape[1])
+        self.sight = SeenWeights(self.name, (cache.get_seq_length() if cache else 0) + kwargs["inputs_embeds"].shape[1])
         return args, {**kwargs, _ARGUMENT: self.sight}
 
     def leave(self, language: nn.Module, _args: Any, _output: Any) -> None:

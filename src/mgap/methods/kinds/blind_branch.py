@@ -22,8 +22,8 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.methods.base import Removable, Tap
 from mgap.methods.blind import NULLS, show_nothing
-from mgap.methods.head_inputs import Seen, Weight
-from mgap.methods.kinds.blind_states import BLIND, OPEN, PLACE, STATE, AskedPairing, StatePairing
+from mgap.methods.head_inputs import HeadInputs, Weight
+from mgap.methods.kinds.blind_states import BLIND, OPEN, PLACE, STATE, BlindStates, BlindStatesOnDemand
 from mgap.methods.kinds.branch import PairedMethod
 from mgap.methods.kinds.paired_forward import Inputs, Kept, Weigh
 from mgap.methods.mgap import entropy_of
@@ -73,7 +73,7 @@ class BlindMethod(PairedMethod):
         return show_nothing(self.name, backbone, main, self.null_image)
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
-        return (AskedPairing if self.branch_mode == "cached" else StatePairing)(backbone, self, tap)
+        return (BlindStatesOnDemand if self.branch_mode == "cached" else BlindStates)(backbone, self, tap)
 
     def weigher(self, backbone: Backbone) -> Weigh:
         move = self.bind(backbone.probe_head())
@@ -94,7 +94,7 @@ class BlindMethod(PairedMethod):
             return torch.ones(len(main), dtype=torch.bool, device=main.device)
         return entropy_of(main) > self.unsure
 
-    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
+    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:
         is_open = seen.values[OPEN].bool()
         with torch.no_grad():
             entropy = entropy_of(head.post(head.product(seen.h).to(head.wide)))

@@ -1,9 +1,10 @@
-"""Blind states for methods that read them: kept from every forward (`StatePairing`), or asked for (`AskedPairing`).
+"""Blind states for methods that read them: kept from every forward (`BlindStates`), or asked for (`BlindStatesOnDemand`).
 
-A blind state depends on the prompt, the answer so far and the picture's size, not on what it shows: `Memory` keeps the states
-that were asked for, and the same question about another picture finds its first one there. Where a method acts and the state is
-not known, the branch's own cache is brought up to the newest token, whatever it has missed, in one forward; the prompt and its
-null picture are read when the first state is asked for. Which rows ask is looked at after every token, which waits for a GPU.
+A blind state depends on the prompt, the answer so far and the picture's size, not on what the picture shows. `BlindMemory`
+keeps the states that were asked for, so the same question about another picture finds its first one there. Where a method acts
+and the state is not known, one forward brings the branch's own cache up to the newest token, whatever it has missed; the prompt
+and its null picture are read when the first state is asked for. Which rows ask is checked after every token, and that check
+waits for a GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mgap.backbones.image_embeddings import Call
 from mgap.backbones.shared_vision import digest
 from mgap.backbones.token_rows import ALONG
 from mgap.methods.base import Tap
-from mgap.methods.kinds.paired_forward import KINDS, HearingCache, Inputs, PairedCache, Pairing, newest
+from mgap.methods.kinds.paired_forward import KINDS, Inputs, ObservedCache, PairedCache, PairedForward, newest
 
 if TYPE_CHECKING:
     from mgap.methods.kinds.blind_branch import BlindMethod
@@ -30,7 +31,7 @@ PLACE = "place"  # of the token in its answer, from 1; in a trace
 Key = tuple[bytes, tuple[int, ...]]  # of the prompt as the branch reads it, and the answer so far
 
 
-class StatePairing(Pairing):
+class BlindStates(PairedForward):
     """The hooks of one attached method that reads states: the head's inputs of the main rows and of the branch's are kept."""
 
     method: BlindMethod
@@ -61,7 +62,7 @@ class StatePairing(Pairing):
         return (cache.kept[BLIND],)
 
 
-class Memory:
+class BlindMemory:
     """The states that were asked for last, by what was asked."""
 
     def __init__(self, size: int) -> None:
@@ -78,7 +79,7 @@ class Memory:
             self.states.popitem(last=False)
 
 
-class AskedCache(HearingCache):
+class OnDemandCache(ObservedCache):
     """Main rows alone, a branch aside that is behind them, and what it is asked."""
 
     def __init__(self, config: Any, prompt: Call, show: Callable[[], Any], asked: list[bytes]) -> None:
@@ -96,12 +97,12 @@ class AskedCache(HearingCache):
         return [(prompt, tuple(answer)) for prompt, answer in zip(self.asked, said, strict=True)]
 
 
-class AskedPairing(StatePairing):
+class BlindStatesOnDemand(BlindStates):
     """The hooks of one attached method with `branch_mode="cached"`."""
 
     def __init__(self, backbone: Backbone, method: BlindMethod, tap: Tap) -> None:
         super().__init__(backbone, method, tap)
-        self.memory = Memory(method.memory)
+        self.memory = BlindMemory(method.memory)
         ends = backbone.model.generation_config.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [ends])
 
@@ -112,16 +113,16 @@ class AskedPairing(StatePairing):
         has_picture = self.backbone.pixel_keys[0] in branch
         prompt = {**rows, "position_ids": self._positions(rows, [features] if has_picture else [])}
         asked = _identify(rows, [value for key, value in branch.items() if key not in (*ALONG, *self.backbone.pixel_keys)])
-        cache = AskedCache(self.backbone.config, prompt, lambda: self._features(features, main, branch), asked)
+        cache = OnDemandCache(self.backbone.config, prompt, lambda: self._features(features, main, branch), asked)
         return {**kwargs, "past_key_values": cache}
 
     def _next(self, kwargs: Call, cache: PairedCache) -> Call:
-        if isinstance(cache, AskedCache):
+        if isinstance(cache, OnDemandCache):
             cache.hear({key: newest(kwargs[key]) for key in ("input_ids", *KINDS) if kwargs.get(key) is not None})
         return kwargs
 
     def _each(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, list[Tensor]]:
-        if isinstance(cache, AskedCache):
+        if isinstance(cache, OnDemandCache):
             is_open = self.method.is_open(logits)
             keys = cache.keys()
             wanted = [row for row, asks in enumerate(is_open.tolist()) if asks and not self._has_ended(keys[row])]
@@ -138,7 +139,7 @@ class AskedPairing(StatePairing):
         """A row that waits for the others of its batch."""
         return bool(key[1]) and key[1][-1] in self.ends
 
-    def _ask(self, model: nn.Module, cache: AskedCache) -> Tensor:
+    def _ask(self, model: nn.Module, cache: OnDemandCache) -> Tensor:
         """Blind states [B, d] of the newest token of every row."""
         (aside,) = cache.aside
         if not aside.get_seq_length():

@@ -23,8 +23,8 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import PromptError
 from mgap.methods.base import Method, Removable, Seam, Tap
-from mgap.methods.head_inputs import Seen, Weight, mix_states
-from mgap.methods.kinds.paired_forward import ALONE, Inputs, Kept, Pairing, Weigh
+from mgap.methods.head_inputs import HeadInputs, Weight, mix_states
+from mgap.methods.kinds.paired_forward import ALONE, Inputs, Kept, PairedForward, Weigh
 from mgap.settings import check_choice
 from mgap.types import ALL_MODES, Mode
 
@@ -51,7 +51,7 @@ class PairedMethod(Method):
         check_choice("branch_mode", self.branch_mode, self.branch_modes)
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
-        return Pairing(backbone, self, tap)
+        return PairedForward(backbone, self, tap)
 
     def builders(self, backbone: Backbone, tap: Tap) -> list[Build]:
         """What decoding calls on attaching: `prepare`, once for each branch."""
@@ -100,11 +100,11 @@ class BranchMethod(PairedMethod):
     def traced(self, main: Tensor, branches: Sequence[Tensor], step: int) -> dict[str, Tensor]:  # noqa: ARG002
         return {"distance": distance(main, branches[0])}
 
-    def mixture(self, strength: Weight, seen: Seen) -> tuple[Weight, ...]:  # noqa: ARG002
+    def mixture(self, strength: Weight, seen: HeadInputs) -> tuple[Weight, ...]:  # noqa: ARG002
         """How much of the main prediction and of each branch's is in the scores, at a strength; for methods that have one."""
         return 1 + strength, -strength
 
-    def effective_states(self, head: Head, seen: Seen, strength: Weight) -> Tensor:
+    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:
         """The head is linear: contrasting two predictions is decoding from h + strength (h - h_branch)."""
         self.require_state()
         mixed = mix_states(self.name, head, self.mixture(strength, seen), (seen.h, *seen.branches))

@@ -21,7 +21,7 @@ _ROOM = 256  # steps that a mask is made for at a time
 _ALIGNED = 8  # numbers: where fused attention wants a row of a bias to start
 
 
-class Stepping:
+class DecodePositions:
     """The rows of one forward of ours, after their prompt."""
 
     def __init__(self, mask: Tensor, positions: Tensor) -> None:
@@ -43,9 +43,9 @@ class Stepping:
         """[rows, length]."""
         return F.pad(self.mask, (0, self.length - self.mask.shape[1]), value=1)
 
-    def twice(self) -> Stepping:
+    def twice(self) -> DecodePositions:
         """The same rows, and the same behind them."""
-        return Stepping(self.mask.repeat(2, 1), torch.cat([self.positions, self.positions], -2))
+        return DecodePositions(self.mask.repeat(2, 1), torch.cat([self.positions, self.positions], -2))
 
     def reorder(self, rows: Tensor) -> None:
         self.mask, self.positions = self.mask[rows], self.positions.index_select(-2, rows)

@@ -22,8 +22,8 @@ from mgap.backbones.image_embeddings import Call, flatten
 from mgap.backbones.token_rows import ALONG
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.base import Tap
-from mgap.methods.kinds.attention_weights import Glance
-from mgap.methods.kinds.paired_forward import KINDS, HearingCache, PairedCache, Pairing, newest
+from mgap.methods.kinds.attention_weights import AttentionWatch
+from mgap.methods.kinds.paired_forward import KINDS, ObservedCache, PairedCache, PairedForward, newest
 
 if TYPE_CHECKING:
     from mgap.methods.kinds.branch import BranchMethod
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Hide = Callable[[Tensor, Tensor], Tensor]  # attention and image positions, [B, T] each -> positions to blank, bool [B, T]
 
 
-class LateCache(HearingCache):
+class DependentCache(ObservedCache):
     """The branch's rows are aside until they join, or for good. Also what they read, for as long as that is needed."""
 
     def __init__(self, config: Any, prompt: Call, images: Tensor, features: Any) -> None:
@@ -49,13 +49,13 @@ class LateCache(HearingCache):
         self.rows, self.aside = [rows.twice() for rows in self.rows], []
 
 
-class LatePairing(Pairing):
+class DependentBranch(PairedForward):
     """The hooks of one attached method, whose branch does not see what `hide` names."""
 
     def __init__(self, backbone: Backbone, method: BranchMethod, tap: Tap, hide: Hide, *, anew: bool) -> None:
         self.hide, self.is_anew = hide, anew
         self.may_overflow = backbone.model.dtype == torch.float16  # then every token is looked at, which waits for the GPU
-        self.glance = Glance(backbone, method.name)
+        self.glance = AttentionWatch(backbone, method.name)
         super().__init__(backbone, method, tap)
         self.handles.append(backbone.model.register_forward_hook(self.settle, always_call=True))
 
@@ -76,12 +76,12 @@ class LatePairing(Pairing):
             (rows,) = (build(main) for build in self.builders)
         positions = self._positions(rows, [features])
         prompt: Call = {**{key: rows[key] for key in ALONG if key in rows}, "position_ids": positions}
-        cache = LateCache(self.backbone.config, prompt, self.backbone.image_mask(rows), features)
+        cache = DependentCache(self.backbone.config, prompt, self.backbone.image_mask(rows), features)
         self.glance.watch()
         return {**kwargs, "past_key_values": cache}
 
     def _next(self, kwargs: Call, cache: PairedCache) -> Call:
-        if not self.is_anew or not isinstance(cache, LateCache):
+        if not self.is_anew or not isinstance(cache, DependentCache):
             return super()._next(kwargs, cache)
         cache.hear({key: newest(kwargs[key]) for key in ("input_ids", *KINDS) if kwargs.get(key) is not None})
         self.glance.watch()
@@ -94,7 +94,7 @@ class LatePairing(Pairing):
         return main, [branch]
 
     def _both(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, list[Tensor]]:
-        if not self.glance.is_watching or not isinstance(cache, LateCache) or not cache.aside:
+        if not self.glance.is_watching or not isinstance(cache, DependentCache) or not cache.aside:
             return super()._each(model, logits, cache)
         attention = self.glance.take()[:, : cache.images.shape[1]]  # to the prompt
         images = cache.images.to(attention.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mgap.backbones.base import Backbone
 from mgap.methods.base import Tap
-from mgap.methods.kinds.per_picture import PerPicture, Picture, render, write
+from mgap.methods.kinds.per_picture import EncodedPicture, PerPicture, render, write
 
 CAPTION = "Please help me describe the image in detail."  # of the caption benchmarks
 
@@ -16,6 +16,6 @@ class Descriptions(PerPicture[str]):
         super().__init__(backbone, keep=keep)
         self.text, self.length, self.tap = render(backbone, prompt), length, tap or Tap()
 
-    def find(self, pictures: list[Picture]) -> list[str]:
+    def find(self, pictures: list[EncodedPicture]) -> list[str]:
         self.tap.tell(f"describing {len(pictures)} pictures" if len(pictures) > 1 else "describing the picture")
         return write(self.backbone, pictures, [self.text], self.length)

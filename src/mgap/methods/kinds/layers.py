@@ -40,7 +40,7 @@ class Combined(NamedTuple):
 Combine = Callable[[Tensor, Tensor], Combined]  # final logits [..., vocab], early ones [layers, ..., vocab]
 
 
-class Readout:
+class LayerReadout:
     """A combination bound to one head. Called as that head's forward hook."""
 
     def __init__(self, lens: Lens, norm: nn.Module | None, head: Head, combine: Combine, tap: Tap) -> None:
@@ -91,7 +91,7 @@ class LayersMethod(Method):
         head = backbone.probe_head()
         head.unpost(torch.zeros(()))  # refuses a soft cap now rather than at the first token
         lens, norm = self.lens(backbone, head)
-        readout = Readout(lens, norm, head, self.combine, tap)
+        readout = LayerReadout(lens, norm, head, self.combine, tap)
         return Handles(*lens.hook(), head.module.register_forward_hook(readout))
 
     def lens(self, backbone: Backbone, head: Head) -> tuple[Lens, nn.Module | None]:

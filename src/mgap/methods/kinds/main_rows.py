@@ -16,7 +16,7 @@ from torch import Tensor, nn
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 
 
-class Lanes:
+class RowSplit:
     """The rows of one model's forward that is under way."""
 
     main: int | None = None  # so many rows are the caller's, the rest is a branch's; None: all
@@ -31,14 +31,14 @@ class Lanes:
             self.is_paused = before
 
 
-_lanes: WeakKeyDictionary[nn.Module, Lanes] = WeakKeyDictionary()
+_lanes: WeakKeyDictionary[nn.Module, RowSplit] = WeakKeyDictionary()
 
 
-def lanes_of(model: nn.Module) -> Lanes:
-    return _lanes.setdefault(model, Lanes())
+def lanes_of(model: nn.Module) -> RowSplit:
+    return _lanes.setdefault(model, RowSplit())
 
 
-def on_main_rows(hook: Hook, lanes: Lanes) -> Hook:
+def on_main_rows(hook: Hook, lanes: RowSplit) -> Hook:
     """A forward hook of the head [B, T, ...] that leaves a branch's rows alone."""
 
     def act(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:

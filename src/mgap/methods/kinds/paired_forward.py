@@ -19,11 +19,11 @@ from torch.utils.hooks import RemovableHandle
 from transformers import DynamicCache
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.image_embeddings import Call, Showing, join_pictures
+from mgap.backbones.image_embeddings import Call, ImageEmbedder, join_pictures
 from mgap.backbones.token_rows import ALONG
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Observation, Tap
-from mgap.methods.kinds.decode_positions import Stepping
+from mgap.methods.kinds.decode_positions import DecodePositions
 from mgap.methods.kinds.main_rows import lanes_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ ALONE = "alone"  # in a branch's inputs, bool [B]: rows that have nothing to con
 class PairedCache(DynamicCache):
     """Keys and values of the main rows, and of each branch's: behind them, or in a cache of its own (`aside`)."""
 
-    def __init__(self, config: Any, rows: list[Stepping], aside: list[DynamicCache]) -> None:
+    def __init__(self, config: Any, rows: list[DecodePositions], aside: list[DynamicCache]) -> None:
         super().__init__(config=config)
         self.rows = rows  # of the forwards that need positions from us: the one of all, or each branch's aside
         self.aside, self.steps = aside, 1
@@ -72,11 +72,13 @@ class PairedCache(DynamicCache):
         raise UnsupportedDecoding("a second branch cannot take tokens back: no assisted decoding")
 
 
-class HearingCache(PairedCache):
+class ObservedCache(PairedCache):
     """One branch aside, and what was said so far, for a branch that does not read it as it comes."""
 
     def __init__(self, config: Any, prompt: Call) -> None:
-        super().__init__(config, [Stepping(prompt["attention_mask"], prompt["position_ids"])], [DynamicCache(config=config)])
+        super().__init__(
+            config, [DecodePositions(prompt["attention_mask"], prompt["position_ids"])], [DynamicCache(config=config)]
+        )
         self.waiting = [prompt]
         self.said: Inputs = {}  # [B, new] each: the answer so far
 
@@ -98,7 +100,7 @@ class HearingCache(PairedCache):
         self.said = {key: value[beam_idx] for key, value in self.said.items()}
 
 
-class Pairing:
+class PairedForward:
     """The hooks of one attached method. `remove` takes them off again."""
 
     def __init__(self, backbone: Backbone, method: PairedMethod, tap: Tap) -> None:
@@ -107,7 +109,7 @@ class Pairing:
         self.is_aside = method.branch_mode != "batched"
         self.is_busy = False  # while we run the model or its tower ourselves
         self.lanes = lanes_of(backbone.model)
-        self.showing = Showing(backbone)
+        self.showing = ImageEmbedder(backbone)
         self.text_config = backbone.config.get_text_config(decoder=True)
         self.seen: Inputs = {}  # the pictures that went through the tower last
         self.handles: list[RemovableHandle] = [
@@ -209,7 +211,7 @@ class Pairing:
         aside = [DynamicCache(config=self.backbone.config) for _ in branches if self.is_aside]
         read = {**rows, "position_ids": positions}
         reads = _split(read, len(branches)) if self.is_aside else [read]
-        stepping = [Stepping(each["attention_mask"], each["position_ids"]) for each in reads]
+        stepping = [DecodePositions(each["attention_mask"], each["position_ids"]) for each in reads]
         cache = PairedCache(self.backbone.config, stepping, aside)
         cache.merge = None if self.is_aside else self.merge
         for branch in branches:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.greedy_config import greedy_config
-from mgap.backbones.image_embeddings import Call, Showing, join_pictures
+from mgap.backbones.image_embeddings import Call, ImageEmbedder, join_pictures
 from mgap.backbones.shared_vision import digest
 from mgap.backbones.token_rows import ALONG, join_rows, split_rows
 from mgap.errors import ModelError, UnsupportedDecoding
@@ -27,7 +27,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class EncodedPicture:
     """One picture of the inputs in hand."""
 
     pixels: Inputs  # and whatever else the tower is told of it
@@ -44,7 +44,7 @@ class PerPicture(ABC, Generic[Found]):
         self.known: OrderedDict[bytes, Found] = OrderedDict()  # the last used at the end
 
     @abstractmethod
-    def find(self, pictures: list[Picture]) -> list[Found]:
+    def find(self, pictures: list[EncodedPicture]) -> list[Found]:
         """One result a picture; they differ from each other, and none is known yet."""
 
     def __call__(self, main: Inputs) -> list[Found]:
@@ -60,7 +60,7 @@ class PerPicture(ABC, Generic[Found]):
             self.known.popitem(last=False)
         return [found[picture.key] for picture in pictures for _ in range(times)]
 
-    def _pictures(self, main: Inputs) -> tuple[list[Picture], int]:
+    def _pictures(self, main: Inputs) -> tuple[list[EncodedPicture], int]:
         """Those of the inputs, and how many rows each of them has."""
         rows, slices = split_rows(main), self.backbone.pictures(main)
         times, rest = divmod(len(rows), len(slices))  # beams repeat rows, not pictures
@@ -75,7 +75,7 @@ class PerPicture(ABC, Generic[Found]):
                 if key not in ALONG
             }
             tokens = rows[number * times].count(self.backbone.image_token_id)
-            pictures.append(Picture(pixels, tokens, like, digest(*pixels.values())))
+            pictures.append(EncodedPicture(pixels, tokens, like, digest(*pixels.values())))
         return pictures, times
 
 
@@ -92,13 +92,13 @@ def render(backbone: Backbone, prompt: str) -> str:
     return text
 
 
-def expand(backbone: Backbone, text: str, picture: Picture) -> str:
+def expand(backbone: Backbone, text: str, picture: EncodedPicture) -> str:
     """A rendered text with as many placeholders as the picture needs."""
     image = placeholder(backbone)
     return text.replace(image, image * picture.tokens)
 
 
-def show(backbone: Backbone, pictures: Sequence[Picture], texts: Sequence[str]) -> tuple[Call, Any]:
+def show(backbone: Backbone, pictures: Sequence[EncodedPicture], texts: Sequence[str]) -> tuple[Call, Any]:
     """Inputs of a generate in which each picture stands in every rendered text, and the pictures, each encoded once."""
     rows = [backbone.tokenize(expand(backbone, text, picture)) for picture in pictures for text in texts]
     pixels = {key: torch.cat([picture.pixels[key] for picture in pictures]) for key in pictures[0].pixels}
@@ -115,13 +115,13 @@ def show(backbone: Backbone, pictures: Sequence[Picture], texts: Sequence[str]) 
 
 def generate(backbone: Backbone, inputs: Call, features: Any, length: int) -> Tensor:
     """What `show` gives to new tokens [rows, at most length] of the plain model, greedily."""
-    with torch.no_grad(), Showing(backbone).generating(inputs, features) as call:
+    with torch.no_grad(), ImageEmbedder(backbone).generating(inputs, features) as call:
         made: Any = backbone.model.generate(**call, generation_config=greedy_config(backbone, length))
     tokens: Tensor = made[:, inputs["input_ids"].shape[1] :]
     return tokens
 
 
-def write(backbone: Backbone, pictures: Sequence[Picture], texts: Sequence[str], length: int) -> list[str]:
+def write(backbone: Backbone, pictures: Sequence[EncodedPicture], texts: Sequence[str], length: int) -> list[str]:
     """What the plain model says to every text about each picture, one picture after the other."""
     made = generate(backbone, *show(backbone, pictures, texts), length)
     return [str(said).strip() for said in backbone.tokenizer.batch_decode(made, skip_special_tokens=True)]

@@ -12,7 +12,7 @@ OUT = -1e9  # transformers' score of a hypothesis that is not to be continued
 
 
 @dataclass(frozen=True)
-class Rules:
+class BeamRules:
     """What the generation's configuration says of the search."""
 
     beams: int
@@ -59,7 +59,7 @@ class Beams:
         """Which hypotheses are searched in earnest: bool [beams]."""
         return self.scores > OUT / 10
 
-    def advance(self, logp: Tensor, rules: Rules) -> tuple[Beams, Tensor]:
+    def advance(self, logp: Tensor, rules: BeamRules) -> tuple[Beams, Tensor]:
         """Choose the next tokens by log-probabilities [beams, vocab]: the new state, and each beam's parent [beams]."""
         best = (self.scores.unsqueeze(1) + logp).flatten().topk(rules.picks)
         parents, chosen = best.indices // logp.shape[1], best.indices % logp.shape[1]
@@ -75,7 +75,7 @@ class Beams:
         running = replace(running, done=tuple(sorted((*self.done, *finished), key=lambda one: -one.score)[: rules.beams]))
         return replace(running, is_over=bool(ends.all()) or running._cannot_improve(rules)), parents[kept]
 
-    def _cannot_improve(self, rules: Rules) -> bool:
+    def _cannot_improve(self, rules: BeamRules) -> bool:
         """As many answers as beams, and no running one may beat the worst of them; or the first that end are taken."""
         is_full = len(self.done) == rules.beams
         if is_full and rules.early_stopping is True:

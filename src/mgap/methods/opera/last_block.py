@@ -26,7 +26,7 @@ ARGUMENT = "mgap_gaze"  # carries what is wanted from a forward's arguments to t
 
 
 @dataclass
-class Gaze:
+class LastBlockWeights:
     """What one forward is to do, and what it saw."""
 
     block: int | None = None  # whose weights are read; None: nobody's
@@ -45,7 +45,7 @@ def attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of a decoder block [B, heads, T, d] as transformers calls it: torch's own, watched in the last block."""
-    gaze: Gaze | None = more.pop(ARGUMENT, None)
+    gaze: LastBlockWeights | None = more.pop(ARGUMENT, None)
     if gaze is None:
         raise ModelError(f"{type(module).__name__} does not hand arguments on to its attention: its weights cannot be read")
     refuse_odd_scores("reading its weights", module, more)
@@ -62,7 +62,7 @@ def look(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None)
     return normalise(scores_of(query, key, mask, scaling).softmax(-1).max(1).values)
 
 
-def _keep_apart(gaze: Gaze, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+def _keep_apart(gaze: LastBlockWeights, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     """Every candidate sees what the first one sees, and itself: [B, 1, queries, kv]."""
     count, length = query.shape[2], key.shape[2]
     if count == 1:

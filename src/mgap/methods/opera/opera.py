@@ -25,10 +25,10 @@ from mgap.backbones.base import Backbone
 from mgap.errors import ModelError, SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, Removable, Seam, Tap
 from mgap.methods.kinds.attention import check_kernel
-from mgap.methods.opera.beams import Rules
+from mgap.methods.opera.beams import BeamRules
 from mgap.methods.opera.last_block import ARGUMENT, IMPLEMENTATION
 from mgap.methods.opera.retrospection import Strength
-from mgap.methods.opera.search import Reader, Search
+from mgap.methods.opera.search import OperaSearch, Reader
 from mgap.settings import check_count, check_strength
 from mgap.types import Mode
 
@@ -80,10 +80,10 @@ class OPERA(Method):
         return Strength(self.alpha, self.sigma, int(self.candidates or 0), int(self.r or 0), self.window)
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
-        return Searching(backbone, self, tap)
+        return OperaHandle(backbone, self, tap)
 
 
-class Searching:
+class OperaHandle:
     """OPERA on one model: its `generate` is told to search our way. `remove` leaves the model as it was."""
 
     def __init__(self, backbone: Backbone, method: OPERA, tap: Tap) -> None:
@@ -158,13 +158,13 @@ class Searching:
         reader = Reader(name, model, input_ids, images, config, kwargs)
         rules = [_rules(config, stopping_criteria, prompt) for prompt in input_ids[:: config.num_beams]]
         keep_scores = bool(config.return_dict_in_generate and config.output_scores)
-        search = Search(reader, self.method.strength, rules, logits_processor, self.tap, keep_scores=keep_scores)
+        search = OperaSearch(reader, self.method.strength, rules, logits_processor, self.tap, keep_scores=keep_scores)
         search.run()
         made = search.result(config.num_return_sequences, _pad(config))
         return made if config.return_dict_in_generate else made.sequences
 
 
-def _rules(config: Any, criteria: StoppingCriteriaList, prompt: Tensor) -> Rules:
+def _rules(config: Any, criteria: StoppingCriteriaList, prompt: Tensor) -> BeamRules:
     """Of the search for an answer to this prompt [T]."""
     end = config._eos_token_tensor
 
@@ -172,7 +172,7 @@ def _rules(config: Any, criteria: StoppingCriteriaList, prompt: Tensor) -> Rules
         reached: Tensor = criteria(torch.cat([prompt.expand(len(tokens), -1), tokens], dim=1), None)
         return reached
 
-    return Rules(
+    return BeamRules(
         beams=config.num_beams,
         picks=max(2, 1 + (0 if end is None else len(end))) * config.num_beams,
         length_penalty=config.length_penalty,

@@ -37,7 +37,7 @@ class Outlook(NamedTuple):
 
 
 @dataclass(frozen=True)
-class State:
+class RetrospectionState:
     """What a step begins with, before the model has read the newest token."""
 
     beams: Beams
@@ -45,7 +45,7 @@ class State:
     history: Tensor  # [beams, k] where each earlier step collapsed; follows the beams
 
 
-class Seen(NamedTuple):
+class CandidateWeights(NamedTuple):
     """One step's numbers, one a beam and each [beams], and its scores [beams, vocab]."""
 
     scores: Tensor
@@ -60,8 +60,8 @@ class Retrospection:
     def __init__(self, strength: Strength, beams: Beams) -> None:
         self.strength = strength
         nothing = beams.tokens.new_zeros(len(beams.tokens), 0)
-        self.state = State(beams, nothing.float(), nothing)
-        self.kept: OrderedDict[int, State] = OrderedDict()  # by the number of tokens
+        self.state = RetrospectionState(beams, nothing.float(), nothing)
+        self.kept: OrderedDict[int, RetrospectionState] = OrderedDict()  # by the number of tokens
         self.returns: Counter[int] = Counter()  # how often the search has come back to a position
         self.banned: dict[int, Tensor] = {}  # tokens that were chosen there before
         self.has_returned = False  # the step at hand is one that was done before
@@ -78,7 +78,7 @@ class Retrospection:
         if newest is not None:
             self.state = replace(self.state, columns=lengthen(self.state.columns, newest, self.strength.sigma))
 
-    def weigh(self, logits: Tensor, candidates: Tensor, ahead: Outlook) -> Seen:
+    def weigh(self, logits: Tensor, candidates: Tensor, ahead: Outlook) -> CandidateWeights:
         """Scores of logits [beams, vocab] given what the candidates [beams, N] look at, and where that collapses."""
         columns = self.state.columns.unsqueeze(1).expand(-1, candidates.shape[1], -1)
         phi, places = collapse(lengthen(columns, ahead.words, self.strength.sigma))  # [beams, N]
@@ -92,7 +92,7 @@ class Retrospection:
         scores = (logits - FALL).scatter(1, candidates, adjusted)
         if self.has_returned:
             scores = self._without_banned(logits)
-        return Seen(scores, rho.gather(1, first)[:, 0], ahead.image.gather(1, first)[:, 0], column)
+        return CandidateWeights(scores, rho.gather(1, first)[:, 0], ahead.image.gather(1, first)[:, 0], column)
 
     def _without_banned(self, logits: Tensor) -> Tensor:
         """A step done again: plain logits, with what was chosen here before as low as the lowest."""
@@ -128,4 +128,4 @@ class Retrospection:
 
     def choose(self, beams: Beams, parents: Tensor) -> None:
         """The beams have moved on: their columns and histories with them."""
-        self.state = State(beams, self.state.columns[parents], self.state.history[parents])
+        self.state = RetrospectionState(beams, self.state.columns[parents], self.state.history[parents])

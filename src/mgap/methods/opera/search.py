@@ -20,9 +20,9 @@ from transformers.generation import GenerateBeamDecoderOnlyOutput
 
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.base import Observation, Tap
-from mgap.methods.opera.beams import OUT, Beams, Hypothesis, Rules
-from mgap.methods.opera.last_block import ARGUMENT, Gaze
-from mgap.methods.opera.retrospection import Outlook, Retrospection, Seen, Strength
+from mgap.methods.opera.beams import OUT, BeamRules, Beams, Hypothesis
+from mgap.methods.opera.last_block import ARGUMENT, LastBlockWeights
+from mgap.methods.opera.retrospection import CandidateWeights, Outlook, Retrospection, Strength
 
 KINDS = ("mm_token_type_ids", "token_type_ids")  # which tokens are pictures; what is said is none
 Processor = Callable[[Tensor, Tensor], Tensor]
@@ -44,20 +44,22 @@ class Reader:
         self.cache = deepcopy(self.blank)
         self.mask = self.whole  # [rows, columns]
         self.last = self.kwargs["position_ids"][..., -1:]  # [..., rows, 1]: the newest token's position
-        out = self.model._prefill(self.ids, self.config, {**self.kwargs, "past_key_values": self.cache, ARGUMENT: Gaze()})
+        out = self.model._prefill(
+            self.ids, self.config, {**self.kwargs, "past_key_values": self.cache, ARGUMENT: LastBlockWeights()}
+        )
         self._check_layers()
         return self._logits(out)
 
     def follow(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Read one token a row, [rows, 1]: logits [rows, vocab] and weights [rows, columns]."""
-        gaze = Gaze(self.block)
+        gaze = LastBlockWeights(self.block)
         out = self._forward(tokens, self.cache, torch.ones_like(tokens), self.last + 1, gaze)
         self.mask, self.last = F.pad(self.mask, (0, 1), value=1), self.last + 1
         return self._logits(out), self._weights(gaze)[:, 0]
 
     def look_ahead(self, candidates: Tensor) -> Tensor:
         """Read alternatives for the next token [rows, N], and forget them: weights [rows, N, columns + N]."""
-        gaze, count = Gaze(self.block, apart=True), candidates.shape[1]
+        gaze, count = LastBlockWeights(self.block, apart=True), candidates.shape[1]
         positions = (self.last + 1).expand(*self.last.shape[:-1], count)
         ahead = copy(self.cache)
         ahead.layers = [copy(layer) for layer in self.cache.layers]  # a layer grows by new tensors: ours keeps the old ones
@@ -71,10 +73,10 @@ class Reader:
         tokens = torch.stack([F.pad(row, (length - len(row), 0)) for row in said])
         seen = torch.stack([F.pad(torch.ones_like(row), (length - len(row), 0)) for row in said])
         positions = self.last + seen.cumsum(1)
-        self._forward(tokens, self.cache, seen, positions, Gaze())
+        self._forward(tokens, self.cache, seen, positions, LastBlockWeights())
         self.mask, self.last = torch.cat([self.mask, seen], dim=1), positions[..., -1:]
 
-    def _forward(self, tokens: Tensor, cache: Cache, seen: Tensor, positions: Tensor, gaze: Gaze) -> Any:
+    def _forward(self, tokens: Tensor, cache: Cache, seen: Tensor, positions: Tensor, gaze: LastBlockWeights) -> Any:
         kinds = {key: torch.zeros_like(tokens) for key in KINDS if self.kwargs.get(key) is not None}
         now = {"attention_mask": torch.cat([self.mask, seen], dim=1), "position_ids": positions, "past_key_values": cache}
         inputs = self.model.prepare_inputs_for_generation(tokens, **{**self.kwargs, **kinds, **now, ARGUMENT: gaze})
@@ -84,7 +86,7 @@ class Reader:
         logits: Tensor = out.logits[:, -1].float().to(self.ids.device)
         return logits
 
-    def _weights(self, gaze: Gaze) -> Tensor:
+    def _weights(self, gaze: LastBlockWeights) -> Tensor:
         return gaze.read(self.name).to(self.ids.device)
 
     def _check_layers(self) -> None:
@@ -99,11 +101,11 @@ class Reader:
             raise ModelError(f"{self.name} needs a last block that sees everything: this model's has a sliding window")
 
 
-class Search:
+class OperaSearch:
     """One call of generate."""
 
     def __init__(
-        self, reader: Reader, strength: Strength, rules: list[Rules], process: Processor, tap: Tap, *, keep_scores: bool
+        self, reader: Reader, strength: Strength, rules: list[BeamRules], process: Processor, tap: Tap, *, keep_scores: bool
     ) -> None:
         self.reader, self.process, self.tap, self.rules, self.keep_scores = reader, process, tap, rules, keep_scores
         self.each = rules[0].beams
@@ -139,7 +141,7 @@ class Search:
         """What each row has said; the rows of samples that are over go along with one token, whatever it is."""
         return [row[:1] if s.beams.is_over else row for s in self.samples for row in s.beams.tokens]
 
-    def _weigh(self, n: int, logits: Tensor, weights: Tensor | None, candidates: Tensor, ahead: Tensor) -> Seen:
+    def _weigh(self, n: int, logits: Tensor, weights: Tensor | None, candidates: Tensor, ahead: Tensor) -> CandidateWeights:
         sample, rows = self.samples[n], self._rows(n)
         k, count, images = sample.beams.length, candidates.shape[1], self.reader.images[rows]
         sample.read(None if weights is None else weights[rows, -k:])
@@ -148,7 +150,7 @@ class Search:
         image = (past[..., : images.shape[1]] * images.unsqueeze(1)).sum(-1)
         return sample.weigh(logits[rows], candidates[rows], Outlook(words, image))
 
-    def _move(self, seen: dict[int, Seen]) -> Tensor | None:
+    def _move(self, seen: dict[int, CandidateWeights]) -> Tensor | None:
         """Every sample chooses, or goes back: each row's parent, or None if a sample went back."""
         returned = [n for n in seen if self.samples[n].goes_back()]
         parents = torch.arange(len(self.reader.ids), device=self.reader.ids.device)
@@ -172,7 +174,7 @@ class Search:
             done.update({n: scores[self._rows(n)] for n in own})
         return done
 
-    def _report(self, logits: Tensor, seen: dict[int, Seen]) -> None:
+    def _report(self, logits: Tensor, seen: dict[int, CandidateWeights]) -> None:
         """What the trace shows, with the place in the answer that each row stands at."""
         if self.tap.listener is None:
             return

@@ -27,7 +27,7 @@ BAND = "Bands: 95% intervals from a bootstrap over pictures."
 
 
 @dataclass(frozen=True)
-class Curve:
+class PrintedCurve:
     """One line of a panel."""
 
     group: str
@@ -41,7 +41,7 @@ def symbol(axis: str) -> str:
     return SYMBOLS.get(axis, axis)
 
 
-def curve(scores: Scores, name: str, group: str, beside: str | None = None) -> Curve:
+def curve(scores: Scores, name: str, group: str, beside: str | None = None) -> PrintedCurve:
     at = points_on_axis(scores)
     points = {x: (label, scores.results[label].groups[group].rates[name]) for x, label in at.items()}
     known = printed_values(scores, beside)
@@ -49,7 +49,7 @@ def curve(scores: Scores, name: str, group: str, beside: str | None = None) -> C
     if scores.baseline not in at.values():
         base = (scores.baseline, scores.results[scores.baseline].groups[group].rates[name])
     printed = {x: known[label, group, name] for x, label in at.items() if (label, group, name) in known}
-    return Curve(group, points, base, printed)
+    return PrintedCurve(group, points, base, printed)
 
 
 def print_sensitivity(
@@ -118,7 +118,7 @@ def _departures(
         axes = figure.subplots()
         for label, rates in lines.items():
             printed = {x: known[key] for x in rates if (key := (label, STATES, f"{x:.12g}")) in known}
-            one = Curve(label, {x: (label, rate) for x, rate in rates.items()}, None, printed)
+            one = PrintedCurve(label, {x: (label, rate) for x, rate in rates.items()}, None, printed)
             _draw_curve(axes, one, look[label])
             rows += _curve_rows(run, "strength", "departed", one)
         _label(axes, "strength", [x for rates in lines.values() for x in rates])
@@ -136,7 +136,7 @@ def _departures(
     return Print(name, caption, figure, COLUMNS, tuple(rows))
 
 
-def _draw_curve(axes: Axes, one: Curve, look: Look) -> None:
+def _draw_curve(axes: Axes, one: PrintedCurve, look: Look) -> None:
     places = sorted(one.points)
     rates = [one.points[x][1] for x in places]
     axes.fill_between(
@@ -161,7 +161,7 @@ def _label(axes: Axes, name: str, places: Sequence[float]) -> None:
     grid(axes)
 
 
-def _curve_rows(run: str, axis: str, figure: str, one: Curve) -> Iterator[tuple[Value, ...]]:
+def _curve_rows(run: str, axis: str, figure: str, one: PrintedCurve) -> Iterator[tuple[Value, ...]]:
     for x, (label, rate) in sorted(one.points.items()):
         values = (100 * rate.value, 100 * rate.low, 100 * rate.high, one.printed.get(x))
         yield (run, label, axis, x, one.group, figure, *values)

@@ -7,7 +7,7 @@ import torch
 
 import mgap
 from mgap.errors import SettingError
-from mgap.serving.settings import LOG_EVERY, Serving, own_alpha
+from mgap.serving.engine_settings import LOG_EVERY, Serving, own_alpha
 
 
 def test_the_keys_are_those_of_the_method_and_how_often_to_tell(tmp_path):
