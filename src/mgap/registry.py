@@ -8,7 +8,7 @@ import nothing of them.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -29,6 +29,10 @@ class Registry:
 
     def names(self) -> list[str]:
         return sorted(self._all())
+
+    def __iter__(self) -> Iterator[str]:
+        """The package's own in their order, then those of other packages."""
+        yield from {**self._entries, **self._all()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries or name in self._all()

@@ -25,13 +25,13 @@ SOME = ("splits", "kinds", "image_set", "questions", "departure")  # keys that m
 
 def benchmarks() -> list[str]:
     """What `mgap run` can be asked to do."""
-    return [*BENCHMARKS.names(), DEPARTURE]
+    return [*BENCHMARKS, DEPARTURE]
 
 
 def datasets() -> list[str]:
     """Where pictures can come from."""
-    published = (dataset for name in BENCHMARKS.names() for dataset in BENCHMARKS.get(name).datasets)
-    return list(dict.fromkeys([*WORLDS.names(), *published]))
+    published = (dataset for name in BENCHMARKS for dataset in BENCHMARKS.get(name).datasets)
+    return list(dict.fromkeys([*WORLDS, *published]))
 
 
 def _keys_of(benchmark: str) -> frozenset[str]:

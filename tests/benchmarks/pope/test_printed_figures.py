@@ -13,7 +13,7 @@ from mgap.benchmarks.pope.printed_figures import Confusion, Printed, imply, read
 from mgap.cli.main import app
 from mgap.errors import BenchmarkError, SettingError
 
-TABLE = Path(__file__).parents[2] / "docs" / "numbers" / "pope.csv"
+TABLE = Path(__file__).parents[3] / "docs" / "numbers" / "pope.csv"
 
 
 def printed(tp, fp, positives=1500, negatives=1500, cut=False):
