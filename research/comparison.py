@@ -23,7 +23,7 @@ from mgap.benchmarks.pope.scorer import PopeScore
 from mgap.decoding.model import Model, load
 from mgap.errors import CorruptFile, SettingError, one_line
 from mgap.io.output_folder import check_folder, write_files
-from mgap.io.progress import bars
+from mgap.io.progress import Progress, bars
 from mgap.io.typed_json import BROKEN, typed
 from mgap.methods.asd import ASD
 from mgap.methods.base import Method
@@ -34,7 +34,6 @@ from mgap.methods.predicted_prior import PredictedPrior
 from mgap.pocket.benchmark import TEST
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
 from mgap.pocket.figures import CardFigures, PickedSetting, fit_prior, mgap_at
-from mgap.pocket.first_words import Progress
 from mgap.pocket.fit_bank import LONGEST
 from mgap.pocket.fit_map import fit_pocket_map
 from mgap.pocket.fit_steering import fit_steering

@@ -24,9 +24,10 @@ from mgap.benchmarks.pope.scorer import tally_labels
 from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Tally
 from mgap.decoding.model import Model
+from mgap.io.progress import Progress, report_progress
 from mgap.methods.bias import Bias
 from mgap.pocket.benchmark import DEVELOPMENT, REPORT, PocketQuestion, pope
-from mgap.pocket.first_words import Progress, encoded, report
+from mgap.pocket.evaluation import DRAWING
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,11 @@ def layer_states(
     states, logits = [], []
     rows = [(q.scene, q.text) for q in questions]
     with torch.no_grad(), shared_pictures(model.backbone):
-        for inputs, done in encoded(model, rows, batch_size):
+        for inputs, done in DRAWING(model, rows, batch_size):
             out = model.backbone.model(**inputs, output_hidden_states=True, use_cache=False, logits_to_keep=1)
             states.append(torch.stack([layer[:, -1].float().cpu() for layer in out.hidden_states], 1))
             logits.append(out.logits[:, -1].float().cpu())
-            report(progress, "questions for probes", done, len(rows))
+            report_progress(progress, "questions for probes", done, len(rows))
     return torch.cat(states), torch.cat(logits)
 
 

@@ -20,11 +20,12 @@ import mgap
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, RunError, SettingError, one_line
 from mgap.io.output_folder import write_files
+from mgap.io.progress import Progress
 from mgap.io.typed_json import BROKEN, typed
 from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT
 from mgap.pocket.figures import Scored
-from mgap.pocket.first_words import Encode, Kept, Progress
-from mgap.pocket.scenes import WORLD
+from mgap.pocket.scenes import WORLD, render
+from mgap.run.first_words import CachingEncoder, Encoder
 from research.frontier.contenders import BOTH, CAPTIONS, NEAR, PLAIN, QUESTIONS, Contender
 from research.frontier.kit import Judges, Kit
 from research.frontier.measures import Described, Sheet, Told, ask, describe
@@ -171,7 +172,7 @@ def choose(
     kit = Kit(model, scenes=fit, batch_size=batch_size, progress=progress)
     judges = Judges.of(model, judge, batch_size=batch_size, progress=progress)
     sheet = Sheet.of(DEVELOPMENT, scenes=scenes, captions=captions)
-    kept = Kept()
+    kept = CachingEncoder(render)
     answered = _try_questions(model, missing, kit, sheet, batch_size, kept, progress)
     for contender in missing:
         trials = _try_captions(model, contender, kit, judges, sheet, batch_size, kept, progress)
@@ -189,7 +190,7 @@ def _try_questions(
     kit: Kit,
     sheet: Sheet,
     batch_size: int,
-    encode: Encode,
+    encode: Encoder,
     progress: Progress | None,
 ) -> dict[str, list[QuestionTrial]]:
     """All families at once: methods share forwards."""
@@ -217,7 +218,7 @@ def _try_captions(
     judges: Judges,
     sheet: Sheet,
     batch_size: int,
-    encode: Encode,
+    encode: Encoder,
     progress: Progress | None,
 ) -> list[CaptionTrial]:
     settings = contender.settings if CAPTIONS in contender.chosen_for else ()

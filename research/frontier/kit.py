@@ -17,9 +17,10 @@ from mgap.benchmarks.pope.questions import SPLITS
 from mgap.decoding.answer_states import answer_states
 from mgap.decoding.model import Model
 from mgap.decoding.prior_pairs import BlindReader
+from mgap.io.progress import Progress, report_progress
 from mgap.pocket.benchmark import FIT, JUDGE
+from mgap.pocket.evaluation import DRAWING
 from mgap.pocket.figures import fit_prior
-from mgap.pocket.first_words import Progress, encoded, report
 from mgap.pocket.fit_bank import KINDS, LONGEST, collect, fit_bank, rows_of
 from mgap.pocket.fit_map import fit_pocket_map
 from mgap.priors.bank import Bank
@@ -65,9 +66,9 @@ class Kit:
         states: list[Tensor] = []
         rows = rows_of("captions", FIT, self._some)
         with answer_states(self.model, BlindReader(null_image=null_image), Decoding(max_new_tokens=LONGEST)) as read:
-            for inputs, done in encoded(self.model, rows, self.batch_size):
+            for inputs, done in DRAWING(self.model, rows, self.batch_size):
                 states += [answer.used.cpu() for answer in read(inputs)]
-                report(self.progress, "blind captions", done, len(rows))
+                report_progress(self.progress, "blind captions", done, len(rows))
         return replace(Subspace.from_states(torch.cat(states), rank), identity=self.model.backbone.identity)
 
     def bank(self, *kinds: str) -> Bank:

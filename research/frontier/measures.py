@@ -32,15 +32,16 @@ from mgap.decoding.effective_states import first_states
 from mgap.decoding.generate import end_ids, generate, until_end
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile
+from mgap.io.progress import Progress, report_progress
 from mgap.methods.base import Method
 from mgap.methods.kinds.blind_branch import BlindMethod
 from mgap.pocket.benchmark import PocketQuestion, pope, scenes
-from mgap.pocket.evaluation import amber_questions, ask_groups
-from mgap.pocket.first_words import Encode, Methods, Progress, encoded, report, using
+from mgap.pocket.evaluation import DRAWING, amber_questions, ask_groups
 from mgap.pocket.fit_bank import LONGEST
 from mgap.pocket.language import DESCRIBE, mentions
 from mgap.pocket.scenes import Scene
 from mgap.priors.manifold import Manifold
+from mgap.run.first_words import Encoder, Methods, using
 from mgap.types import Decoding
 from research.comparison import counting
 
@@ -171,7 +172,7 @@ def ask(
     methods: Methods,
     *,
     batch_size: int = 64,
-    encode: Encode = encoded,
+    encode: Encoder = DRAWING,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, str]]:
     """By method and group, a letter a question."""
@@ -189,7 +190,7 @@ def judge_first(
     judge: Manifold,
     *,
     batch_size: int = 64,
-    encode: Encode = encoded,
+    encode: Encoder = DRAWING,
     progress: Progress | None = None,
 ) -> list[int] | None:
     """For each question, whether the state of the answer's first word has departed; None: the method has no one state."""
@@ -199,7 +200,7 @@ def judge_first(
     with first_states(model, method) as read:
         for inputs, done in encode(model, [(q.scene, q.text) for q in questions], batch_size):
             departed += (judge.distances(read(inputs).at()) > judge.tau).int().tolist()
-            report(progress, "first states", done, len(questions))
+            report_progress(progress, "first states", done, len(questions))
     return departed
 
 
@@ -210,7 +211,7 @@ def describe(
     judge: Manifold,
     *,
     batch_size: int = 64,
-    encode: Encode = encoded,
+    encode: Encoder = DRAWING,
     progress: Progress | None = None,
 ) -> Described:
     """Captions and their departures, in one decoding."""
@@ -229,12 +230,12 @@ def describe(
                 used = [states for _, states in answers if states is not None]
                 beyond = judge.distances(torch.cat(used)) > judge.tau  # of all captions of the batch at once
                 departed += [int(part.sum()) for part in beyond.split([len(states) for states in used])]
-            report(progress, "captions", done, len(shown))
+            report_progress(progress, "captions", done, len(shown))
     return Described(texts, tokens, departed)
 
 
 def price(
-    model: Model, method: Method | None, shown: Sequence[Scene], *, encode: Encode = encoded, progress: Progress | None = None
+    model: Model, method: Method | None, shown: Sequence[Scene], *, encode: Encoder = DRAWING, progress: Progress | None = None
 ) -> Price:
     """Of captions, one after the other; the first is described twice, and counts once: what happens only once is no price."""
     tokens = steps = 0
@@ -250,7 +251,7 @@ def price(
                 milliseconds += made.milliseconds
                 said = until_end(made.tokens[0].tolist(), end)
                 tokens, steps = tokens + len(said), steps + len(said) - 1
-                report(progress, "prices", done, len(rows))
+                report_progress(progress, "prices", done, len(rows))
     return Price(tokens, passed[0], steps, milliseconds)
 
 

@@ -19,10 +19,13 @@ from mgap.benchmarks.tally import Difference, compare
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, RunError, one_line
 from mgap.io.output_folder import write_files
+from mgap.io.progress import Progress
 from mgap.io.typed_json import BROKEN, typed
 from mgap.methods.base import Method
 from mgap.pocket.benchmark import REPORT
-from mgap.pocket.first_words import Encode, Kept, Progress, encoded
+from mgap.pocket.evaluation import DRAWING
+from mgap.pocket.scenes import render
+from mgap.run.first_words import CachingEncoder, Encoder
 from research.frontier.choosing import FILE as CHOICES
 from research.frontier.choosing import Choices, about, check_about
 from research.frontier.contenders import BOTH, CAPTIONS, PLAIN, QUESTIONS, Contender
@@ -138,7 +141,7 @@ def report(
             told(f"{name}: measured before")
     if missing := {name: chosen for name, chosen in wanted.items() if name not in answers.results}:
         made = {name: by_family[chosen.family].setting(chosen.label).make(kit) for name, chosen in missing.items()}
-        judges, how = Judges.of(model, sizes["judge"], **how), {**how, "encode": Kept()}
+        judges, how = Judges.of(model, sizes["judge"], **how), {**how, "encode": CachingEncoder(render)}
         verdicts = ask(model, sheet, made, **how)  # all at once: methods share forwards
         for name, chosen in missing.items():
             answers.results[name] = Result(chosen, measure(model, made[name], sheet, judges, verdicts[name], **how))
@@ -160,7 +163,7 @@ def measure(
     verdicts: dict[str, str],
     *,
     batch_size: int = 64,
-    encode: Encode = encoded,
+    encode: Encoder = DRAWING,
     progress: Progress | None = None,
 ) -> Told:
     """Everything of one method, with what it answered to the questions."""

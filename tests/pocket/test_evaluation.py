@@ -7,18 +7,23 @@ from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import SettingError
 from mgap.pocket.benchmark import TEST, ColourQuestion, odd_colours, pope
 from mgap.pocket.evaluation import (
+    DRAWING,
     evaluate_amber,
     evaluate_captions,
     evaluate_odd_colours,
     evaluate_pope,
     read_colour,
 )
-from mgap.pocket.first_words import first_words
 from mgap.pocket.language import DESCRIBE
 from mgap.pocket.scenes import make_scene, render
+from mgap.run.first_words import first_words
 from tests.methods.builders import build
 
 pytestmark = pytest.mark.filterwarnings("ignore:alpha=:UserWarning")
+
+
+def words_of(model, questions, methods, **options):
+    return first_words(model, [(q.scene, q.text) for q in questions], methods, DRAWING, **options)
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
@@ -44,7 +49,7 @@ def decoded(model, method, scenes, texts, batch_size, **options):
 def test_first_words_are_what_greedy_decoding_says(loaded, methods):
     questions = list(pope("adversarial", count=9))
     seen = []
-    words = first_words(loaded, questions, methods, batch_size=16, progress=lambda *step: seen.append(step))
+    words = words_of(loaded, questions, methods, batch_size=16, progress=lambda *step: seen.append(step))
     for name, method in methods.items():
         expected = decoded(loaded, method, [q.scene for q in questions], [q.text for q in questions], 16, max_new_tokens=1)
         assert words[name] == expected, name
@@ -55,16 +60,16 @@ def test_first_words_are_what_greedy_decoding_says(loaded, methods):
 def test_repeated_and_shuffled_questions_get_their_own_words(model):
     questions = list(pope("random", count=4))
     mixed = [*questions[::-1], *questions]
-    words = first_words(model, mixed, {"vanilla": None}, batch_size=64)["vanilla"]
+    words = words_of(model, mixed, {"vanilla": None}, batch_size=64)["vanilla"]
     assert words[: len(questions)][::-1] == words[len(questions) :]
-    assert words[len(questions) :] == first_words(model, questions, {"vanilla": None}, batch_size=64)["vanilla"]
+    assert words[len(questions) :] == words_of(model, questions, {"vanilla": None}, batch_size=64)["vanilla"]
 
 
 def test_plain_figures_are_refused_while_a_method_is_on(model, prior):
     questions = list(pope("random", count=1))
     with model.using(mgap.MGAP(prior)):
         with pytest.raises(SettingError, match="mgap is attached"):
-            first_words(model, questions, {"vanilla": None})
+            words_of(model, questions, {"vanilla": None})
         with pytest.raises(SettingError, match="mgap is attached"):
             evaluate_captions(model, {"vanilla": None}, TEST, 1)
 
@@ -72,7 +77,7 @@ def test_plain_figures_are_refused_while_a_method_is_on(model, prior):
 def test_methods_elsewhere_than_at_the_head_decode_by_themselves(loaded, methods):
     questions = list(pope("random", count=4))
     mixed = {"vcd": mgap.VCD(alpha=6.0, noise_step=999), "paper": methods["paper"], "dola": build("dola", None)}
-    words = first_words(loaded, questions, mixed, batch_size=16)
+    words = words_of(loaded, questions, mixed, batch_size=16)
     assert list(words) == list(mixed)
     for name, method in mixed.items():
         expected = decoded(loaded, method, [q.scene for q in questions], [q.text for q in questions], 16, max_new_tokens=1)
@@ -82,10 +87,10 @@ def test_methods_elsewhere_than_at_the_head_decode_by_themselves(loaded, methods
 def test_a_method_at_the_head_that_looks_at_the_prompt_decodes_by_itself(model, monkeypatch):
     questions, seen = list(pope("random", count=2)), []
     monkeypatch.setattr(mgap.Bias, "shares_prefill", False)
-    words = first_words(model, questions, {"looking": mgap.Bias(shift=-2.0)}, progress=lambda *step: seen.append(step[0]))
+    words = words_of(model, questions, {"looking": mgap.Bias(shift=-2.0)}, progress=lambda *step: seen.append(step[0]))
     assert set(seen) == {"questions, looking"}
     monkeypatch.undo()
-    assert words == first_words(model, questions, {"looking": mgap.Bias(shift=-2.0)})
+    assert words == words_of(model, questions, {"looking": mgap.Bias(shift=-2.0)})
 
 
 def test_strengths_that_share_a_branch_say_what_decoding_says(loaded):
@@ -93,7 +98,7 @@ def test_strengths_that_share_a_branch_say_what_decoding_says(loaded):
     pairs = [(rho, null) for null in ("no_image", "mean_colour") for rho in (1.0, 8.0)]
     mixed = {f"blind {rho} {null}": mgap.Blind(rho=rho, null_image=null) for rho, null in pairs}
     mixed |= {f"vcd {alpha}": mgap.VCD(alpha=alpha, noise_step=999) for alpha in (0.5, 2.0, 6.0)}
-    words = first_words(loaded, questions, mixed, batch_size=16)
+    words = words_of(loaded, questions, mixed, batch_size=16)
     for name, method in mixed.items():
         expected = decoded(loaded, method, [q.scene for q in questions], [q.text for q in questions], 16, max_new_tokens=1)
         assert words[name] == expected, name
@@ -110,7 +115,7 @@ def test_pope_is_scored_by_split_and_method(model, prior):
 
 def test_held_out_scenes_are_drawn_in_the_other_style(loaded):
     words = [
-        first_words(loaded, list(pope("random", TEST, 12, held_out=held_out)), {"vanilla": None})["vanilla"]
+        words_of(loaded, list(pope("random", TEST, 12, held_out=held_out)), {"vanilla": None})["vanilla"]
         for held_out in (False, True)
     ]
     assert words[0] != words[1]

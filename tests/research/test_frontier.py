@@ -12,12 +12,12 @@ import mgap
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import CorruptFile, RunError, SettingError
 from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT, TEST, pope, scenes
-from mgap.pocket.evaluation import evaluate_amber, evaluate_captions, evaluate_pope
+from mgap.pocket.evaluation import DRAWING, evaluate_amber, evaluate_captions, evaluate_pope
 from mgap.pocket.figures import mgap_at
-from mgap.pocket.first_words import first_words
 from mgap.pocket.fit_bank import LONGEST, collect, rows_of
 from mgap.pocket.scenes import render
 from mgap.priors.bank import Bank
+from mgap.run.first_words import first_words
 from research.comparison import counting
 from research.frontier import choosing, reporting
 from research.frontier.__main__ import main
@@ -28,6 +28,11 @@ from research.frontier.measures import HARDEST, Described, Price, Sheet, Told, a
 from research.frontier.tables import REPORT_FILE, TABLES, write_report
 
 pytestmark = pytest.mark.long
+
+
+def words_of(model, questions, methods, **options):
+    return first_words(model, [(q.scene, q.text) for q in questions], methods, DRAWING, **options)
+
 
 SIZES = {"scenes": 2, "captions": 2, "fit": 2, "judge": 4}
 
@@ -233,10 +238,10 @@ def test_strengths_of_one_branch_share_its_forward_and_say_what_decoding_says(lo
     methods = {f"blind {rho}": mgap.Blind(rho=rho) for rho in (0.25, 1.0, 8.0)}
     methods |= {f"vcd {alpha}": mgap.VCD(alpha=alpha, beta=0.2) for alpha in (0.5, 4.0)}
     with counting(loaded) as together:
-        words = first_words(loaded, questions, methods)
+        words = words_of(loaded, questions, methods)
     with counting(loaded) as apart:
         for name, method in methods.items():
-            assert words[name] == first_words(loaded, questions, {name: method})[name]
+            assert words[name] == words_of(loaded, questions, {name: method})[name]
     assert len(set(map(tuple, words.values()))) > 2
     assert together[0] < 0.5 * apart[0]
 
@@ -433,7 +438,7 @@ def test_methods_that_read_blind_states_share_a_forward_and_say_what_decoding_sa
         "projected": mgap.PromptPrior(prior=kit.prior("black336"), rho=4.0, branch_mode="cached"),
         "tethered": mgap.Tether(bank=kit.bank(), rho=8.0),
     }
-    together = first_words(loaded, questions, methods)
+    together = words_of(loaded, questions, methods)
     for name, method in methods.items():
-        assert first_words(loaded, questions, {name: method})[name] == together[name]
+        assert words_of(loaded, questions, {name: method})[name] == together[name]
     assert together["projected"] != together["sure"]

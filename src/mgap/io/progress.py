@@ -29,3 +29,9 @@ def bars(*measures: Any) -> Iterator[Progress]:
             shown.update(tasks[label], completed=done)
 
         yield report
+
+
+def report_progress(progress: Progress | None, label: str, done: int, total: int) -> None:
+    """Tell whoever listens, if anybody does."""
+    if progress is not None:
+        progress(label, done, total)

@@ -18,13 +18,13 @@ import mgap
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
+from mgap.io.progress import Progress
 from mgap.methods.base import Method
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP, PRESETS
 from mgap.pocket.benchmark import ASKED, TEST, PocketQuestion
 from mgap.pocket.evaluation import CaptionScores, PopeAnswers, Scores, ask_pope, evaluate_captions
 from mgap.pocket.figures import FILE, NULLS, CardFigures, PickedSetting, fit_prior, mgap_at
-from mgap.pocket.first_words import Progress
 from mgap.pocket.language import mentions
 from mgap.pocket.scenes import render
 from mgap.pocket.showcase import CAPTION, ShowcaseCase, cases, invented, judge

@@ -16,12 +16,13 @@ from mgap.benchmarks.pope.scorer import PopeScore, score_pope
 from mgap.benchmarks.statistics import Rate, wilson
 from mgap.benchmarks.yesno_parsers import yes_or_no
 from mgap.decoding.model import Model
+from mgap.io.progress import Progress, report_progress
 from mgap.methods.base import Method
 from mgap.pocket.benchmark import TEST, ColourQuestion, PocketQuestion, amber, odd_colours, pope, scenes
 from mgap.pocket.drawing import COLOURS
-from mgap.pocket.first_words import Encode, Methods, Progress, encoded, first_words, refuse_attached, report, using
 from mgap.pocket.language import DESCRIBE, mentions
 from mgap.pocket.scenes import Scene, render
+from mgap.run.first_words import Encoder, Methods, first_words, refuse_attached, using
 
 Scores = dict[str, dict[str, PopeScore]]  # by split or kind, then by method
 
@@ -32,6 +33,7 @@ AMBER_KINDS = {
     "discriminative-relation": "relation",
     "relation": "relation",
 }
+DRAWING = Encoder(render)  # scenes instead of names of pictures
 _COLOUR = re.compile(rf"\b(?:{'|'.join(COLOURS)})\b")
 
 
@@ -185,17 +187,17 @@ def ask_groups(
     methods: Methods,
     *,
     batch_size: int = 64,
-    encode: Encode = encoded,
+    encode: Encoder = DRAWING,
     progress: Progress | None = None,
 ) -> dict[str, PopeAnswers]:
-    """All groups at once, so that a question of several is asked once."""
-    everything = [question for group in groups.values() for question in group]
-    words = first_words(model, everything, methods, batch_size=batch_size, encode=encode, progress=progress)
-    asked, start = {}, 0
-    for key, group in groups.items():
-        span = slice(start, start := start + len(group))
-        asked[key] = PopeAnswers(group, {name: said[span] for name, said in words.items()})
-    return asked
+    """All groups at once, so that a question of several is asked once, and a scene is drawn once."""
+    rows = sorted({(q.scene, q.text): None for group in groups.values() for q in group}, key=lambda row: row[0].seed)
+    words = first_words(model, rows, methods, encode, batch_size=batch_size, progress=progress)
+    answers = {name: dict(zip(rows, said, strict=True)) for name, said in words.items()}
+    return {
+        key: PopeAnswers(group, {name: [said[q.scene, q.text] for q in group] for name, said in answers.items()})
+        for key, group in groups.items()
+    }
 
 
 def _generate(
@@ -218,4 +220,4 @@ def _generate(
 
 
 def _labelled(progress: Progress | None, label: str) -> Callable[[int, int], None]:
-    return lambda done, total: report(progress, label, done, total)
+    return lambda done, total: report_progress(progress, label, done, total)

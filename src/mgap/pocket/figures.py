@@ -20,6 +20,7 @@ from mgap.benchmarks.chair.scorer import ChairScore
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, SettingError, one_line
 from mgap.io.output_folder import write_files
+from mgap.io.progress import Progress
 from mgap.io.typed_json import BROKEN, typed
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP
@@ -32,9 +33,9 @@ from mgap.pocket.evaluation import (
     evaluate_odd_colours,
     evaluate_pope,
 )
-from mgap.pocket.first_words import Methods, Progress
 from mgap.pocket.scenes import WORLD
 from mgap.priors.subspace import Subspace
+from mgap.run.first_words import Methods
 
 NULLS = ("black336", "mean_colour", "no_image")  # what the model is shown while its prior is fitted; the first is published
 ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)

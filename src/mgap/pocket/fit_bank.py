@@ -13,14 +13,16 @@ from PIL import Image
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
+from mgap.io.progress import Progress
 from mgap.pocket.benchmark import FIT, pope, scenes
-from mgap.pocket.first_words import Progress, Row
 from mgap.pocket.language import DESCRIBE
-from mgap.pocket.scenes import render
+from mgap.pocket.scenes import Scene, render
 from mgap.priors.bank import Bank
 
 KINDS = ("questions", "captions")  # of prompts that plain answers are collected to
 LONGEST = 96  # tokens of an answer
+
+Row = tuple[Scene, str]  # what is shown, and what is asked
 
 
 def fit_bank(

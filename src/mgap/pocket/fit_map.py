@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mgap.decoding.model import Model
 from mgap.decoding.prior_pairs import fit_prior_map
+from mgap.io.progress import Progress
 from mgap.pocket.benchmark import ASKED, DEVELOPMENT, scenes
 from mgap.pocket.figures import fit_prior
-from mgap.pocket.first_words import Progress
 from mgap.pocket.language import DESCRIBE, ask_existence
 from mgap.pocket.objects import NAMES
 from mgap.pocket.scenes import render

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mgap.decoding.model import Model
+from mgap.io.progress import Progress, report_progress
 from mgap.pocket.benchmark import DEVELOPMENT, scenes
-from mgap.pocket.first_words import Progress, report
 from mgap.pocket.language import DESCRIBE, mention_spans
 from mgap.pocket.scenes import Scene, render
 from mgap.priors.steering import Caption, Steering
@@ -19,7 +19,7 @@ def fit_steering(
     texts = []
     for answer in model.answers(pictures, [DESCRIBE[0]] * count, batch_size=batch_size, max_new_tokens=96):
         texts.append(answer.text)
-        report(progress, "captions for steering", len(texts), count)
+        report_progress(progress, "captions for steering", len(texts), count)
     captions = [Caption(*row) for row in zip(pictures, [DESCRIBE[0]] * count, map(label_caption, texts, shown), strict=True)]
     told = None if progress is None else lambda done: progress("steering", done, count)
     return Steering.fit(model, captions, progress=told)

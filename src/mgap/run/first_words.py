@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,60 +24,63 @@ from mgap.decoding.effective_states import StepStates, first_states
 from mgap.decoding.generate import generate
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
+from mgap.io.images import ImageSource, open_image
+from mgap.io.progress import Progress, report_progress
 from mgap.methods.base import Method, Seam
 from mgap.methods.kinds.blind_branch import BlindMethod
 from mgap.methods.kinds.blind_states import OPEN
 from mgap.methods.kinds.branch import BranchMethod
 from mgap.methods.kinds.paired_forward import ALONE
-from mgap.pocket.benchmark import PocketQuestion
-from mgap.pocket.scenes import Scene, render
 from mgap.priors.collect_states import catch_states
 from mgap.types import Decoding
 
 Methods = Mapping[str, Method | None]
-Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
-Row = tuple[Scene, str]
+Row = tuple[Any, str]  # a picture's name, or whatever else `picture` opens, and the question about it
 Batch = tuple[dict[str, Tensor], int]  # rows as the model reads them, and how many there were so far
-Encode = Callable[[Model, Sequence[Row], int], Iterable[Batch]]  # so many at a time
 
 _ONE = Decoding(max_new_tokens=1)
 
 
-def encoded(model: Model, rows: Sequence[Row], batch_size: int) -> Iterator[Batch]:
-    """Drawn and encoded as they are needed; a picture is prepared once for its rows in a batch."""
-    prepare = Preparer(model.backbone)
-    for start in range(0, len(rows), batch_size):
-        batch = rows[start : start + batch_size]
-        pictures = {scene: prepare(render(scene)) for scene in {scene for scene, _ in batch}}
-        inputs = model.backbone.encode([pictures[scene] for scene, _ in batch], [text for _, text in batch])
-        yield inputs, start + len(batch)
+@dataclass(frozen=True)
+class Encoder:
+    """Opens pictures and encodes rows in batches, as they are needed. A picture is prepared once for its rows in a batch."""
+
+    picture: Callable[[Any], ImageSource]  # from the first part of a row to its picture
+
+    def __call__(self, model: Model, rows: Sequence[Row], batch_size: int) -> Iterable[Batch]:
+        prepare = Preparer(model.backbone)
+        for start in range(0, len(rows), batch_size):
+            batch = rows[start : start + batch_size]
+            pictures = {name: prepare(open_image(self.picture(name))) for name in {name for name, _ in batch}}
+            inputs = model.backbone.encode([pictures[name] for name, _ in batch], [text for _, text in batch])
+            yield inputs, start + len(batch)
 
 
-class Kept:
-    """The same for one model, kept for whoever asks for the same rows again; about a tenth of a megabyte each."""
+@dataclass(frozen=True)
+class CachingEncoder(Encoder):
+    """Keeps the batches of one model for the next method that asks the same rows: about a tenth of a megabyte a row."""
 
-    def __init__(self) -> None:
-        self.batches: dict[Hashable, list[Batch]] = {}
+    batches: dict[Hashable, list[Batch]] = field(default_factory=dict)
 
     def __call__(self, model: Model, rows: Sequence[Row], batch_size: int) -> list[Batch]:
         key = tuple(rows), batch_size
         if key not in self.batches:
-            self.batches[key] = list(encoded(model, rows, batch_size))
+            self.batches[key] = list(super().__call__(model, rows, batch_size))
         return self.batches[key]
 
 
 def first_words(
     model: Model,
-    questions: Sequence[PocketQuestion],
+    questions: Sequence[Row],
     methods: Methods,
+    encode: Encoder,
     *,
     batch_size: int = 64,
-    encode: Encode = encoded,
     progress: Progress | None = None,
 ) -> dict[str, list[str]]:
-    """By method, a word a question; a question that is asked twice is answered once."""
+    """By method, a word a question. Rows that occur twice are answered once; order them by picture, and it is opened once."""
     refuse_attached(model)
-    rows: list[Row] = sorted({(q.scene, q.text): None for q in questions}, key=lambda row: row[0].seed)  # a scene is drawn once
+    rows = list(dict.fromkeys(questions))
     at_head = {name: method for name, method in methods.items() if _needs_the_state_only(method)}
 
     def batches() -> Iterable[Batch]:
@@ -92,7 +96,7 @@ def first_words(
     found = {}
     for name in methods:
         by_row = dict(zip(rows, told[name], strict=True))
-        found[name] = [by_row[q.scene, q.text] for q in questions]
+        found[name] = [by_row[row] for row in questions]
     return found
 
 
@@ -106,11 +110,6 @@ def using(model: Model, method: Method | None) -> AbstractContextManager[object]
     return nullcontext() if method is None else model.using(method)
 
 
-def report(progress: Progress | None, label: str, done: int, total: int) -> None:
-    if progress is not None:
-        progress(label, done, total)
-
-
 def _at_the_head(
     model: Model, batches: Iterable[Batch], methods: Methods, total: int, progress: Progress | None
 ) -> Iterator[tuple[str, list[str]]]:
@@ -120,7 +119,7 @@ def _at_the_head(
         with catch_states(backbone) as caught, shared_pictures(backbone):
             generate(backbone, inputs, _ONE)  # to the bit as decoding computes them
         states += caught
-        report(progress, "questions", done, total)
+        report_progress(progress, "questions", done, total)
     head = backbone.probe_head()
     for name, method in methods.items():
         with using(model, method):
@@ -163,7 +162,7 @@ def _from_one_branch(
             seen = read(inputs)
             for name, method in methods.items():
                 tokens[name] += _weighed(seen, method)
-            report(progress, f"questions, {first} and {len(methods) - 1} more", done, total)
+            report_progress(progress, f"questions, {first} and {len(methods) - 1} more", done, total)
     return {name: _spell(model, said) for name, said in tokens.items()}
 
 
@@ -194,7 +193,7 @@ def _by_itself(
     with using(model, method), shared_pictures(model.backbone):
         for inputs, done in batches:
             tokens += generate(model.backbone, inputs, _ONE).tokens[:, 0].tolist()
-            report(progress, f"questions, {name}", done, total)
+            report_progress(progress, f"questions, {name}", done, total)
     return _spell(model, tokens)
 
 
