@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from conftest import needed
+from conftest import ROOT, needed
 
 import mgap
 
@@ -115,7 +115,6 @@ def test_the_doctor_names_the_extras(alone):
         ("mgap[vllm]", ["mgap", "run", "pope", "-m", "pocket/llava", "--scenes", "2", "--engine", "vllm"]),
         ("pip install peft", ["mgap", "doctor", "adapted"]),
         ("pip install accelerate", ["mgap", "doctor", "quantised"]),
-        ("scikit-learn", ["python", "-m", "research.frontier", "ceiling", "pocket/llava", "--out", "ceiling"]),
     ],
     ids=lambda value: value if isinstance(value, str) else value[1],
 )
@@ -126,6 +125,14 @@ def test_what_is_not_installed_is_named_in_one_sentence(alone, place, named, wor
     said = [line for line in done.stderr.splitlines() if named in line]
     assert len(said) == 1
     assert not (place / "prior").exists()
+
+
+def test_research_is_not_in_the_wheel_and_in_a_clone_names_what_it_needs(alone, place):
+    words = ("python", "-m", "research.frontier", "ceiling", "pocket/llava", "--out", place / "ceiling")
+    assert "No module named research" in alone(*words, cwd=place).stderr.replace("'", "")
+    done = alone(*words, cwd=ROOT)
+    assert done.returncode == 2, done.stderr
+    assert len([line for line in done.stderr.splitlines() if "scikit-learn" in line]) == 1
 
 
 @pytest.mark.parametrize(

