@@ -208,8 +208,9 @@ class Ordered:
         items.sort(key=lambda item: files[_file(item.nodeid)])  # stable: a file's own order keeps fixtures together
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process: a test that goes on and on has noticed
-        signal.alarm(int(GRACE_S + 10 * self.seconds.get(nodeid, GRACE_S)))
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process: a test that goes on and on has noticed
+        limit = GRACE_S + 10 * self.seconds.get(nodeid, GRACE_S)
+        signal.setitimer(signal.ITIMER_PROF, limit)  # processor time: the same on a busy machine
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed and not self.by:
@@ -250,7 +251,7 @@ def run(args: argparse.Namespace) -> None:
                     break
             path.write_text(json.dumps([0 if code == NO_TESTS else code, plugin.by]))
 
-        return (work if tests else lambda: path.write_text('[0, ""]')), GRACE_S * 4 + 4 * cost[id(task)]
+        return (work if tests else lambda: path.write_text('[0, ""]')), GRACE_S * 20 + 20 * cost[id(task)]
 
     began, caught = time.monotonic(), 0
     with args.out.open("a") as out:
