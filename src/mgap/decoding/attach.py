@@ -4,8 +4,8 @@ No class is changed and no module is replaced; a search puts its own `generate` 
 torch.compile does not guard hooks by default, so a graph compiled before a hook came would skip it silently: attaching and
 detaching therefore drop what was compiled so far.
 
-Hooks belong to the model, not to a thread. Methods are switched between two answers, never inside one (model_lock.py), and those
-that stack were put on by one thread: of two threads that enter at once, one is refused.
+Hooks belong to the model, not to a thread. Methods are switched between two answers, never inside one (model_lock.py). Methods
+that stack are put on by one thread: of two threads that enter at once, one is refused.
 """
 
 from __future__ import annotations
