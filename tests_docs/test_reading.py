@@ -101,7 +101,7 @@ def test_a_page_that_hides_what_it_asks_for_is_refused(text, why):
         ("mgap fit --model M", "--out"),
         ("mgap diagnose --model M --scenes many", "a valid integer"),
         ("mgap score chiar --captions a.jsonl", "No such option"),
-        ("cat a.txt | mgap verify", "Missing argument"),
+        ("cat a.txt | mgap ask", "Missing argument"),
         ("python bench/no_such.py", "no such file"),
         ("python bench/capacity.py --no-such-flag", "unrecognized arguments"),
         ("python -m research.frontier draw", "the following arguments are required"),

@@ -23,6 +23,8 @@ DATA = (
     "pocket/models/llava/tokenizer.json",
     "pocket/models/qwen3-vl/model.safetensors",
     "pages/templates/report.html.j2",
+    "verify/vectors/mgap_paper.npz",
+    "verify/vectors/haltrapper.json",
 )
 
 

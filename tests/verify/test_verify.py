@@ -1,4 +1,4 @@
-"""`mgap verify`: green on the published vectors, red on anything altered."""
+"""`mgap verify`: green on the vectors that ship and on others of any size, red on anything altered."""
 
 import json
 import shutil
@@ -9,21 +9,90 @@ import pytest
 import torch
 
 from mgap.cli.main import main
-from mgap.verify.compare import CHECKS, differ, verify_folder
+from mgap.verify import compare
+from mgap.verify.compare import CHECKS, SHIPPED, differ, verify_folder, verify_shipped
+from tests.reference.opera import mode
+from tests.verify import sizes
 
 
 @pytest.fixture
-def vectors(shared):
-    return shared / "fixtures" / "methods"
+def vectors():
+    return SHIPPED
 
 
-def test_every_mgap_file_is_within_tolerance(vectors):
-    verdicts = {v.file: v for v in verify_folder(vectors)}
-    for stem in CHECKS:
-        verdict = verdicts[stem if "." in stem else f"{stem}.npz"]
+def test_every_shipped_file_is_checked_and_within_tolerance(capsys, monkeypatch):
+    verdicts = list(verify_shipped())
+    assert {v.file for v in verdicts} == {path.name for path in SHIPPED.iterdir()}
+    assert len(verdicts) == len(CHECKS)
+    for verdict in verdicts:
         assert verdict.status == "ok", [d for d in verdict.differences if not d.within]
         assert all(d.largest < 1e-12 for d in verdict.differences if d.tolerance < 1e-6)
-    assert verdicts["vcd.npz"].status in ("ok", "absent")
+    monkeypatch.setattr(sys, "argv", ["mgap", "verify"])
+    with pytest.raises(SystemExit) as leave:
+        main()
+    assert not leave.value.code
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [["ok", v.file] for v in verdicts]
+
+
+def test_the_shipped_vectors_are_the_published_ones(shared):
+    for path in SHIPPED.iterdir():
+        assert path.read_bytes() == (shared / "fixtures" / "methods" / path.name).read_bytes()
+
+
+def test_a_shipped_file_that_is_missing_or_altered_fails_without_a_folder_too(tmp_path, monkeypatch):
+    shutil.copytree(SHIPPED, tmp_path / "vectors")
+    (tmp_path / "vectors" / "code.npz").unlink()
+    with np.load(SHIPPED / "vcd.npz") as file:
+        arrays = {**file, "out": file["out"] * 1.001}
+    np.savez(tmp_path / "vectors" / "vcd.npz", **arrays)
+    monkeypatch.setattr(compare, "SHIPPED", tmp_path / "vectors")
+    failed = {v.file: v for v in verify_shipped() if v.status == "failed"}
+    assert set(failed) == {"code.npz", "vcd.npz"}
+    assert "FileNotFoundError" in failed["code.npz"].problem
+
+
+@pytest.mark.parametrize(
+    ("rank", "width", "vocab", "rows", "states"), [(1, 8, 11, 1, 9), (3, 40, 17, 4, 12), (7, 24, 90, 2, 60)]
+)
+def test_mgap_files_of_any_rank_and_size_are_checked(tmp_path, rank, width, vocab, rows, states):
+    for stem, arrays in sizes.mgap_files(rank, width, vocab, rows, states).items():
+        np.savez(tmp_path / f"{stem}.npz", **arrays)
+    verdicts = list(verify_folder(tmp_path))
+    assert [v.file for v in verdicts] == ["mgap_edges.npz", "mgap_paper.npz", "mgap_refcode.npz"]
+    for verdict in verdicts:
+        assert verdict.status == "ok", (verdict.problem, [d for d in verdict.differences if not d.within])
+
+
+def test_a_file_of_another_rank_is_still_held_to_its_numbers(tmp_path):
+    arrays = sizes.mgap_files(3, 40, 17, 4, 12)["mgap_refcode"]
+    np.savez(tmp_path / "mgap_refcode.npz", **{**arrays, "native_projector_f32": arrays["native_projector_f32"] + 0.05})
+    (verdict,) = verify_folder(tmp_path)
+    assert [d.name for d in verdict.differences if not d.within] == ["native_projector_f32"]
+
+
+@pytest.mark.parametrize(
+    "stem", ["vcd", "icd", "code", "m3id", "pai", "mod", "asd", "deco", "dola", "haltrapper", "vcd_noise", "opera"]
+)
+def test_files_with_fewer_rows_are_checked(tmp_path, stem):
+    with np.load(SHIPPED / f"{stem}.npz") as file:
+        arrays = sizes.fewer(stem, dict(file))
+    if stem == "opera":
+        for window in ("short", "long"):
+            arrays[f"{window}_rollback_loc"] = mode([mode(row.tolist()) for row in arrays[f"{window}_rollback_locs"]])
+    np.savez(tmp_path / f"{stem}.npz", **arrays)
+    (verdict,) = verify_folder(tmp_path)
+    assert verdict.status == "ok", (verdict.problem, [d for d in verdict.differences if not d.within])
+
+
+def test_haltrapper_files_with_several_captions_are_checked(tmp_path):
+    with np.load(SHIPPED / "haltrapper.npz") as file:
+        arrays = dict(file)
+    for name in ("attn_context", "attn_object"):
+        arrays[name] = np.concatenate([arrays[name], arrays[name]], axis=1)
+    arrays["ig_similarity"] = np.stack([arrays["ig_similarity"], arrays["ig_similarity"]])
+    np.savez(tmp_path / "haltrapper.npz", **arrays)
+    (verdict,) = verify_folder(tmp_path)
+    assert verdict.status == "ok", verdict.problem
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,20 @@ import typer
 
 
 def verify(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of reference vectors (.npz, .json).")],
+    folder: Annotated[
+        str | None,
+        typer.Argument(metavar="DIR", help="Folder of reference vectors of your own (.npz, .json).", show_default=False),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every array.")] = False,
 ) -> None:
-    """Check every method that is here against reference vectors; exit status 1 when one is out of tolerance."""
-    from mgap.verify.compare import verify_folder
+    """Check every method that is here against reference vectors; exit status 1 when one is out of tolerance.
+
+    Without a folder, against those that ship with the package.
+    """
+    from mgap.verify.compare import verify_folder, verify_shipped
 
     failed = False
-    for verdict in verify_folder(folder):
+    for verdict in verify_shipped() if folder is None else verify_folder(folder):
         failed |= verdict.status == "failed"
         if verdict.status == "absent":
             print(f"absent  {verdict.file:<20} {verdict.method} is not in this version")

@@ -49,7 +49,7 @@ def check_request(params: SamplingParams, config: VllmConfig) -> None:
 
 
 class PerRequest(*INTERFACES):  # type: ignore[misc]
-    """Requests' own strengths, row by row (first model runner); the second one's are heard in `slots.py`."""
+    """Requests' own strengths, row by row (first model runner); the second one's are heard in `request_rows.py`."""
 
     def __init__(self, vllm_config: VllmConfig, *where: Any) -> None:
         """`where`: device and whether memory is pinned, or the second runner's states of requests."""

@@ -16,8 +16,9 @@ from mgap.verify.compare import VectorDifference, Vectors, differ, same
 def check(vectors: Vectors) -> Iterator[VectorDifference]:
     """Section 2: internal grounding, and both ways to combine the branches."""
     picture = slice(int(vectors["img_start"]), int(vectors["img_end"]))
-    context, object_ = (torch.from_numpy(vectors[f"attn_{part}"])[:, 0, :, :, picture] for part in ("context", "object"))
-    yield differ("ig_similarity", similarity(context, object_), vectors["ig_similarity"])
+    context, thing = (torch.from_numpy(vectors[f"attn_{part}"])[..., picture] for part in ("context", "object"))
+    rows = zip(context.unbind(1), thing.unbind(1), strict=True)  # [layers, heads, queries, image tokens] each
+    yield differ("ig_similarity", torch.stack([similarity(*row) for row in rows]), vectors["ig_similarity"])
     main, branch = (torch.from_numpy(vectors[name]) for name in ("logits", "logits_context"))
     for form in ("contrastive", "augmentive"):
         method = HalTrapper(alpha=float(vectors["alpha"]), beta=float(vectors["beta"]), form=form)

@@ -118,7 +118,8 @@ def _biased(vectors: Vectors, basis: Tensor, h: Tensor, settings: Settings) -> T
 
 def _check_native(vectors: Vectors, h: Tensor, settings: Settings) -> Iterator[VectorDifference]:
     """The authors' mixed precision: half state and head, and a basis from half states."""
-    prior = Subspace.from_states(torch.from_numpy(vectors["native_blind_states_f16"]), rank=5)
+    rank = len(vectors["native_basis_f32"])
+    prior = Subspace.from_states(torch.from_numpy(vectors["native_blind_states_f16"]), rank=rank)
     yield differ("native_projector_f32", prior.projector, vectors["native_projector_f32"], 1e-2)
     head = _linear(vectors["head_weight"].astype("float16"))
     logits, gate = _decode(head, prior.basis, h.half(), settings)
@@ -135,4 +136,4 @@ def check_edges(vectors: Vectors) -> Iterator[VectorDifference]:
     gate = gate_of(torch.linalg.vector_norm(h, dim=-1), h @ basis, torch.zeros(len(h)), Settings(alpha=1.0, lam=1.0))
     yield differ("cos", gate.cosine, vectors["cos"])
     yield differ("entropy_exact", entropy_of(logits), vectors["entropy_exact"])
-    yield differ("entropy_with_eps", entropy_of(logits, 1e-6), vectors["entropy_with_eps"])
+    yield differ("entropy_with_eps", entropy_of(logits, PRESETS["reference-code"]["epsilon"]), vectors["entropy_with_eps"])

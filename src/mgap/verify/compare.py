@@ -1,4 +1,4 @@
-"""Run every check that a folder of reference vectors has a file for."""
+"""Compare ours with reference vectors: those that ship with the package, or every file of a folder."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from mgap.errors import CorruptFile, one_line
 from mgap.registry import METHODS
 
 Vectors = Mapping[str, Any]  # what a file holds: arrays of an .npz, or the content of a .json
+
+SHIPPED = Path(__file__).parent / "vectors"  # a file for each check
 
 # File -> the check that reads it, .npz left out. A file's method is the part of its stem before the first underscore.
 CHECKS = {
@@ -83,6 +85,12 @@ def same(name: str, ours: object, reference: object) -> VectorDifference:
     """Compare words and whole numbers, which are equal or not."""
     within = ours == reference
     return VectorDifference(name, 0.0 if within else float("inf"), 0.0, within)
+
+
+def verify_shipped() -> Iterator[Verdict]:
+    """One verdict a check, on the vectors of this package; one whose file is missing has failed."""
+    for key in sorted(CHECKS):
+        yield _verify(SHIPPED / (key if "." in key else f"{key}.npz"))
 
 
 def verify_folder(folder: str | PathLike[str]) -> Iterator[Verdict]:

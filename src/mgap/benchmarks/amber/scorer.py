@@ -1,7 +1,7 @@
 """AMBER (Wang et al., 2023, arXiv 2311.07397): descriptions of 1,004 pictures and yes/no questions, scored without a judge.
 
 Group "generative" has descriptions; existence, attribute-state, attribute-number, attribute-action and relation have questions,
-whose positive class is "no". Tallies give every figure an interval; `amber_official.py` gives what the published scorer prints.
+whose positive class is "no". Tallies give every figure an interval; `official.py` gives what the published scorer prints.
 """
 
 from __future__ import annotations
