@@ -1,11 +1,10 @@
 """Switch methods on and off: the only place that enters and leaves a method's hooks.
 
-No class is changed and no module is replaced; a search puts its own `generate` on the model object, and takes it off again.
-torch.compile does not guard hooks by default, so a graph compiled before a hook came would skip it silently: attaching and
-detaching therefore drop what was compiled so far.
+Nothing is patched and no module is replaced. torch.compile does not guard hooks by default, so a graph compiled
+before a hook came would skip it silently: attaching and detaching therefore drop what was compiled so far.
 
-Hooks belong to the model, not to a thread. Methods are switched between two answers, never inside one (model_lock.py). Methods
-that stack are put on by one thread: of two threads that enter at once, one is refused.
+Hooks belong to the model, not to a thread. Methods are switched between two answers, never inside one (turns.py), and those
+that stack were put on by one thread: of two threads that enter at once, one is refused.
 """
 
 from __future__ import annotations
