@@ -30,6 +30,7 @@ else:
 ROOT = Path(__file__).parents[1]
 PLACEHOLDER = re.compile(r"\.\.\.|[A-Z][A-Z_]*(\.yaml)?")
 LAUNCHERS = ("torchrun", "accelerate")
+OURS = ("mgap", "research")
 ELSEWHERE = ("lmms_eval",)  # modules of projects that are no dependency
 _USAGE = typer.BadParameter.__mro__[1]  # the error of which it is a kind: unknown options, missing values
 
@@ -128,7 +129,7 @@ def _parse_module(module: str, words: list[str]) -> None:
         raise NotUnderstood(f"python -m {module}: no such module")
     if module == "mgap.cli.main":
         parse_mgap(words)
-    elif module.startswith("mgap."):
+    elif module.partition(".")[0] in OURS:
         with _stopping([module, *words]), catch_warnings():
             simplefilter("ignore", RuntimeWarning)  # it may have been imported for another page
             runpy.run_module(module, run_name="__main__")
