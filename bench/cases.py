@@ -20,7 +20,7 @@ from mgap.decoding.fast.captured_loop import generate_captured, head_of, is_ours
 from mgap.decoding.generate import generate
 from mgap.errors import MgapError
 from mgap.methods.base import Method, Tap
-from mgap.methods.kinds.main_rows import Hook, lanes_of, on_main_rows
+from mgap.methods.kinds.main_rows import Hook, on_main_rows, row_split_of
 from mgap.methods.mgap import Correction
 from mgap.priors.prompts import default_prompts
 from mgap.priors.steering import Steering
@@ -103,7 +103,7 @@ class Case:
         """An answer in which plain steps and those of MGAP take turns."""
         backbone = self.model.backbone
         correction = Correction(method.subspace.basis, head_of(backbone), method.settings, Tap())
-        return self._timed({VANILLA: None, method.name: on_main_rows(correction, lanes_of(backbone.model))})
+        return self._timed({VANILLA: None, method.name: on_main_rows(correction, row_split_of(backbone.model))})
 
     def _timed(self, ways: dict[str, Hook | None]) -> dict[str, Turn]:
         with Marks(self.model.backbone, ways) as marks:

@@ -24,7 +24,7 @@ from mgap.decoding.model_lock import turn_of
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, Seam, Tap
-from mgap.methods.kinds.main_rows import lanes_of
+from mgap.methods.kinds.main_rows import row_split_of
 from mgap.types import Mode
 
 _attached: WeakKeyDictionary[nn.Module, list[Attachment]] = WeakKeyDictionary()
@@ -38,7 +38,7 @@ class Attachment:
         self._thread = threading.get_ident()
         with turn_of(backbone.model):
             self._refuse_others()
-            with lanes_of(backbone.model).paused():  # a method may run the model while it looks at it
+            with row_split_of(backbone.model).paused():  # a method may run the model while it looks at it
                 self._handle = method.attach(backbone, self._tap)
             _attached.setdefault(self._model, []).append(self)
             _forget_compiled()

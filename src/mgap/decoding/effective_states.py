@@ -25,7 +25,7 @@ from mgap.errors import SettingError
 from mgap.methods.base import Method
 from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.kinds.layers import LayersMethod
-from mgap.methods.kinds.main_rows import lanes_of
+from mgap.methods.kinds.main_rows import row_split_of
 from mgap.types import Decoding, Mode
 
 _ONE = Decoding(max_new_tokens=1)
@@ -128,7 +128,7 @@ class HeadReader:
     """
 
     def __init__(self, backbone: Backbone, head: Head, method: Method | None, recorder: Recorder) -> None:
-        self.lanes, self.head, self.method, self.recorder = lanes_of(backbone.model), head, method, recorder
+        self.row_split, self.head, self.method, self.recorder = row_split_of(backbone.model), head, method, recorder
         self.lens: Lens | None = None
         self.norm: nn.Module | None = None
         if isinstance(method, LayersMethod):
@@ -150,18 +150,18 @@ class HeadReader:
         return steps
 
     def enter(self, _head: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if self.lanes.is_paused:
+        if self.row_split.is_paused:
             return
         rows = args[0][:, -1].detach()
-        if self.lanes.main != 0:
-            main, *others = rows.split(self.lanes.main or len(rows))
+        if self.row_split.main != 0:
+            main, *others = rows.split(self.row_split.main or len(rows))
             self.reading = Reading(main, others, self._early(args[0]))
         elif self.reading is not None:
             self.reading.others.append(rows)
 
     def close(self, *_: Any) -> None:
         """After a forward of the caller's, and what the method did behind it."""
-        if self.reading is None or self.lanes.main == 0 or self.lanes.is_paused:
+        if self.reading is None or self.row_split.main == 0 or self.row_split.is_paused:
             return
         traced = self.recorder.steps[-1] if self.recorder.steps else None
         if traced is not None and traced.branches is not None:

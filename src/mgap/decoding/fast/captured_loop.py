@@ -36,7 +36,7 @@ from mgap.decoding.model_lock import turn_of
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Method, Seam
 from mgap.methods.kinds.branch import PairedMethod
-from mgap.methods.kinds.main_rows import lanes_of
+from mgap.methods.kinds.main_rows import row_split_of
 from mgap.methods.kinds.paired_forward import PairedCache
 from mgap.types import Decoding, Mode
 
@@ -63,7 +63,7 @@ _heads: WeakKeyDictionary[nn.Module, Head] = WeakKeyDictionary()
 def head_of(backbone: Backbone) -> Head:
     """The head and what the model does to its output; measured once, and not while a trace is kept, as that runs the model."""
     if backbone.model not in _heads:
-        with lanes_of(backbone.model).paused():
+        with row_split_of(backbone.model).paused():
             _heads[backbone.model] = backbone.probe_head()
     return _heads[backbone.model]
 
@@ -223,12 +223,12 @@ def read_head(backbone: Backbone, head: Head, state: Tensor, cache: DynamicCache
         return head.post(head.module(state))[:rows, -1].float()
     if cache.merge is None:
         raise UnsupportedDecoding("a branch that runs beside the main rows does not work with static decoding: leave it out")
-    lanes, cache.steps = lanes_of(backbone.model), cache.steps + 1
-    lanes.main = rows
+    row_split, cache.steps = row_split_of(backbone.model), cache.steps + 1
+    row_split.main = rows
     try:
         logits = head.post(head.module(state))[: rows * each, -1].float()
     finally:
-        lanes.main = None
+        row_split.main = None
     return cache.merge(logits, cache)
 
 

@@ -43,13 +43,13 @@ class BlindStates(PairedForward):
 
     def catch(self, _head: nn.Module, args: tuple[Tensor, ...]) -> None:
         """What the head reads: of a branch's own forward, or of all rows, those of the main ones first."""
-        if self.lanes.is_paused:
+        if self.row_split.is_paused:
             return
         rows = args[0][:, -1].detach()
         if self.is_busy:
             self.blind = rows
             return
-        count = self.lanes.main or len(rows)
+        count = self.row_split.main or len(rows)
         self.main = rows[:count]
         if not self.is_aside:
             self.blind = rows[count : 2 * count]  # a compiled step may have spare rows behind them

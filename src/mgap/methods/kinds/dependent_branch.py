@@ -102,7 +102,7 @@ class DependentBranch(PairedForward):
         (prompt,), (aside,) = cache.waiting, cache.aside
         read = {**prompt, **self.showing.arguments(prompt["input_ids"], shown)}
         if (answer := cache.answer()) is not None:
-            with self.lanes.paused():  # nothing is decoded from the end of the prompt any more
+            with self.row_split.paused():  # nothing is decoded from the end of the prompt any more
                 self._run_aside(model, read, aside)
             read = answer
         branch = self._run_aside(model, read, aside)

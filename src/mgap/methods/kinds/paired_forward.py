@@ -24,7 +24,7 @@ from mgap.backbones.token_rows import ALONG
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Observation, Tap
 from mgap.methods.kinds.decode_positions import DecodePositions
-from mgap.methods.kinds.main_rows import lanes_of
+from mgap.methods.kinds.main_rows import row_split_of
 
 if TYPE_CHECKING:
     from mgap.methods.kinds.branch import PairedMethod
@@ -108,7 +108,7 @@ class PairedForward:
         self.builders, self.weigh = method.builders(backbone, tap), method.weigher(backbone)
         self.is_aside = method.branch_mode != "batched"
         self.is_busy = False  # while we run the model or its tower ourselves
-        self.lanes = lanes_of(backbone.model)
+        self.row_split = row_split_of(backbone.model)
         self.showing = ImageEmbedder(backbone)
         self.text_config = backbone.config.get_text_config(decoder=True)
         self.seen: Inputs = {}  # the pictures that went through the tower last
@@ -121,12 +121,12 @@ class PairedForward:
 
     @property
     def is_idle(self) -> bool:
-        return self.is_busy or self.lanes.is_paused
+        return self.is_busy or self.row_split.is_paused
 
     def remove(self) -> None:
         for handle in self.handles:
             handle.remove()
-        self.lanes.main = None
+        self.row_split.main = None
 
     def see(self, _tower: nn.Module, args: tuple[Any, ...], kwargs: Call) -> None:
         """Pictures are encoded before the first forward: keep what the tower is shown."""
@@ -140,7 +140,7 @@ class PairedForward:
         name, cache = self.method.name, kwargs.get("past_key_values")
         if kwargs.get("logits_to_keep", 1) != 1:  # a draft is being checked, or this is no generate
             raise UnsupportedDecoding(f"{name} does not work with assisted decoding: one token at a time")
-        self.lanes.main = None if self.is_aside else len(kwargs["input_ids"])
+        self.row_split.main = None if self.is_aside else len(kwargs["input_ids"])
         if isinstance(cache, PairedCache):
             return (), self._next(kwargs, cache)
         if args or cache is None or kwargs.get("use_cache") is False:
@@ -158,7 +158,7 @@ class PairedForward:
         """The logits of all branches become one."""
         if self.is_idle:
             return output
-        self.lanes.main = None
+        self.row_split.main = None
         cache: PairedCache = kwargs["past_key_values"]
         combined = self._weigh(*self._each(model, output.logits[:, -1].float(), cache), cache)
         output.logits = combined.unsqueeze(1)  # [B, 1, vocab], in float32: what follows works in it anyway
@@ -279,12 +279,12 @@ class PairedForward:
     @contextmanager
     def _apart(self) -> Iterator[None]:
         """The plain model, for us: no branch is added, and what acts at the head stays away."""
-        before = self.lanes.main
-        self.is_busy, self.lanes.main = True, 0
+        before = self.row_split.main
+        self.is_busy, self.row_split.main = True, 0
         try:
             yield
         finally:
-            self.is_busy, self.lanes.main = False, before
+            self.is_busy, self.row_split.main = False, before
 
 
 def newest(row: Tensor) -> Tensor:
