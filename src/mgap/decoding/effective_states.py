@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone, HasBackbone
 from mgap.backbones.head import Head
+from mgap.backbones.head_states import on_head_input
 from mgap.backbones.logit_lens import Lens, put_to
 from mgap.backbones.shared_vision import shared_pictures
 from mgap.decoding.attach import attach, attached, refuse_modes
@@ -107,9 +108,9 @@ def watch(
         recorder = Recorder(top)  # of plain decoding nothing is traced
         if method is not None:
             recorder = stack.enter_context(stack.enter_context(attach(backbone, method)).record(top))
-        door = HeadReader(backbone, head, method, recorder)  # after the method: its hooks come first
-        stack.callback(door.leave)
-        yield door.hand_out
+        reader = HeadReader(backbone, head, method, recorder)  # after the method: its hooks come first
+        stack.callback(reader.leave)
+        yield reader.hand_out
 
 
 @dataclass(frozen=True)
@@ -122,9 +123,9 @@ class Reading:
 
 
 class HeadReader:
-    """Stands at the head's door: the main rows begin a token, and a branch's forward that comes after them belongs to it.
+    """Reads what the head reads: the main rows begin a token, and a branch's forward that comes after them belongs to it.
 
-    What a method asks the model before the first token, such as a description, belongs to none.
+    What a method runs the model for before the first token, such as a description, belongs to none.
     """
 
     def __init__(self, backbone: Backbone, head: Head, method: Method | None, recorder: Recorder) -> None:
@@ -136,7 +137,7 @@ class HeadReader:
         self.reading: Reading | None = None  # of the forward that is running
         self.steps: list[StepStates] = []
         self.handles = [
-            head.module.register_forward_pre_hook(self.enter),
+            on_head_input(backbone, self.read),
             backbone.model.register_forward_hook(self.close),
             *(self.lens.hook() if self.lens else []),
         ]
@@ -149,13 +150,14 @@ class HeadReader:
         steps, self.steps = self.steps, []
         return steps
 
-    def enter(self, _head: nn.Module, args: tuple[Tensor, ...]) -> None:
+    def read(self, h: Tensor) -> None:
+        """What the head reads [rows, T, d]."""
         if self.row_split.is_paused:
             return
-        rows = args[0][:, -1].detach()
+        rows = h[:, -1]
         if self.row_split.main != 0:
             main, *others = rows.split(self.row_split.main or len(rows))
-            self.reading = Reading(main, others, self._early(args[0]))
+            self.reading = Reading(main, others, self._early(h))
         elif self.reading is not None:
             self.reading.others.append(rows)
 

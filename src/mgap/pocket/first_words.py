@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.head import Head
+from mgap.backbones.head_states import catch_states
 from mgap.backbones.prepared_pictures import Preparer
 from mgap.backbones.shared_vision import shared_pictures
 from mgap.decoding.attach import attached
@@ -30,7 +31,6 @@ from mgap.methods.kinds.branch import BranchMethod
 from mgap.methods.kinds.paired_forward import ALONE
 from mgap.pocket.benchmark import PocketQuestion
 from mgap.pocket.scenes import Scene, render
-from mgap.priors.collect_states import catch_states
 from mgap.types import Decoding
 
 Methods = Mapping[str, Method | None]

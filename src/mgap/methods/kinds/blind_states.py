@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.head_states import on_head_input
 from mgap.backbones.image_embeddings import Call
 from mgap.backbones.shared_vision import digest
 from mgap.backbones.token_rows import ALONG
@@ -39,13 +40,13 @@ class BlindStates(PairedForward):
     def __init__(self, backbone: Backbone, method: BlindMethod, tap: Tap) -> None:
         super().__init__(backbone, method, tap)
         self.main = self.blind = torch.empty(0)  # [B, d] of the newest token
-        self.handles.append(backbone.head_module.register_forward_pre_hook(self.catch))
+        self.handles.append(on_head_input(backbone, self.catch))
 
-    def catch(self, _head: nn.Module, args: tuple[Tensor, ...]) -> None:
-        """What the head reads: of a branch's own forward, or of all rows, those of the main ones first."""
+    def catch(self, h: Tensor) -> None:
+        """What the head reads [rows, T, d]: of a branch's own forward, or of all rows, those of the main ones first."""
         if self.row_split.is_paused:
             return
-        rows = args[0][:, -1].detach()
+        rows = h[:, -1]
         if self.is_busy:
             self.blind = rows
             return
