@@ -20,14 +20,11 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from mgap.backbones.base import Backbone
+from mgap.backbones.base import Backbone, families_that
 from mgap.errors import ModelError, UnsupportedDecoding
 
 Call = dict[str, Any]  # named arguments of a forward
 ENCODED = "mm_encoder_outputs"  # as transformers names the argument
-FAMILIES = frozenset(  # by config.model_type, through the door; tests/backbones/test_families.py runs branches on all of them
-    {"gemma3", "internvl", "llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"}
-)
 _ARGUMENT = "mgap_pictures"  # carries pictures from a forward's arguments to the decoder's door
 
 
@@ -97,11 +94,11 @@ class ImageEmbedder:
                 handle.remove()
 
     def _check_family(self, name: str) -> None:
-        kind = self.backbone.config.model_type
-        if kind not in FAMILIES:
+        if not self.backbone.embeds_pictures:
+            checked, kind = ", ".join(families_that("embeds_pictures")), self.backbone.config.model_type
             raise UnsupportedDecoding(
                 f"{name} needs pictures that are encoded before the first forward, and with transformers "
-                f"{transformers.__version__} that has been checked for {', '.join(sorted(FAMILIES))} only, not for {kind}: "
+                f"{transformers.__version__} that has been checked for {checked} only, not for {kind}: "
                 "use transformers 5.18 or newer"
             )
 

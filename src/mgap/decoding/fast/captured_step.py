@@ -19,14 +19,11 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from mgap.backbones.base import Backbone
+from mgap.backbones.base import Backbone, families_that
 from mgap.backbones.hooks import is_hooked
 from mgap.backbones.image_embeddings import enter
 from mgap.decoding.fast.fixed_cache import FixedCache, attending
 
-FAMILIES = frozenset(  # by config.model_type; tests/decoding/test_captured_loop.py holds every one of them to eager decoding
-    {"idefics3", "internvl", "llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"}
-)
 KEPT = 4  # steps of one model, the latest
 LENGTHS = 256  # cache lengths are multiples of this
 WARM = 3  # runs before a capture: the first compiles, and libraries settle
@@ -37,8 +34,8 @@ Told = Callable[[str], None]
 def uncapturable(backbone: Backbone) -> str:
     """Why the model's step cannot be run at fixed addresses; "" where it can."""
     name, kind = backbone.name, backbone.config.model_type
-    if kind not in FAMILIES:
-        return f"{name}: {kind} has not been checked; checked: {', '.join(sorted(FAMILIES))}"
+    if not backbone.captures_steps:
+        return f"{name}: {kind} has not been checked; checked: {', '.join(families_that('captures_steps'))}"
     if any(type(layer) is not DynamicLayer for layer in DynamicCache(config=backbone.config).layers):
         return f"{name}: its cache forgets (a sliding window, or a state)"
     language = backbone.language
