@@ -70,7 +70,7 @@ class Case:
         """Tokens [B, new]; refuses an answer that ended by itself, which would be timed as a longer one."""
         backbone, decoding = self.model.backbone, self.decoding(new)
         if is_ours(backbone, decoding.modes(rows=self.rows)):
-            tokens = generate_captured(backbone, self.inputs, decoding, head=head_of(backbone), told=measure.say).tokens
+            tokens = generate_captured(backbone, self.inputs, decoding, head=head_of(backbone), notify=measure.say).tokens
         else:
             tokens = generate(backbone, self.inputs, decoding).tokens
         if tokens.shape != (self.rows, new):

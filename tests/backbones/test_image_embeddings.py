@@ -85,9 +85,7 @@ def test_too_few_pictures_are_refused_at_the_door(backbone, inputs, picture, doo
 
 def test_a_family_that_was_not_checked_is_refused_with_the_version_to_use(inputs, door, monkeypatch):
     monkeypatch.setattr(type(door.backbone), "embeds_pictures", False)
-    with pytest.raises(
-        UnsupportedDecoding, match=r"checked for gemma3, .* only, not for \w+: use transformers 5\.18"
-    ):
+    with pytest.raises(UnsupportedDecoding, match=r"checked for gemma3, .* only, not for \w+: use transformers 5\.18"):
         door.admit("vcd", dict(inputs))
     with pytest.raises(UnsupportedDecoding, match=r"use transformers 5\.18"), door.generating(dict(inputs), None):
         pass

@@ -79,7 +79,7 @@ def read(model):
     calls, backbone = [], model.backbone
 
     def look(_tower, args, kwargs):
-        seen = backbone.seen(args, kwargs)
+        seen = backbone.tower_inputs(args, kwargs)
         calls.append([digest(seen["pixel_values"][part]) for part in backbone.pictures(seen)])
 
     handle = backbone.vision.register_forward_pre_hook(look, with_kwargs=True)

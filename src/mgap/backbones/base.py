@@ -173,7 +173,7 @@ class Backbone:
             raise ModelError(f"{type(self.model).__name__}: no vision tower found")
         return tower
 
-    def seen(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+    def tower_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
         """What the tower was called with, under the names that `encode` gives it."""
         return {"pixel_values": args[0] if args else kwargs["pixel_values"]}
 

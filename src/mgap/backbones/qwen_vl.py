@@ -29,8 +29,8 @@ class QwenVL(Backbone):
     def image_block_ids(self) -> tuple[int, ...]:
         return self.image_token_id, self.config.vision_start_token_id, self.config.vision_end_token_id
 
-    def seen(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
-        return {**super().seen(args, kwargs), "image_grid_thw": kwargs["grid_thw"]}
+    def tower_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {**super().tower_inputs(args, kwargs), "image_grid_thw": kwargs["grid_thw"]}
 
     def encode_pictures(self, inputs: Mapping[str, Tensor]) -> Any:
         pixels, grid = inputs["pixel_values"], inputs["image_grid_thw"]

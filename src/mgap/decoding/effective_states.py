@@ -38,24 +38,24 @@ class StepStates:
 
     method: Method | None  # None: plain decoding
     head: Head
-    seen: HeadInputs
+    inputs: HeadInputs
     traced: StepRows | None = None  # what the method reported; None: there is none
 
     @property
     def h(self) -> Tensor:
         """What the head read of the main rows, [B, d] in `head.wide`: the plain state, but for pai and asd, which change it."""
-        return self.seen.h
+        return self.inputs.h
 
     @property
     def branches(self) -> tuple[Tensor, ...]:
         """What it read of each branch, [B, d]."""
-        return self.seen.branches
+        return self.inputs.branches
 
     def at(self, strength: float | None = None) -> Tensor:
         """The states [B, d] that are decoded from at a strength; None: at the method's own."""
         if self.method is not None:
-            chosen = self.method.own_strength(self.seen) if strength is None else strength
-            return self.method.effective_states(self.head, self.seen, chosen)
+            chosen = self.method.own_strength(self.inputs) if strength is None else strength
+            return self.method.effective_states(self.head, self.inputs, chosen)
         if strength:
             raise SettingError(f"plain decoding has no strength, so none of {strength}: ask for 0")
         return self.h
@@ -168,8 +168,8 @@ class HeadReader:
         traced = self.recorder.steps[-1] if self.recorder.steps else None
         if traced is not None and traced.branches is not None:
             self.reading = replace(self.reading, others=list(traced.branches))
-        seen = states_of(self.method, self.head, self.reading, {} if traced is None else traced.values)
-        self.steps.append(replace(seen, traced=traced))
+        step = states_of(self.method, self.head, self.reading, {} if traced is None else traced.values)
+        self.steps.append(replace(step, traced=traced))
         self.reading = None
         self.recorder.steps.clear()
 

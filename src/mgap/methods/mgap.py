@@ -124,7 +124,7 @@ class Correction:
     """MGAP bound to one head. Called as that head's forward hook."""
 
     def __init__(self, basis: Tensor, head: Head, settings: Settings, tap: Tap, *, fused: bool | None = None) -> None:
-        """`fused`: the step of `fused.py`, or the plain one; None takes the fused one where it can be taken."""
+        """`fused`: the step of `mgap_fused.py`, or the plain one; None takes the fused one where it can be taken."""
         self.basis = basis.to(head.device, head.wide)  # [d, K]
         self.table = head.table(self.basis) if head.linear else None  # [K, vocab]; None: the exact path
         self.head, self.settings, self.tap = head, settings, tap
@@ -267,8 +267,8 @@ class MGAP(HeadMethod):
         self.prior.require(backbone)
         return Correction(self.subspace.basis, head, self.settings, tap)
 
-    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:
-        return Correction(self.subspace.basis, head, replace(self.settings, alpha=float(strength)), Tap()).cut(seen.h)
+    def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:
+        return Correction(self.subspace.basis, head, replace(self.settings, alpha=float(strength)), Tap()).cut(inputs.h)
 
     def betas(self, head: Head, h: Tensor, strength: float) -> Tensor:
         """beta [B] of head inputs [B, d] at a strength: how much of the prior's part is taken away."""

@@ -138,7 +138,7 @@ class PAI(AttentionMethod, BranchMethod):
                 "pai at gamma=1 runs no branch, and its state does not move: give another gamma; strength 0 is gamma=1 there"
             )
 
-    def own_strength(self, seen: HeadInputs) -> Weight:  # noqa: ARG002
+    def own_strength(self, inputs: HeadInputs) -> Weight:  # noqa: ARG002
         return self.strengths[1] - 1
 
     def blocks(self, count: int) -> range:

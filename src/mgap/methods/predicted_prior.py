@@ -113,9 +113,9 @@ class PredictedPrior(HeadMethod):
         self._map.require(backbone)
         return Removal(self._map, head, self.settings, tap)
 
-    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:
+    def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:
         removal = Removal(self._map, head, replace(self.settings, alpha=float(strength)), Tap())
-        h = seen.h.to(removal.basis)
+        h = inputs.h.to(removal.basis)
         with torch.no_grad():
             gate = removal.gate(h, head.product(h).to(h.dtype))
         return removal.move(h, removal.predict(h), gate)

@@ -172,7 +172,7 @@ def _weighed(seen: StepStates, method: Method | None) -> list[int]:
     if isinstance(method, BlindMethod):
         with torch.no_grad():
             is_open = method.is_open(seen.head.post(seen.head.product(seen.h)).float()).to(seen.h)
-            asked = replace(seen.seen, values={**seen.seen.values, OPEN: is_open})
+            asked = replace(seen.inputs, values={**seen.inputs.values, OPEN: is_open})
             moved = method.effective_states(seen.head, asked, method.rho)
             said: list[int] = seen.head.post(seen.head.product(moved)).float().argmax(-1).tolist()
         return said
@@ -181,8 +181,8 @@ def _weighed(seen: StepStates, method: Method | None) -> list[int]:
         logits = seen.head.post(seen.head.product(states))[:, -1].float()  # [rows, vocab]
     main, *branches = logits.chunk(1 + len(seen.branches))
     scores, _ = method.weigh(main, branches, 1, {})  # type: ignore[union-attr]  # of branch methods only
-    if ALONE in seen.seen.values:
-        scores = torch.where(seen.seen.values[ALONE].bool().unsqueeze(-1), main, scores)
+    if ALONE in seen.inputs.values:
+        scores = torch.where(seen.inputs.values[ALONE].bool().unsqueeze(-1), main, scores)
     tokens: list[int] = scores.argmax(-1).tolist()
     return tokens
 

@@ -30,9 +30,9 @@ from mgap.backbones.clock import NEXT
 from mgap.backbones.head import Head
 from mgap.backbones.token_rows import ALONG
 from mgap.decoding.attach import attached
-from mgap.decoding.fast.captured_step import Told, step_for, uncapturable
+from mgap.decoding.fast.captured_step import Notify, step_for, uncapturable
 from mgap.decoding.generate import Generated, generation_config, seeded
-from mgap.decoding.model_lock import turn_of
+from mgap.decoding.model_lock import lock_of
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Method, Seam
 from mgap.methods.kinds.branch import PairedMethod
@@ -41,7 +41,7 @@ from mgap.methods.kinds.paired_forward import PairedCache
 from mgap.types import Decoding, Mode
 
 MODES = frozenset({Mode.GREEDY, Mode.SAMPLE, Mode.BATCH, Mode.SEQUENCES, Mode.STREAM, Mode.STATIC, Mode.COMPILE})
-LATE = 2  # tokens
+LAG = 2  # tokens
 
 
 def is_ours(backbone: Backbone, modes: frozenset[Mode]) -> bool:
@@ -84,7 +84,7 @@ class PrefilledLoop:
         return len(self.mask) // len(self.ids)
 
     def repeat(self, times: int) -> None:
-        """Several answers a row: all but the cache, which `Slots.fill` repeats."""
+        """Several answers a row: all but the cache, which `FixedCache.fill` repeats."""
         self.logits, self.ids = (part.repeat_interleave(times, 0) for part in (self.logits, self.ids))
         if isinstance(self.cache, PairedCache):
             self.cache.kept = {key: value.repeat_interleave(times, 0) for key, value in self.cache.kept.items()}
@@ -149,10 +149,10 @@ class TokenChoice:
 
 
 class StepWatch:
-    """Reads what the card says without stopping it: a report is looked at when `LATE` more have been sent off."""
+    """Reads what the card says without stopping it: a report is looked at when `LAG` more have been sent off."""
 
     def __init__(self, like: Tensor) -> None:
-        self.room = torch.empty(LATE + 1, *like.shape, dtype=like.dtype, pin_memory=True) if like.is_cuda else None
+        self.room = torch.empty(LAG + 1, *like.shape, dtype=like.dtype, pin_memory=True) if like.is_cuda else None
         self.sent: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
         self.count = 0
 
@@ -169,7 +169,7 @@ class StepWatch:
     def read(self, *, all_of_it: bool = False) -> list[Tensor]:
         """The reports that are due, oldest first."""
         due = []
-        while len(self.sent) > (0 if all_of_it or self.room is None else LATE):
+        while len(self.sent) > (0 if all_of_it or self.room is None else LAG):
             report, event = self.sent.popleft()
             if event is not None:
                 event.synchronize()
@@ -183,7 +183,7 @@ def generate_captured(
     decoding: Decoding,
     *,
     head: Head,
-    told: Told,
+    notify: Notify,
     cache: DynamicCache | None = None,
     say: Callable[[Tensor], None] | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
@@ -194,10 +194,10 @@ def generate_captured(
     """
     config, times = generation_config(backbone, decoding), decoding.num_return_sequences
     started = time.perf_counter()
-    with turn_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad():
+    with lock_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad():
         prompt = begin(backbone, inputs, cache)
         rows, each, length = len(prompt.ids) * times, prompt.each, prompt.mask.shape[1] + decoding.max_new_tokens
-        step = step_for(backbone, prompt.cache, prompt.positions, rows * each, length, compiled=decoding.compile, told=told)
+        step = step_for(backbone, prompt.cache, prompt.positions, rows * each, length, compiled=decoding.compile, notify=notify)
         step.start(prompt.cache, prompt.mask, prompt.positions, times)
         prompt.repeat(times)
         choose = TokenChoice(config, prompt.ids)
@@ -211,8 +211,8 @@ def generate_captured(
                 logits = read_head(backbone, head, state, prompt.cache, rows, each)
             said.append(choose(logits))
             watch.send(torch.cat([said[-1], choose.finished.all().long().unsqueeze(0)]))
-            is_over = _hear(watch.read(), say)
-        _hear(watch.read(all_of_it=True), None if is_over else say)
+            is_over = _pass_on(watch.read(), say)
+        _pass_on(watch.read(all_of_it=True), None if is_over else say)
     tokens = torch.stack(said, 1).cpu()
     return Generated(tokens, None, 1000 * (time.perf_counter() - started))
 
@@ -232,7 +232,7 @@ def read_head(backbone: Backbone, head: Head, state: Tensor, cache: DynamicCache
     return cache.merge(logits, cache)
 
 
-def _hear(reports: list[Tensor], say: Callable[[Tensor], None] | None) -> bool:
+def _pass_on(reports: list[Tensor], say: Callable[[Tensor], None] | None) -> bool:
     """Pass tokens on; whether all rows had ended at one of them."""
     for report in reports:
         if say is not None:

@@ -144,8 +144,8 @@ class HalTrapper(BranchMethod):
             return plausible(main + self.alpha * branch, main, self.beta), {}
         return contrast(main, branch, self.alpha, self.beta), {}
 
-    def mixture(self, strength: Weight, seen: HeadInputs) -> tuple[Weight, ...]:
-        return (1.0, strength) if self.form == "augmentive" else super().mixture(strength, seen)
+    def mixture(self, strength: Weight, inputs: HeadInputs) -> tuple[Weight, ...]:
+        return (1.0, strength) if self.form == "augmentive" else super().mixture(strength, inputs)
 
     def _repeated(self, words: Sequence[str]) -> list[str]:
         return [word for word in words for _ in range(self.repeats)]

@@ -59,9 +59,9 @@ class EditedAttention(AttentionPass):
     def attend_last(self, block: BlockAttention) -> Tensor:
         """The last query of every row, with the edit: [B, 1, heads, d]."""
         scores, visible = block.newest_scores()
-        seen = Keys(block.index, self.image_keys(block.key), visible[:, 0, 0])
+        keys = Keys(block.index, self.image_keys(block.key), visible[:, 0, 0])
         value = block.value.repeat_interleave(block.query.shape[1] // block.value.shape[1], 1)
-        return (self.edit(scores, seen).softmax(-1).to(value.dtype) @ value).transpose(1, 2).contiguous()
+        return (self.edit(scores, keys).softmax(-1).to(value.dtype) @ value).transpose(1, 2).contiguous()
 
     def attend_newest(self, block: BlockAttention) -> Tensor:
         """The same of rows with no other query."""

@@ -1,9 +1,9 @@
-"""Blind states for methods that read them: kept from every forward (`BlindStates`), or asked for (`BlindStatesOnDemand`).
+"""Blind states for methods that read them: kept from every forward (`BlindStates`), or on demand (`BlindStatesOnDemand`).
 
 A blind state depends on the prompt, the answer so far and the picture's size, not on what the picture shows. `BlindMemory`
-keeps the states that were asked for, so the same question about another picture finds its first one there. Where a method acts
+keeps the states that were needed, so the same question about another picture finds its first one there. Where a method acts
 and the state is not known, one forward brings the branch's own cache up to the newest token, whatever it has missed; the prompt
-and its null picture are read when the first state is asked for. Which rows ask is checked after every token, and that check
+and its null picture are read when the first state is needed. Which rows need one is checked after every token, and that check
 waits for a GPU.
 """
 
@@ -64,7 +64,7 @@ class BlindStates(PairedForward):
 
 
 class BlindMemory:
-    """The states that were asked for last, by what was asked."""
+    """The states that were read last, by the prompt and the answer so far."""
 
     def __init__(self, size: int) -> None:
         self.size, self.states = size, OrderedDict[Key, Tensor]()
@@ -81,12 +81,12 @@ class BlindMemory:
 
 
 class OnDemandCache(ObservedCache):
-    """Main rows alone, a branch aside that is behind them, and what it is asked."""
+    """Main rows alone, a branch aside that is behind them, and each row's prompt."""
 
-    def __init__(self, config: Any, prompt: Call, show: Callable[[], Any], asked: list[bytes]) -> None:
+    def __init__(self, config: Any, prompt: Call, show: Callable[[], Any], prompts: list[bytes]) -> None:
         super().__init__(config, prompt)
         self.show = show  # the null picture as the language model reads it, encoded when it is needed
-        self.asked = asked  # one a row; beams of a row have the same
+        self.prompts = prompts  # what identifies each row's; beams of a row have the same
 
     def missed(self) -> Call | None:
         """What of the answer the branch has not read, behind the prompt; None: nothing."""
@@ -94,8 +94,8 @@ class OnDemandCache(ObservedCache):
         return self.answer(aside.get_seq_length() - rows.mask.shape[1])
 
     def keys(self) -> list[Key]:
-        said = self.said["input_ids"].tolist() if self.said else [[]] * len(self.asked)
-        return [(prompt, tuple(answer)) for prompt, answer in zip(self.asked, said, strict=True)]
+        said = self.said["input_ids"].tolist() if self.said else [[]] * len(self.prompts)
+        return [(prompt, tuple(answer)) for prompt, answer in zip(self.prompts, said, strict=True)]
 
 
 class BlindStatesOnDemand(BlindStates):
@@ -113,8 +113,8 @@ class BlindStatesOnDemand(BlindStates):
         rows: Inputs = {key: branch[key] for key in ALONG if key in branch}
         has_picture = self.backbone.pixel_keys[0] in branch
         prompt = {**rows, "position_ids": self._positions(rows, [features] if has_picture else [])}
-        asked = _identify(rows, [value for key, value in branch.items() if key not in (*ALONG, *self.backbone.pixel_keys)])
-        cache = OnDemandCache(self.backbone.config, prompt, lambda: self._features(features, main, branch), asked)
+        prompts = _identify(rows, [value for key, value in branch.items() if key not in (*ALONG, *self.backbone.pixel_keys)])
+        cache = OnDemandCache(self.backbone.config, prompt, lambda: self._features(features, main, branch), prompts)
         return {**kwargs, "past_key_values": cache}
 
     def _next(self, kwargs: Call, cache: PairedCache) -> Call:
@@ -126,10 +126,10 @@ class BlindStatesOnDemand(BlindStates):
         if isinstance(cache, OnDemandCache):
             is_open = self.method.is_open(logits)
             keys = cache.keys()
-            wanted = [row for row, asks in enumerate(is_open.tolist()) if asks and not self._has_ended(keys[row])]
+            wanted = [row for row, acts in enumerate(is_open.tolist()) if acts and not self._has_ended(keys[row])]
             found = {row: state for row in wanted if (state := self.memory.get(keys[row])) is not None}
             if len(found) < len(wanted):
-                blind = self._ask(model, cache)
+                blind = self._read_blind(model, cache)
                 found = {row: blind[row] for row in wanted}
                 for row, state in found.items():
                     self.memory.put(keys[row], state)
@@ -140,7 +140,7 @@ class BlindStatesOnDemand(BlindStates):
         """A row that waits for the others of its batch."""
         return bool(key[1]) and key[1][-1] in self.ends
 
-    def _ask(self, model: nn.Module, cache: OnDemandCache) -> Tensor:
+    def _read_blind(self, model: nn.Module, cache: OnDemandCache) -> Tensor:
         """Blind states [B, d] of the newest token of every row."""
         (aside,) = cache.aside
         if not aside.get_seq_length():

@@ -131,8 +131,8 @@ def blank(features: Any, gone: Tensor) -> Any:
         flat = flat.masked_fill(gone.to(flat.device).unsqueeze(-1), 0)
         return flat.view_as(part) if isinstance(part, Tensor) else list(flat.split([len(picture) for picture in part]))
 
-    seen = copy(features)
-    seen.pooler_output = zeroed(features.pooler_output)
+    blanked = copy(features)
+    blanked.pooler_output = zeroed(features.pooler_output)
     if getattr(features, "deepstack_features", None) is not None:
-        seen.deepstack_features = [zeroed(level) for level in features.deepstack_features]
-    return seen
+        blanked.deepstack_features = [zeroed(level) for level in features.deepstack_features]
+    return blanked

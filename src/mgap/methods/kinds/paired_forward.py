@@ -48,7 +48,7 @@ class PairedCache(DynamicCache):
         self.kinds: Inputs = {}  # [rows, 1] each: what else a forward reads of a token, the same for every new one
         self.kept: Kept = {}
         self.has_alone = False  # whether any row decodes plainly
-        self.merge: Merge | None = None  # for who runs the steps of all rows without our hooks
+        self.merge: Merge | None = None  # for a loop that runs the steps of all rows without our hooks
 
     def step(self) -> None:
         """One more token."""
@@ -111,9 +111,9 @@ class PairedForward:
         self.row_split = row_split_of(backbone.model)
         self.showing = ImageEmbedder(backbone)
         self.text_config = backbone.config.get_text_config(decoder=True)
-        self.seen: Inputs = {}  # the pictures that went through the tower last
+        self.pixels: Inputs = {}  # of the pictures that went through the tower last
         self.handles: list[RemovableHandle] = [
-            backbone.vision.register_forward_pre_hook(self.see, with_kwargs=True),
+            backbone.vision.register_forward_pre_hook(self.keep_pixels, with_kwargs=True),
             backbone.model.register_forward_pre_hook(self.before, with_kwargs=True),
             backbone.model.register_forward_hook(self.after, with_kwargs=True),
             *self.showing.attach(),
@@ -128,10 +128,10 @@ class PairedForward:
             handle.remove()
         self.row_split.main = None
 
-    def see(self, _tower: nn.Module, args: tuple[Any, ...], kwargs: Call) -> None:
+    def keep_pixels(self, _tower: nn.Module, args: tuple[Any, ...], kwargs: Call) -> None:
         """Pictures are encoded before the first forward: keep what the tower is shown."""
         if not self.is_idle:
-            self.seen = self.backbone.seen(args, kwargs)
+            self.pixels = self.backbone.tower_inputs(args, kwargs)
 
     def before(self, _model: nn.Module, args: tuple[Any, ...], kwargs: Call) -> tuple[tuple[Any, ...], Call]:
         """Add the branches' rows, or get their own forwards ready."""
@@ -196,7 +196,7 @@ class PairedForward:
         main: Inputs = {key: kwargs[key] for key in ALONG if kwargs.get(key) is not None}
         main.setdefault("attention_mask", torch.ones_like(main["input_ids"]))
         if features is not None:
-            main.update(self.seen)  # pictures as generate was given them; it may have repeated their rows since
+            main.update(self.pixels)  # pictures as generate was given them; it may have repeated their rows since
         return main, features
 
     def _first(self, kwargs: Call) -> Call:
@@ -233,9 +233,9 @@ class PairedForward:
         if not cache.kinds:
             cache.kinds = {key: newest(kwargs[key]).repeat(times, 1) for key in KINDS if kwargs.get(key) is not None}
         if self.is_aside:
-            told = {"input_ids": ids, **cache.kinds}
+            token = {"input_ids": ids, **cache.kinds}
             own = zip(cache.rows, cache.aside, strict=True)
-            cache.waiting = [{**told, **rows.arguments(aside, kernel)} for rows, aside in own]
+            cache.waiting = [{**token, **rows.arguments(aside, kernel)} for rows, aside in own]
             return kwargs
         (rows,) = cache.rows
         return {**kwargs, "input_ids": torch.cat([ids] * times), **cache.kinds, **rows.arguments(cache, kernel)}
@@ -257,7 +257,7 @@ class PairedForward:
     def _positions(self, rows: Inputs, shown: list[Any]) -> Tensor:
         """Of all rows; a grid of patches is needed for every picture in them, and beams have repeated each in its place."""
         given = {key: value for key, value in rows.items() if key in ALONG}
-        grid = self.seen.get("image_grid_thw")
+        grid = self.pixels.get("image_grid_thw")
         if grid is not None and shown:
             grids = [grid.repeat_interleave(len(part.pooler_output) // len(grid), 0) for part in shown]
             given["image_grid_thw"] = torch.cat(grids)

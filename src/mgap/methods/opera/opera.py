@@ -127,13 +127,13 @@ class OperaHandle:
                 raise UnsupportedDecoding(
                     f"{self.method.name} is a search of its own and takes no {name}: leave one of them out"
                 )
-        asked = options.pop("num_beams", None)
-        if asked is None:
-            asked = (generation_config or self.model.generation_config).num_beams or 1
-        if asked not in (1, self.method.beams):
+        beams = options.pop("num_beams", None)
+        if beams is None:
+            beams = (generation_config or self.model.generation_config).num_beams or 1
+        if beams not in (1, self.method.beams):
             raise UnsupportedDecoding(
-                f"{self.method.name} was made with beams={self.method.beams}, and num_beams={asked} asks for another number: "
-                f"leave num_beams out, or make it with beams={asked}"
+                f"{self.method.name} was made with beams={self.method.beams}, and num_beams={beams} asks for another number: "
+                f"leave num_beams out, or make it with beams={beams}"
             )
         if generation_config is None:
             options["num_beams"] = self.method.beams

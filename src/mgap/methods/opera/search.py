@@ -121,9 +121,9 @@ class OperaSearch:
         while True:
             candidates = logits.topk(min(self.count, logits.shape[1])).indices  # [rows, N]
             ahead = self.reader.look_ahead(candidates)
-            seen = {n: self._weigh(n, logits, weights, candidates, ahead) for n in self._going()}
-            self._report(logits, seen)
-            parents = self._move(seen)
+            weighed = {n: self._weigh(n, logits, weights, candidates, ahead) for n in self._going()}
+            self._report(logits, weighed)
+            parents = self._move(weighed)
             if not self._going():
                 return
             if parents is None:
@@ -151,11 +151,11 @@ class OperaSearch:
         image = (past[..., : images.shape[1]] * images.unsqueeze(1)).sum(-1)
         return sample.weigh(logits[rows], candidates[rows], Outlook(words, image))
 
-    def _move(self, seen: dict[int, CandidateWeights]) -> Tensor | None:
+    def _move(self, weighed: dict[int, CandidateWeights]) -> Tensor | None:
         """Every sample chooses, or goes back: each row's parent, or None if a sample went back."""
-        returned = [n for n in seen if self.samples[n].goes_back()]
+        returned = [n for n in weighed if self.samples[n].goes_back()]
         parents = torch.arange(len(self.reader.ids), device=self.reader.ids.device)
-        staying = {n: seen[n].scores.log_softmax(-1) for n in seen if n not in returned}
+        staying = {n: weighed[n].scores.log_softmax(-1) for n in weighed if n not in returned}
         for n, logp in self._processed(staying).items():
             beams, own = self.samples[n].beams.advance(logp, self.rules[n])
             self.samples[n].choose(beams, own)
@@ -175,11 +175,11 @@ class OperaSearch:
             done.update({n: scores[self._rows(n)] for n in own})
         return done
 
-    def _report(self, logits: Tensor, seen: dict[int, CandidateWeights]) -> None:
+    def _report(self, logits: Tensor, weighed: dict[int, CandidateWeights]) -> None:
         """What the trace shows, with the place in the answer that each row stands at."""
         if self.tap.listener is None:
             return
-        every = [seen.get(n) for n in range(len(self.samples))]
+        every = [weighed.get(n) for n in range(len(self.samples))]
         rows = logits.split(self.each)
         nothing = torch.zeros(self.each, device=logits.device)
 
@@ -201,8 +201,8 @@ class OperaSearch:
         length = max(len(one.tokens) for answers in best for one in answers)
 
         def rows(name: str, fill: int, offset: int = 0) -> Tensor:
-            told = [(n, getattr(one, name)) for n, answers in enumerate(best) for one in answers]
-            return torch.stack([F.pad(row + n * offset, (0, length - len(row)), value=fill) for n, row in told])
+            pairs = [(n, getattr(one, name)) for n, answers in enumerate(best) for one in answers]
+            return torch.stack([F.pad(row + n * offset, (0, length - len(row)), value=fill) for n, row in pairs])
 
         prompts = ids[:: self.each].repeat_interleave(sequences, 0)
         scores = torch.tensor([one.score for answers in best for one in answers], device=ids.device)
