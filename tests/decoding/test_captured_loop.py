@@ -46,7 +46,7 @@ def built(monkeypatch):
             super().__init__(backbone, cache, positions, is_compiled=is_compiled)
             self._forward = backbone.language  # what is compiled is the same, and takes a minute less
 
-    monkeypatch.setattr(captured_step, "Step", Counted)
+    monkeypatch.setattr(captured_step, "CapturedStep", Counted)
     return shapes
 
 
