@@ -248,15 +248,15 @@ def test_detaching_leaves_the_model_as_it_was_also_after_an_error(exact, picture
     exact.answer(picture, QUESTIONS[0], max_new_tokens=2)  # transformers adds hooks of its own once
     before = look()
     with exact.using(mgap.MoD(**STRONG)):
-        changed, door = exact.answer(picture, QUESTIONS[0], max_new_tokens=4).token_ids, exact.backbone.language
-        resting = list(door._forward_pre_hooks)  # none; older versions of transformers get pictures in there
+        changed, language = exact.answer(picture, QUESTIONS[0], max_new_tokens=4).token_ids, exact.backbone.language
+        resting = list(language._forward_pre_hooks)  # none; older versions of transformers get pictures in there
         for module in (exact.backbone.layers[1], exact.backbone.head_module):
             handle = module.register_forward_hook(stop)
             with pytest.raises(RuntimeError, match="halt"):
                 exact.answer(picture, QUESTIONS[0], max_new_tokens=4)
             handle.remove()
             assert own.config.text_config._attn_implementation == before[-1]
-            assert list(door._forward_pre_hooks) == resting
+            assert list(language._forward_pre_hooks) == resting
         assert exact.answer(picture, QUESTIONS[0], max_new_tokens=4).token_ids == changed
     assert look() == before
 
