@@ -20,7 +20,7 @@ from mgap.decoding.fast.captured_loop import generate_captured, head_of, is_ours
 from mgap.decoding.generate import generate
 from mgap.errors import MgapError
 from mgap.methods.base import Method, Tap
-from mgap.methods.kinds.main_rows import Hook, lanes_of, on_main_rows
+from mgap.methods.kinds.main_rows import Hook, on_main_rows, row_split_of
 from mgap.methods.mgap import Correction
 from mgap.priors.prompts import default_prompts
 from mgap.priors.steering import Steering
@@ -70,7 +70,7 @@ class Case:
         """Tokens [B, new]; refuses an answer that ended by itself, which would be timed as a longer one."""
         backbone, decoding = self.model.backbone, self.decoding(new)
         if is_ours(backbone, decoding.modes(rows=self.rows)):
-            tokens = generate_captured(backbone, self.inputs, decoding, head=head_of(backbone), told=measure.say).tokens
+            tokens = generate_captured(backbone, self.inputs, decoding, head=head_of(backbone), notify=measure.say).tokens
         else:
             tokens = generate(backbone, self.inputs, decoding).tokens
         if tokens.shape != (self.rows, new):
@@ -103,7 +103,7 @@ class Case:
         """An answer in which plain steps and those of MGAP take turns."""
         backbone = self.model.backbone
         correction = Correction(method.subspace.basis, head_of(backbone), method.settings, Tap())
-        return self._timed({VANILLA: None, method.name: on_main_rows(correction, lanes_of(backbone.model))})
+        return self._timed({VANILLA: None, method.name: on_main_rows(correction, row_split_of(backbone.model))})
 
     def _timed(self, ways: dict[str, Hook | None]) -> dict[str, Turn]:
         with Marks(self.model.backbone, ways) as marks:

@@ -24,7 +24,7 @@ from torch import Tensor
 import mgap
 from mgap.decoding.fast.captured_step import forget
 from mgap.methods.base import Method, Tap
-from mgap.methods.kinds.main_rows import Hook, lanes_of, on_main_rows
+from mgap.methods.kinds.main_rows import Hook, on_main_rows, row_split_of
 from mgap.methods.mgap import Correction
 
 QUESTION = "Describe this image in detail."
@@ -64,7 +64,7 @@ class Bench:
         states = torch.randn(4 * RANK, width, generator=torch.Generator().manual_seed(0))
         self.method = mgap.MGAP(mgap.Subspace.from_states(states, RANK))
         correction = Correction(self.method.subspace.basis, self.backbone.probe_head(), self.method.settings, Tap())
-        self.hook = on_main_rows(correction, lanes_of(self.backbone.model))
+        self.hook = on_main_rows(correction, row_split_of(self.backbone.model))
         inputs = self.encode(1)
         self.prompt = inputs["input_ids"].shape[1]  # tokens, the picture's included
         self.token_bytes = cache_bytes(self.backbone, inputs) / self.prompt

@@ -13,21 +13,18 @@ from typing import ClassVar
 import torch
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Method, Observation, Removable, Seam, Tap
-from mgap.methods.kinds.main_rows import lanes_of, on_main_rows
-from mgap.types import ALL_MODES, Mode
+from mgap.methods.base import Observation, Tap
+from mgap.methods.kinds.head import HeadMethod, Hook
 
 
 @dataclass(frozen=True)
-class Silence(Method):
+class Silence(HeadMethod):
     """The logits of every token that starts one of the words become -inf. Acts at the head; costs nothing."""
 
     name: ClassVar[str] = "silence"
     summary: ClassVar[str] = "never say some words"
-    seam: ClassVar[Seam] = Seam.HEAD
-    forwards: ClassVar[float] = 1.0
-    modes: ClassVar[frozenset[Mode]] = ALL_MODES  # what it is not made for would be left out here, and refused
 
     words: tuple[str, ...] | str
 
@@ -35,10 +32,10 @@ class Silence(Method):
         if not self.words:
             raise SettingError("words is empty: name at least one word not to say")
 
-    def attach(self, backbone: Backbone, tap: Tap) -> Removable:
+    def correction(self, backbone: Backbone, head: Head, tap: Tap) -> Hook:
         words = (self.words,) if isinstance(self.words, str) else self.words
         spelled = [backbone.tokenizer.encode(text, add_special_tokens=False) for word in words for text in (word, f" {word}")]
-        banned = torch.tensor(sorted({ids[0] for ids in spelled}), device=backbone.device)
+        banned = torch.tensor(sorted({ids[0] for ids in spelled}), device=head.device)
 
         def hush(_head: torch.nn.Module, _args: tuple[torch.Tensor, ...], logits: torch.Tensor) -> torch.Tensor:
             quiet = logits.index_fill(-1, banned, -torch.inf)  # [B, T, vocab]; a hook never writes in place
@@ -47,5 +44,4 @@ class Silence(Method):
                 tap.listener(Observation({"mass": mass}, logits, quiet))
             return quiet
 
-        # a method with a second branch adds rows of its own behind the caller's: they are not ours to change
-        return backbone.head_module.register_forward_hook(on_main_rows(hush, lanes_of(backbone.model)))
+        return hush

@@ -82,11 +82,11 @@ BACKBONES = Registry(
         "qwen2_vl": "mgap.backbones.qwen_vl:QwenVL",
         "qwen2_5_vl": "mgap.backbones.qwen_vl:QwenVL",
         "qwen3_vl": "mgap.backbones.qwen_vl:QwenVL",
-        "qwen3_vl_moe": "mgap.backbones.qwen_vl:QwenVL",
-        "gemma3": "mgap.backbones.base:Backbone",
-        "idefics3": "mgap.backbones.base:Backbone",
+        "qwen3_vl_moe": "mgap.backbones.qwen_vl:QwenVLMoe",
+        "gemma3": "mgap.backbones.gemma:Gemma3",
+        "idefics3": "mgap.backbones.idefics:Idefics3",
         "smolvlm": "mgap.backbones.idefics:SmolVLM",
-        "internvl": "mgap.backbones.base:Backbone",
+        "internvl": "mgap.backbones.internvl:InternVL",
     },
 )
 

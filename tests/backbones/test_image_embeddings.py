@@ -1,4 +1,4 @@
-"""Encoded pictures enter a forward in either way as the model's own would: as an argument, or at the text decoder's door."""
+"""Encoded pictures enter a forward in either way as the model's own would: as an argument, or at the text decoder."""
 
 import inspect
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import mgap
-from mgap.backbones import image_embeddings
 from mgap.backbones.image_embeddings import ENCODED, ImageEmbedder, join_pictures
 from mgap.errors import ModelError, UnsupportedDecoding
 
@@ -27,7 +26,7 @@ def inputs(backbone, picture):
 
 
 @pytest.fixture
-def door(backbone):
+def embedder(backbone):
     """As in versions whose forward takes pixels only, whichever this is."""
     shown = ImageEmbedder(backbone)
     shown.is_argument = False
@@ -46,21 +45,21 @@ def test_the_way_is_the_one_that_the_forward_has(backbone):
     assert ImageEmbedder(backbone).is_argument == (ENCODED in inspect.signature(backbone.model.forward).parameters)
 
 
-def test_pictures_come_in_at_the_door_as_the_model_puts_them_in(backbone, inputs, door):
-    call = door.admit("vcd", dict(inputs))
+def test_pictures_come_in_at_the_text_decoder_as_the_model_puts_them_in(backbone, inputs, embedder):
+    call = embedder.admit("vcd", dict(inputs))
     assert call["pixel_values"] is None
     assert torch.equal(logits_of(backbone, call), logits_of(backbone, inputs))
 
 
-def test_rows_without_a_picture_pass_the_door_unchanged(backbone, door):
+def test_rows_without_a_picture_pass_it_unchanged(backbone, embedder):
     inputs = backbone.encode([None, None], QUESTIONS)
     plain = logits_of(backbone, inputs)
-    assert torch.equal(logits_of(backbone, {**inputs, **door.arguments(inputs["input_ids"], None)}), plain)
+    assert torch.equal(logits_of(backbone, {**inputs, **embedder.arguments(inputs["input_ids"], None)}), plain)
 
 
-def test_pictures_encoded_apart_are_those_encoded_together(backbone, inputs, picture, door):
+def test_pictures_encoded_apart_are_those_encoded_together(backbone, inputs, picture, embedder):
     apart = [backbone.encode_pictures(backbone.encode([p], ["?"])) for p in (picture, picture.rotate(90, expand=True))]
-    call = {**inputs, "pixel_values": None, **door.arguments(inputs["input_ids"], join_pictures(apart))}
+    call = {**inputs, "pixel_values": None, **embedder.arguments(inputs["input_ids"], join_pictures(apart))}
     torch.testing.assert_close(logits_of(backbone, call), logits_of(backbone, inputs), rtol=1e-4, atol=1e-4)
 
 
@@ -78,17 +77,17 @@ def test_a_generate_shows_encoded_pictures(backbone, inputs, is_argument):
     assert hooks == (len(backbone.language._forward_pre_hooks), len(backbone.model._forward_pre_hooks))
 
 
-def test_too_few_pictures_are_refused_at_the_door(backbone, inputs, picture, door):
+def test_too_few_pictures_are_refused_there(backbone, inputs, picture, embedder):
     one = backbone.encode_pictures(backbone.encode([picture], ["?"]))
     with pytest.raises(ModelError, match="placeholders"):
-        logits_of(backbone, {**inputs, "pixel_values": None, **door.arguments(inputs["input_ids"], one)})
+        logits_of(backbone, {**inputs, "pixel_values": None, **embedder.arguments(inputs["input_ids"], one)})
 
 
-def test_a_family_that_was_not_checked_is_refused_with_the_version_to_use(inputs, door, monkeypatch):
-    monkeypatch.setattr(image_embeddings, "FAMILIES", frozenset({"other"}))
-    with pytest.raises(UnsupportedDecoding, match=r"checked for other only.*use transformers 5\.18"):
-        door.admit("vcd", dict(inputs))
-    with pytest.raises(UnsupportedDecoding, match=r"use transformers 5\.18"), door.generating(dict(inputs), None):
+def test_a_family_that_was_not_checked_is_refused_with_the_version_to_use(inputs, embedder, monkeypatch):
+    monkeypatch.setattr(type(embedder.backbone), "embeds_pictures", False)
+    with pytest.raises(UnsupportedDecoding, match=r"checked for gemma3, .* only, not for \w+: use transformers 5\.18"):
+        embedder.admit("vcd", dict(inputs))
+    with pytest.raises(UnsupportedDecoding, match=r"use transformers 5\.18"), embedder.generating(dict(inputs), None):
         pass
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 import mgap
 from mgap.backbones import prepared_pictures
+from mgap.backbones.base import families_that
 from mgap.backbones.prepared_pictures import Prepared, Preparer, picture_digest, stack
 from mgap.backbones.shared_prefill import SharedPrefill
 from mgap.errors import ImageError, PromptError
@@ -41,7 +42,7 @@ def test_every_family_that_is_named_gives_its_processors_own_rows_and_the_others
     monkeypatch.setattr("mgap.backbones.loading.is_torchvision_available", lambda: False)
     backbone = mgap.load(str(tmp_path)).backbone
     preparer = Preparer.of(backbone)
-    assert (preparer is not None) == (kind in prepared_pictures.FAMILIES)
+    assert (preparer is not None) == (kind in families_that("prepares_pictures"))
     if preparer is None:
         return
     sent = pickle.loads(pickle.dumps(preparer))  # as multiprocessing does
@@ -52,11 +53,11 @@ def test_every_family_that_is_named_gives_its_processors_own_rows_and_the_others
 
 
 def test_every_family_that_is_named_is_tested():
-    assert set(TINY) | set(families.FAMILIES) >= prepared_pictures.FAMILIES
+    assert set(TINY) | set(families.FAMILIES) >= set(families_that("prepares_pictures"))
 
 
 def test_a_family_that_nothing_holds_to_it_is_left_to_its_processor(model, monkeypatch):
-    monkeypatch.setattr(prepared_pictures, "FAMILIES", frozenset({"other"}))
+    monkeypatch.setattr(type(model.backbone), "prepares_pictures", False)
     assert Preparer.of(model.backbone) is None
 
 

@@ -9,10 +9,10 @@ import torch
 from transformers import DynamicCache
 
 import mgap
-from mgap.backbones.base import Backbone
+from mgap.backbones.base import Backbone, families_that
 from mgap.decoding.fast import captured_step
 from mgap.decoding.fast.captured_loop import StepWatch, head_of, is_ours
-from mgap.decoding.fast.captured_step import FAMILIES, KEPT, forget, uncapturable
+from mgap.decoding.fast.captured_step import KEPT, forget, uncapturable
 from mgap.decoding.fast.fixed_cache import ATTENTION, FixedCache, attend
 from mgap.decoding.generate import generate
 from mgap.errors import UnsupportedDecoding
@@ -46,7 +46,7 @@ def built(monkeypatch):
             super().__init__(backbone, cache, positions, is_compiled=is_compiled)
             self._forward = backbone.language  # what is compiled is the same, and takes a minute less
 
-    monkeypatch.setattr(captured_step, "Step", Counted)
+    monkeypatch.setattr(captured_step, "CapturedStep", Counted)
     return shapes
 
 
@@ -61,13 +61,13 @@ def test_every_family_that_is_named_agrees_and_others_are_left_to_transformers(k
     {**TINY, **families.FAMILIES}[kind](tmp_path)
     monkeypatch.setattr("mgap.backbones.loading.is_torchvision_available", lambda: False)
     model, rows = mgap.load(str(tmp_path), dtype=torch.float32), ROWS["mixed, in turns"]
-    assert is_ours(model.backbone, Decoding(static_cache=True).modes(rows=3)) == (kind in FAMILIES)
-    if kind in FAMILIES:  # transformers 5.16.1 itself cannot decode Gemma-3 with a static cache
+    assert is_ours(model.backbone, Decoding(static_cache=True).modes(rows=3)) == (kind in families_that("captures_steps"))
+    if kind in families_that("captures_steps"):  # transformers 5.16.1 itself cannot decode Gemma-3 with a static cache
         assert tokens(model, rows, static_cache=True) == tokens(model, rows)
 
 
 def test_every_family_that_is_named_is_tested():
-    assert set(TINY) | set(families.FAMILIES) >= FAMILIES
+    assert set(TINY) | set(families.FAMILIES) >= set(families_that("captures_steps"))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

@@ -140,7 +140,7 @@ def test_dolas_state_is_the_last_one_less_the_layer_it_chose(exact, pictures, le
         seen = read(inputs)
     with torch.no_grad():
         hidden = backbone.model(**inputs, output_hidden_states=True).hidden_states
-    for row, layer in enumerate(seen.seen.values["layer"].int().tolist()):
+    for row, layer in enumerate(seen.inputs.values["layer"].int().tolist()):
         early = hidden[layer][row, -1]
         early = backbone.final_norm(early).detach() if lens_norm else early
         for weight in (0.0, 0.25, 1.0):
@@ -151,12 +151,12 @@ def test_dolas_state_is_the_last_one_less_the_layer_it_chose(exact, pictures, le
 def test_rows_of_one_batch_add_and_take_away_each_as_mod_decides(exact, pictures):
     inputs = exact.backbone.encode(pictures, QUESTIONS)
     with first_states(exact, mgap.MoD()) as read:
-        js = read(inputs).seen.values["js"].sort().values
+        js = read(inputs).inputs.values["js"].sort().values
     assert js[0] < js[-1]
     method = mgap.MoD(theta=float(js[0] + js[-1]) / 2, a1=3.0, a2=2.0)
     with first_states(exact, method) as read:
         seen = read(inputs)
-    assert set(seen.seen.values["mode"].tolist()) == {-1.0, 1.0}
+    assert set(seen.inputs.values["mode"].tolist()) == {-1.0, 1.0}
     assert_makes(seen.head, seen.at(), scores_of(exact, inputs, replace(method, beta=0.0)))
 
 
@@ -167,7 +167,7 @@ def test_rows_behind_m3ids_gate_are_decoded_from_plainly(exact, pictures):
     with first_states(exact, method) as read:
         seen = read(inputs)
     moved = (seen.at() - seen.h).abs().amax(-1) > 0.01
-    assert moved.tolist() == seen.seen.values["open"].bool().tolist()
+    assert moved.tolist() == seen.inputs.values["open"].bool().tolist()
     assert len(set(moved.tolist())) == 2
 
 

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 
 import mgap
-from mgap.backbones import shared_prefill
+from mgap.backbones.base import families_that
+from mgap.backbones.gemma import Gemma3
 from mgap.backbones.shared_prefill import SharedPrefill
 from mgap.backbones.shared_vision import digest
 from mgap.decoding.generate import generation_config
@@ -78,7 +79,7 @@ def read(model):
     calls, backbone = [], model.backbone
 
     def look(_tower, args, kwargs):
-        seen = backbone.seen(args, kwargs)
+        seen = backbone.tower_inputs(args, kwargs)
         calls.append([digest(seen["pixel_values"][part]) for part in backbone.pictures(seen)])
 
     handle = backbone.vision.register_forward_pre_hook(look, with_kwargs=True)
@@ -291,7 +292,7 @@ def test_what_has_not_been_checked_is_refused(model, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(model.backbone.config.get_text_config(), "_attn_implementation_internal", "flex_attention")
         assert "flex_attention" in can_share(model)
-    monkeypatch.setattr(shared_prefill, "FAMILIES", frozenset({"other"}))
+    monkeypatch.setattr(type(model.backbone), "shares_prefill", False)
     assert model.backbone.config.model_type in can_share(model)
 
 
@@ -300,8 +301,8 @@ def test_every_family_that_is_named_agrees_and_the_others_are_refused(kind, tmp_
     {**TINY, **families.FAMILIES}[kind](tmp_path)
     monkeypatch.setattr("mgap.backbones.loading.is_torchvision_available", lambda: False)
     model, rows = mgap.load(str(tmp_path)), ROWS["mixed, in turns"]
-    assert (can_share(model) == "") == (kind in shared_prefill.FAMILIES)
-    if kind not in shared_prefill.FAMILIES:
+    assert (can_share(model) == "") == (kind in families_that("shares_prefill"))
+    if kind not in families_that("shares_prefill"):
         with pytest.raises(UnsupportedDecoding, match=kind):
             tokens(model, rows, prefill="shared")
         return
@@ -311,12 +312,12 @@ def test_every_family_that_is_named_agrees_and_the_others_are_refused(kind, tmp_
 
 
 def test_every_family_that_is_named_is_tested():
-    assert set(TINY) | set(families.FAMILIES) >= shared_prefill.FAMILIES
+    assert set(TINY) | set(families.FAMILIES) >= set(families_that("shares_prefill"))
 
 
 def test_a_cache_that_forgets_is_refused(tmp_path, monkeypatch):
     families.gemma3(tmp_path)
-    monkeypatch.setattr(shared_prefill, "FAMILIES", frozenset({"gemma3"}))
+    monkeypatch.setattr(Gemma3, "shares_prefill", True)
     assert "sliding window" in can_share(mgap.load(str(tmp_path)))
 
 

@@ -3,12 +3,13 @@
 import pytest
 import torch
 
+from mgap.backbones.head_states import catch_states
 from mgap.backbones.token_rows import spell
 from mgap.decoding.generate import generate
 from mgap.diagnosis import reference_states
 from mgap.diagnosis.reference_states import aligned_states, closest_text, common, forced_states, right_states
 from mgap.errors import PromptError, SettingError
-from mgap.priors.collect_states import catch_states, last_states
+from mgap.priors.collect_states import last_states
 from mgap.types import Decoding
 
 PROMPTS = ["Describe this image.", "Is there a dog in the image? Say more about it."]

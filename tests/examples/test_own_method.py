@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import mgap
 from mgap.cli.main import app
+from mgap.decoding.prefill_sharing import can_share
 from mgap.errors import SettingError
 from mgap.registry import METHODS
 
@@ -59,6 +60,17 @@ def test_stacked_on_a_second_branch_it_leaves_the_branchs_rows_alone(installed, 
     ours, branch = seen[0]
     assert torch.isinf(ours).any()
     assert torch.isfinite(branch).all()
+
+
+def test_a_picture_is_read_once_for_all_its_prompts(installed, model, picture):
+    method = METHODS.get("silence").of(words="dog")
+    assert can_share(model, method) == ""
+    with model.using(method):
+        own, shared = (
+            [answer.token_ids for answer in model.answers([picture] * 2, ["What?", "Where?"], prefill=way, max_new_tokens=4)]
+            for way in ("own", "shared")
+        )
+    assert own == shared
 
 
 def test_no_words_are_refused(installed):

@@ -21,8 +21,9 @@ from mgap.methods.haltrapper.candidates import (
     score_expansion,
     select,
 )
-from mgap.methods.haltrapper.grounding import IMPLEMENTATION, Looks, attend, ground
+from mgap.methods.haltrapper.grounding import ImageWeights, ground
 from mgap.methods.haltrapper.haltrapper import spell_words
+from mgap.methods.kinds.attention_interceptor import ARGUMENT, MASKED, attend
 from mgap.methods.kinds.description import CAPTION
 from mgap.methods.kinds.paired_forward import ALONE
 from mgap.methods.kinds.per_picture import render
@@ -395,7 +396,7 @@ def test_an_error_while_searching_leaves_the_model_as_it_was(exact, picture):
     hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in own.modules()]
 
     def stop(*_):
-        if text._attn_implementation == IMPLEMENTATION:
+        if text._attn_implementation == MASKED:
             raise RuntimeError("halt")
 
     seen = shown(exact, picture)
@@ -430,7 +431,7 @@ def test_a_decoder_that_cannot_be_watched_is_refused(exact, picture):
     with pytest.raises(ModelError, match="hand arguments on"):
         attend(block, *states, torch.ones(1, 1, 2, 2).bool())
     with pytest.raises(ModelError, match="softcap"):
-        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), mgap_looks=Looks([0], slice(0, 1), 2), softcap=50.0)
+        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), **{ARGUMENT: ImageWeights([0], slice(0, 1), 2)}, softcap=50.0)
     seen, asked = shown(exact, picture), render(exact.backbone, CAPTION)
     usual, block.config = block.config, deepcopy(block.config)  # this block no longer follows the decoder's configuration
     try:

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mgap
+from mgap.backbones.head_states import catch_states
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.methods.base import Tap
 from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.mgap import PRESETS, Correction, entropy_of
-from mgap.priors.collect_states import catch_states
 from tests.reference import mgap as reference
 
 pytestmark = [pytest.mark.both_families, pytest.mark.filterwarnings("ignore:alpha=")]

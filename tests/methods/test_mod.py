@@ -13,7 +13,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import mgap
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
-from mgap.methods.kinds.attention_weights import AttentionWatch, SeenWeights, attend
+from mgap.methods.kinds.attention_interceptor import ARGUMENT, attend
+from mgap.methods.kinds.attention_weights import AttentionWatch, SummedWeights
 from mgap.methods.kinds.dependent_branch import DependentCache, blank
 from mgap.methods.mod import divergence, least_attended
 from mgap.types import Mode
@@ -247,15 +248,15 @@ def test_detaching_leaves_the_model_as_it_was_also_after_an_error(exact, picture
     exact.answer(picture, QUESTIONS[0], max_new_tokens=2)  # transformers adds hooks of its own once
     before = look()
     with exact.using(mgap.MoD(**STRONG)):
-        changed, door = exact.answer(picture, QUESTIONS[0], max_new_tokens=4).token_ids, exact.backbone.language
-        resting = list(door._forward_pre_hooks)  # none; older versions of transformers get pictures in there
+        changed, language = exact.answer(picture, QUESTIONS[0], max_new_tokens=4).token_ids, exact.backbone.language
+        resting = list(language._forward_pre_hooks)  # none; older versions of transformers get pictures in there
         for module in (exact.backbone.layers[1], exact.backbone.head_module):
             handle = module.register_forward_hook(stop)
             with pytest.raises(RuntimeError, match="halt"):
                 exact.answer(picture, QUESTIONS[0], max_new_tokens=4)
             handle.remove()
             assert own.config.text_config._attn_implementation == before[-1]
-            assert list(door._forward_pre_hooks) == resting
+            assert list(language._forward_pre_hooks) == resting
         assert exact.answer(picture, QUESTIONS[0], max_new_tokens=4).token_ids == changed
     assert look() == before
 
@@ -295,17 +296,17 @@ def test_a_decoder_that_cannot_be_watched_is_refused(exact, picture):
     with pytest.raises(ModelError, match="hand arguments on"):
         attend(block, *states, torch.ones(1, 1, 2, 2).bool())
     with pytest.raises(ModelError, match="softcap, which mod"):
-        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), mgap_sight=SeenWeights("mod", 2), softcap=50.0)
+        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), **{ARGUMENT: SummedWeights("mod", 2)}, softcap=50.0)
     usual, block.config = block.config, deepcopy(block.config)  # this block no longer follows the decoder's configuration
     try:
         with exact.using(mgap.MoD()), pytest.raises(ModelError, match="attention of its own"):
             exact.answer(picture, "What?", max_new_tokens=2)
     finally:
         block.config = usual
-    glance = AttentionWatch(exact.backbone, "mod")
-    glance.watch()
+    watch = AttentionWatch(exact.backbone, "mod")
+    watch.start()
     with pytest.raises(ModelError, match="text decoder"):
-        glance.take()
+        watch.take()
     assert exact.backbone.config.text_config._attn_implementation == "sdpa"
 
 
@@ -315,18 +316,18 @@ def test_a_watched_forward_sees_what_eager_attention_shows(exact, picture):
     with reference.eager(backbone), torch.no_grad():
         weights = backbone.model(**inputs, output_attentions=True).attentions
     expected = sum(block[:, :, -1].mean(1) for block in weights)
-    glance = AttentionWatch(backbone, "mod")
-    glance.watch()
+    watch = AttentionWatch(backbone, "mod")
+    watch.start()
     with torch.no_grad():
         backbone.model(**inputs, use_cache=True)
-    torch.testing.assert_close(glance.take(), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(watch.take(), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_window_sees_the_newest_keys_and_gives_the_others_nothing():
-    sight = SeenWeights("mod", 4)
-    sight.add(0, torch.tensor([[0.1, 0.2, 0.3, 0.4]]))
-    sight.add(1, torch.tensor([[0.5, 0.5]]))
-    torch.testing.assert_close(sight.weights, torch.tensor([[0.1, 0.2, 0.8, 0.9]]))
+    summed = SummedWeights("mod", 4)
+    summed.add(torch.tensor([[0.1, 0.2, 0.3, 0.4]]))
+    summed.add(torch.tensor([[0.5, 0.5]]))
+    torch.testing.assert_close(summed.weights, torch.tensor([[0.1, 0.2, 0.8, 0.9]]))
 
 
 # --- the pure parts ---------------------------------------------------------------------------------------------------

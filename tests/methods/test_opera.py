@@ -9,8 +9,9 @@ from transformers import GenerationConfig, LogitsProcessor
 
 import mgap
 from mgap.errors import ModelError, SettingError, UnsupportedDecoding
+from mgap.methods.kinds.attention_interceptor import ARGUMENT, CAUSAL, attend
 from mgap.methods.opera.beams import Beams
-from mgap.methods.opera.last_block import IMPLEMENTATION, LastBlockWeights, attend
+from mgap.methods.opera.last_block import LastBlockWeights
 from mgap.methods.opera.overtrust import collapse, column_scores, lengthen, most_common
 from mgap.methods.opera.retrospection import Retrospection, Strength
 from tests.reference import opera as reference
@@ -186,12 +187,12 @@ def test_of_states_the_newest_are_kept():
 def test_candidates_see_what_came_before_and_themselves_only(exact):
     block = exact.backbone.layers[-1].self_attn
     query, key, value = torch.randn(3, 1, 4, 8, 16).unbind()
-    gaze, mask = LastBlockWeights(block.layer_idx, apart=True), torch.ones(1, 1, 3, 8).tril(5).bool()
+    read, mask = LastBlockWeights("opera", block.layer_idx, apart=True), torch.ones(1, 1, 3, 8).tril(5).bool()
     mask[..., 0] = False  # padding
-    out, _ = attend(block, query[:, :, 5:], key[:, ::2], value[:, ::2], mask, mgap_gaze=gaze, scaling=0.25)
+    out, _ = attend(block, query[:, :, 5:], key[:, ::2], value[:, ::2], mask, **{ARGUMENT: read}, scaling=0.25)
     for n in range(3):
         seen = [1, 2, 3, 4, 5 + n]
-        ours = gaze.weights[0, n]
+        ours = read.weights[0, n]
         scores = torch.einsum("hd,hkd->hk", query[0, :, 5 + n], key[0, ::2].repeat_interleave(2, 0)[:, seen]) * 0.25
         weights = scores.softmax(-1)
         torch.testing.assert_close(ours[seen], weights.max(0).values / weights.max(0).values.sum())
@@ -275,7 +276,7 @@ def test_detaching_leaves_the_model_as_it_was(exact, picture, kernel):
         exact.answer(picture, QUESTIONS[0], max_new_tokens=2)  # transformers adds hooks of its own once
         before = look()
         with exact.using(mgap.OPERA(beams=2)):
-            assert text._attn_implementation == IMPLEMENTATION
+            assert text._attn_implementation == CAUSAL
             assert tell(exact, picture, QUESTIONS[0])
             with pytest.raises(UnsupportedDecoding):
                 own.generate(**exact.backbone.encode([picture], ["What?"]), do_sample=True, max_new_tokens=2)
@@ -304,7 +305,7 @@ def test_a_decoder_that_cannot_be_read_is_refused(exact, picture):
     with pytest.raises(ModelError, match="hand arguments on"):
         attend(block, *states, torch.ones(1, 1, 2, 2).bool())
     with pytest.raises(ModelError, match="softcap"):
-        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), mgap_gaze=LastBlockWeights(), softcap=50.0)
+        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), **{ARGUMENT: LastBlockWeights("opera")}, softcap=50.0)
     usual, block.config = block.config, deepcopy(block.config)  # this block no longer follows the decoder's configuration
     try:
         block.config._attn_implementation = "sdpa"

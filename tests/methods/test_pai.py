@@ -7,7 +7,8 @@ import torch
 
 import mgap
 from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
-from mgap.methods.pai import IMPLEMENTATION, Boost, attend, raise_scores
+from mgap.methods.kinds.attention_interceptor import ARGUMENT, MASKED, attend
+from mgap.methods.pai import RaisedAttention, raise_scores
 from tests.methods.following import REFUSED
 from tests.reference import pai as reference
 
@@ -99,7 +100,7 @@ def test_detaching_leaves_the_model_as_it_was(exact, picture):
     before = look()
     for gamma in (1.0, 2.0):
         with exact.using(mgap.PAI(gamma=gamma)):
-            assert [text._attn_implementation, vision._attn_implementation] == [IMPLEMENTATION, before[-1][2]]
+            assert [text._attn_implementation, vision._attn_implementation] == [MASKED, before[-1][2]]
             exact.answer(picture, QUESTIONS[0], max_new_tokens=2)
             with pytest.raises(PromptError):
                 exact.answer(None, QUESTIONS[0], max_new_tokens=2)
@@ -137,9 +138,9 @@ def test_a_decoder_that_the_edit_does_not_reach_is_refused(exact, picture):
     block, states = exact.backbone.layers[0].self_attn, torch.randn(3, 1, 4, 2, 16)
     with pytest.raises(ModelError, match="hand arguments on"):
         attend(block, *states, torch.ones(1, 1, 2, 2).bool())
-    boost = Boost(torch.ones(1, 2).bool(), 1.0, range(3))
+    raised = RaisedAttention(mgap.PAI(alpha=1.0), range(3), torch.ones(1, 2).bool())
     with pytest.raises(ModelError, match="softcap"):
-        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), mgap_boost=boost, softcap=50.0)
+        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), **{ARGUMENT: raised}, softcap=50.0)
     usual, block.config = block.config, deepcopy(block.config)  # this block no longer follows the decoder's configuration
     try:
         with exact.using(mgap.PAI(gamma=1.0, start=0)), pytest.raises(ModelError, match="attention of its own"):
@@ -212,7 +213,8 @@ def test_a_new_token_is_attended_from_as_the_end_of_a_prompt_is(exact, dtype, he
     told = []
     try:
         for q, shown in ((query, mask), (query[:, :, -1:], mask[:, :, -1:]), (query[:, :, -1:], bias[:, :, -1:])):
-            out, _ = attend(block, q, key, value, shown, mgap_boost=Boost(keys, 0.5, range(3)), scaling=0.25)
+            raised = RaisedAttention(mgap.PAI(alpha=0.5), range(3), keys)
+            out, _ = attend(block, q, key, value, shown, **{ARGUMENT: raised}, scaling=0.25)
             told.append(out[:, -1:])
     finally:
         block.num_key_value_groups = usual

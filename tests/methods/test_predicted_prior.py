@@ -9,11 +9,11 @@ import yaml
 
 import mgap
 from mgap.backbones.head import Head
+from mgap.backbones.head_states import catch_states
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.methods.base import Tap
 from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.predicted_prior import Removal
-from mgap.priors.collect_states import catch_states
 from mgap.priors.prior_plan import Priors
 from mgap.run.config import Config
 from mgap.run.method_plans import MethodPlan, build_method

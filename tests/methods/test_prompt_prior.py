@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import mgap
 from mgap.backbones.head import Head
 from mgap.errors import BackboneMismatch, SettingError
+from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.mgap import entropy_of
 from mgap.methods.prompt_prior import Projected
 from mgap.priors.subspace import Subspace
@@ -98,7 +99,7 @@ def test_with_the_state_itself_as_the_blind_one_it_is_mgap():
         entropy = entropy_of(head.module(h))
         method = mgap.PromptPrior(prior=prior, rho=0.75, gate=True, protect=True, centre=False)
         same = mgap.MGAP(prior, alpha=0.75)
-        cut = same.effective_states(head, mgap.methods.head_inputs.Seen(h), 0.75)
+        cut = same.effective_states(head, HeadInputs(h), 0.75)
         assert torch.allclose(Projected(prior, head, method).states(h, h, entropy, 0.75, is_first=True), cut, atol=1e-5)
 
 

@@ -80,6 +80,12 @@ class Backbone:
     fallback_template: ClassVar[str | None] = None  # for checkpoints older than chat templates
     processor_class: ClassVar[str | None] = None  # in transformers; None: the one that it maps the model to
 
+    # What the family can do. A family says so where tests hold it to that; others take a slower way, or are refused.
+    prepares_pictures: ClassVar[bool] = False  # pictures apart from their prompts give the processor's own rows
+    embeds_pictures: ClassVar[bool] = False  # takes encoded pictures at its text decoder, where its forward takes none
+    shares_prefill: ClassVar[bool] = False  # rows of one picture answer alike from one prefill
+    captures_steps: ClassVar[bool] = False  # a step at fixed addresses decodes as transformers' own
+
     def __init__(self, model: nn.Module, processor: Any = None, *, name: str | None = None) -> None:
         self.model: Any = getattr(model, "_orig_mod", model)  # under torch.compile's wrapper
         self.processor = processor
@@ -167,7 +173,7 @@ class Backbone:
             raise ModelError(f"{type(self.model).__name__}: no vision tower found")
         return tower
 
-    def seen(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+    def tower_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
         """What the tower was called with, under the names that `encode` gives it."""
         return {"pixel_values": args[0] if args else kwargs["pixel_values"]}
 
@@ -355,6 +361,11 @@ def backbone_class(config: Any) -> type[Backbone]:
     kind = config.model_type
     chosen: type[Backbone] = BACKBONES.get(kind) if kind in BACKBONES else Backbone
     return chosen
+
+
+def families_that(capability: str) -> list[str]:
+    """The model types whose backbone class declares a capability, such as "shares_prefill"."""
+    return [kind for kind in BACKBONES.names() if getattr(BACKBONES.get(kind), capability)]
 
 
 class HasBackbone(Protocol):

@@ -128,11 +128,11 @@ def find_head(model: nn.Module) -> nn.Module:
 
 def _probe_post(model: nn.Module, module: nn.Module) -> tuple[Tensor, float, float | None]:
     """Replace the head's output by a known ramp and see what the model makes of it."""
-    seen: list[Tensor] = []
+    states: list[Tensor] = []
     ramps: list[Tensor] = []
 
     def replace(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        seen.append(args[0])
+        states.append(args[0])
         steps = 2.0 ** torch.arange(-6, 14, device=output.device)  # 1/64 .. 8192: small slope and saturation
         steps = torch.cat([steps, -steps])
         ramp = steps.repeat(output.shape[-1] // len(steps) + 1)[: output.shape[-1]].to(output.dtype)
@@ -145,20 +145,20 @@ def _probe_post(model: nn.Module, module: nn.Module) -> tuple[Tensor, float, flo
             logits = model(**_one_token(model), use_cache=False).logits
     finally:
         handle.remove()
-    if len(seen) != 1:
+    if len(states) != 1:
         raise UnsupportedHead(
-            f"{type(model).__name__} called its head {len(seen)} times for one token instead of once: "
+            f"{type(model).__name__} called its head {len(states)} times for one token instead of once: "
             "its logits cannot be corrected there"
         )
     z, out = ramps[0].double().flatten(), logits.double().flatten()
-    eps = torch.finfo(seen[0].dtype).eps
+    eps = torch.finfo(states[0].dtype).eps
     scale, cap = _fit_post(z, out, eps)
     model_of_post = scale * z if cap is None else cap * torch.tanh(scale * z / cap)
     if out.shape != z.shape or not torch.allclose(out, model_of_post, rtol=4 * eps, atol=0):
         raise UnsupportedHead(
             f"{type(model).__name__} changes its logits after the head in a way that is neither a scale nor a soft cap"
         )
-    return seen[0], scale, cap
+    return states[0], scale, cap
 
 
 def _fit_post(z: Tensor, out: Tensor, eps: float) -> tuple[float, float | None]:

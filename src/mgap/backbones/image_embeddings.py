@@ -1,4 +1,4 @@
-"""How encoded pictures get into a forward: as an argument of it, or through the door of the text decoder.
+"""How encoded pictures get into a forward: as an argument of it, or at the text decoder, by a hook.
 
 From transformers 5.18 on, `generate` encodes pictures before the first forward, which takes the result (`mm_encoder_outputs`).
 Older versions give it pixels. There the pictures are encoded here, once, and travel beside the forward's arguments to a hook at
@@ -20,27 +20,24 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from mgap.backbones.base import Backbone
+from mgap.backbones.base import Backbone, families_that
 from mgap.errors import ModelError, UnsupportedDecoding
 
 Call = dict[str, Any]  # named arguments of a forward
 ENCODED = "mm_encoder_outputs"  # as transformers names the argument
-FAMILIES = frozenset(  # by config.model_type, through the door; tests/backbones/test_families.py runs branches on all of them
-    {"gemma3", "internvl", "llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"}
-)
-_ARGUMENT = "mgap_pictures"  # carries pictures from a forward's arguments to the decoder's door
+_ARGUMENT = "mgap_pictures"  # carries pictures from a forward's arguments to the text decoder
 
 
 @dataclass(frozen=True, eq=False)
 class Carried:
-    """Pictures on their way to the door."""
+    """Pictures on their way to the text decoder."""
 
     features: Any  # as the model's get_image_features gives them
     places: Tensor  # bool [B, T]: the placeholders
 
 
 class ImageEmbedder:
-    """Encoded pictures for the forwards of one model. `attach` before them, where they go through the door."""
+    """Encoded pictures for the forwards of one model. `attach` before them, where they go in by the hook."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
@@ -49,7 +46,7 @@ class ImageEmbedder:
         self.is_argument = ENCODED in inspect.signature(model.forward).parameters
 
     def attach(self) -> list[RemovableHandle]:
-        return [] if self.is_argument else [self.backbone.language.register_forward_pre_hook(enter, with_kwargs=True)]
+        return [] if self.is_argument else [self.backbone.language.register_forward_pre_hook(embed_pictures, with_kwargs=True)]
 
     def admit(self, name: str, kwargs: Call) -> Call:
         """A first forward's arguments with its pictures encoded, for the method `name`; an error where they cannot be."""
@@ -60,8 +57,8 @@ class ImageEmbedder:
         self._check_family(name)
         encode = self.backbone.model.base_model.get_image_features
         names = {*inspect.signature(encode).parameters, "image_sizes"} - {"output_hidden_states", "return_dict"}
-        told = {key: value for key, value in kwargs.items() if key in names and value is not None}
-        features = by_picture(encode(**told, return_dict=True))
+        known = {key: value for key, value in kwargs.items() if key in names and value is not None}
+        features = by_picture(encode(**known, return_dict=True))
         return {**kwargs, "pixel_values": None, **self.arguments(kwargs["input_ids"], features)}
 
     def features(self, kwargs: Call) -> Any:
@@ -97,17 +94,17 @@ class ImageEmbedder:
                 handle.remove()
 
     def _check_family(self, name: str) -> None:
-        kind = self.backbone.config.model_type
-        if kind not in FAMILIES:
+        if not self.backbone.embeds_pictures:
+            checked, kind = ", ".join(families_that("embeds_pictures")), self.backbone.config.model_type
             raise UnsupportedDecoding(
                 f"{name} needs pictures that are encoded before the first forward, and with transformers "
-                f"{transformers.__version__} that has been checked for {', '.join(sorted(FAMILIES))} only, not for {kind}: "
+                f"{transformers.__version__} that has been checked for {checked} only, not for {kind}: "
                 "use transformers 5.18 or newer"
             )
 
 
-def enter(language: nn.Module, args: tuple[Any, ...], kwargs: Call) -> tuple[tuple[Any, ...], Call]:
-    """At the text decoder's door: pictures go in the placeholders' places, at every depth where it reads them."""
+def embed_pictures(language: nn.Module, args: tuple[Any, ...], kwargs: Call) -> tuple[tuple[Any, ...], Call]:
+    """Before the text decoder: pictures go in the placeholders' places, at every depth where it reads them."""
     inner = {key: value for key, value in kwargs.items() if key != _ARGUMENT}
     carried: Carried | None = kwargs.get(_ARGUMENT)
     if carried is None:

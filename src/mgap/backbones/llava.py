@@ -8,6 +8,7 @@ from mgap.backbones.base import Backbone
 class Llava(Backbone):
     """LLaVA-1.5 and LLaVA-Next. Older checkpoints lack the chat template and three numbers of the processor."""
 
+    prepares_pictures = embeds_pictures = shares_prefill = captures_steps = True
     fallback_template = (
         "{% for message in messages %}{{ 'USER: ' if message['role'] == 'user' else 'ASSISTANT: ' }}"
         "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<image>\\n' }}"
@@ -28,3 +29,5 @@ class Llava(Backbone):
 
 class LlavaOneVision(Backbone):
     """LLaVA-OneVision: its processor counts the image tokens by itself."""
+
+    prepares_pictures = embeds_pictures = shares_prefill = captures_steps = True

@@ -35,11 +35,11 @@ def pack(shared: SharedPrefill, image: ImageSource, prompts: Sequence[str]) -> P
     begun = shared.begin([image] * len(prompts), prompts)
     backbone, held, (begin,) = shared.backbone, begun.held, begun.held.begins
     ((_, before), block), *_ = held.blocks.items()
-    seen = len(before) + len(block)  # up to the picture's last token all are alike
+    front = len(before) + len(block)  # up to the picture's last token all are alike
     ids, owners, known, ends = [], [], [], []
     steps: list[int] = []
     for number, row in enumerate(begun.rows):
-        alike = min(seen + common([begin[seen:], row[seen:]]), len(row) - 1)
+        alike = min(front + common([begin[front:], row[front:]]), len(row) - 1)
         rest = row[alike:]
         ids += rest
         owners += [number] * len(rest)

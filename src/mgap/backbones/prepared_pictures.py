@@ -24,12 +24,6 @@ from mgap.io.images import ImageSource
 if TYPE_CHECKING:
     from mgap.backbones.base import Backbone
 
-FAMILIES = (
-    frozenset(  # by config.model_type; tests/backbones/test_prepared_pictures.py holds every one of them to its own processor
-        {"idefics3", "internvl", "llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"}
-    )
-)
-
 
 @dataclass(frozen=True)
 class Prepared:
@@ -80,8 +74,8 @@ class Preparer:
 
     @classmethod
     def of(cls, backbone: Backbone) -> Preparer | None:
-        """None where pictures cannot be prepared apart from their prompts, or nothing holds the family to it."""
-        if backbone.processor is None or backbone.config.model_type not in FAMILIES:
+        """None where pictures cannot be prepared apart from their prompts, or the family does not say that they can."""
+        if backbone.processor is None or not backbone.prepares_pictures:
             return None
         try:
             preparer = cls(backbone)

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from mgap.backbones.base import Backbone
+from mgap.backbones.base import Backbone, families_that
 from mgap.backbones.clock import READING
 from mgap.backbones.prepared_pictures import (
     Picture,
@@ -42,9 +42,6 @@ from mgap.errors import PromptError
 from mgap.io.images import open_image
 
 KERNELS = ("sdpa", "eager")  # of attention
-FAMILIES = frozenset(  # by config.model_type; tests/decoding/test_prefill.py holds every one of them to its own prefill
-    {"idefics3", "internvl", "llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"}
-)
 
 Key = tuple[bytes, tuple[int, ...]]  # a picture's pixels, and the tokens before it
 Inputs = dict[str, Tensor]
@@ -55,10 +52,9 @@ def unshareable(backbone: Backbone) -> str:
     name, kind = backbone.name, backbone.config.model_type
     if backbone.processor is None:
         return f"{name} was given without its processor, so that prompts cannot be told apart from pictures"
-    if kind not in FAMILIES:
-        return (
-            f"{name}: {kind} has not been checked to answer alike with a shared prefill; checked: {', '.join(sorted(FAMILIES))}"
-        )
+    if not backbone.shares_prefill:
+        checked = ", ".join(families_that("shares_prefill"))
+        return f"{name}: {kind} has not been checked to answer alike with a shared prefill; checked: {checked}"
     kernel = backbone.config.get_text_config()._attn_implementation
     if kernel not in KERNELS:
         return f"{name}: {kernel} attention has not been checked with a shared prefill; load it with attention='sdpa'"

@@ -35,7 +35,7 @@ def shared_pictures(backbone: Backbone) -> Iterator[None]:
 
     def enter(_tower: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         waiting.clear()
-        parts = backbone.pictures(backbone.seen(args, kwargs))
+        parts = backbone.pictures(backbone.tower_inputs(args, kwargs))
         order = _order([value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)], parts)
         if order is None:
             return args, kwargs

@@ -120,7 +120,6 @@ def _head(head: Head) -> dict[str, str]:
 
 def _speed(backbone: Backbone, head: Head) -> dict[str, str]:
     """Which of the fast ways of docs/performance.md this model can take, and why not the others."""
-    from mgap.backbones.prepared_pictures import FAMILIES
     from mgap.backbones.shared_prefill import unshareable
     from mgap.decoding.fast.captured_step import uncapturable
     from mgap.methods.mgap import PRESETS, Settings
@@ -132,5 +131,7 @@ def _speed(backbone: Backbone, head: Head) -> dict[str, str]:
         "MGAP's step": f"plain: {slow}" if slow else "fused into two kernels",
         "static, compiled": f"by transformers' own loop: {own}" if own else "by mgap's loop, a captured step on a GPU",
         "shared prefill": f"no: {alone}" if alone else "yes",
-        "workers": "prepare pictures" if kind in FAMILIES else f"open pictures; {kind} prepares them beside their prompts",
+        "workers": "prepare pictures"
+        if backbone.prepares_pictures
+        else f"open pictures; {kind} prepares them beside their prompts",
     }

@@ -77,5 +77,5 @@ def answer_states(
 
 def _strength(step: StepStates) -> Tensor:
     """The method's own at one token, [B]."""
-    own = 0.0 if step.method is None else step.method.own_strength(step.seen)
+    own = 0.0 if step.method is None else step.method.own_strength(step.inputs)
     return torch.as_tensor(own).to(step.h).reshape(-1).expand(len(step.h))

@@ -1,10 +1,11 @@
 """Switch methods on and off: the only place that enters and leaves a method's hooks.
 
-Nothing is patched and no module is replaced. torch.compile does not guard hooks by default, so a graph compiled
-before a hook came would skip it silently: attaching and detaching therefore drop what was compiled so far.
+No class is patched and no module is replaced; a search puts its own `generate` on the model object for as long as it is on.
+torch.compile does not guard hooks by default, so a graph compiled before a hook came would skip it silently: attaching and
+detaching therefore drop what was compiled so far.
 
-Hooks belong to the model, not to a thread. Methods are switched between two answers, never inside one (turns.py), and those
-that stack were put on by one thread: of two threads that enter at once, one is refused.
+Hooks belong to the model, not to a thread. Methods are switched between two answers, never inside one (model_lock.py). Methods
+that stack are put on by one thread: of two threads that enter at once, one is refused.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from mgap.backbones.base import Backbone
-from mgap.decoding.model_lock import turn_of
+from mgap.decoding.model_lock import lock_of
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, Seam, Tap
-from mgap.methods.kinds.main_rows import lanes_of
+from mgap.methods.kinds.main_rows import row_split_of
 from mgap.types import Mode
 
 _attached: WeakKeyDictionary[nn.Module, list[Attachment]] = WeakKeyDictionary()
@@ -36,9 +37,9 @@ class Attachment:
     def __init__(self, backbone: Backbone, method: Method) -> None:
         self.method, self._model, self._tap = method, backbone.model, Tap()
         self._thread = threading.get_ident()
-        with turn_of(backbone.model):
+        with lock_of(backbone.model):
             self._refuse_others()
-            with lanes_of(backbone.model).paused():  # a method may run the model while it looks at it
+            with row_split_of(backbone.model).paused():  # a method may run the model while it looks at it
                 self._handle = method.attach(backbone, self._tap)
             _attached.setdefault(self._model, []).append(self)
             _forget_compiled()
@@ -55,7 +56,7 @@ class Attachment:
 
     def detach(self) -> None:
         """Take the method off; the model is then as it was. Doing it twice does no harm."""
-        with turn_of(self._model):
+        with lock_of(self._model):
             if self in attached(self._model):
                 self._handle.remove()
                 _attached[self._model].remove(self)
@@ -106,7 +107,7 @@ def attached(model: nn.Module) -> list[Attachment]:
 @contextmanager
 def answering(model: nn.Module, on: Sequence[Attachment]) -> Iterator[None]:
     """Inside the block no other thread has the model; refused unless what is on is still what was on when it was asked."""
-    with turn_of(model):
+    with lock_of(model):
         if attached(model) != list(on):
             were, are = (", ".join(each.method.name for each in some) or "no method" for some in (on, attached(model)))
             raise SettingError(

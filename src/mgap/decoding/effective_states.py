@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone, HasBackbone
 from mgap.backbones.head import Head
+from mgap.backbones.head_states import on_head_input
 from mgap.backbones.logit_lens import Lens, put_to
 from mgap.backbones.shared_vision import shared_pictures
 from mgap.decoding.attach import attach, attached, refuse_modes
@@ -25,7 +26,7 @@ from mgap.errors import SettingError
 from mgap.methods.base import Method
 from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.kinds.layers import LayersMethod
-from mgap.methods.kinds.main_rows import lanes_of
+from mgap.methods.kinds.main_rows import row_split_of
 from mgap.types import Decoding, Mode
 
 _ONE = Decoding(max_new_tokens=1)
@@ -37,24 +38,24 @@ class StepStates:
 
     method: Method | None  # None: plain decoding
     head: Head
-    seen: HeadInputs
+    inputs: HeadInputs
     traced: StepRows | None = None  # what the method reported; None: there is none
 
     @property
     def h(self) -> Tensor:
         """What the head read of the main rows, [B, d] in `head.wide`: the plain state, but for pai and asd, which change it."""
-        return self.seen.h
+        return self.inputs.h
 
     @property
     def branches(self) -> tuple[Tensor, ...]:
         """What it read of each branch, [B, d]."""
-        return self.seen.branches
+        return self.inputs.branches
 
     def at(self, strength: float | None = None) -> Tensor:
         """The states [B, d] that are decoded from at a strength; None: at the method's own."""
         if self.method is not None:
-            chosen = self.method.own_strength(self.seen) if strength is None else strength
-            return self.method.effective_states(self.head, self.seen, chosen)
+            chosen = self.method.own_strength(self.inputs) if strength is None else strength
+            return self.method.effective_states(self.head, self.inputs, chosen)
         if strength:
             raise SettingError(f"plain decoding has no strength, so none of {strength}: ask for 0")
         return self.h
@@ -107,9 +108,9 @@ def watch(
         recorder = Recorder(top)  # of plain decoding nothing is traced
         if method is not None:
             recorder = stack.enter_context(stack.enter_context(attach(backbone, method)).record(top))
-        door = HeadReader(backbone, head, method, recorder)  # after the method: its hooks come first
-        stack.callback(door.leave)
-        yield door.hand_out
+        reader = HeadReader(backbone, head, method, recorder)  # after the method: its hooks come first
+        stack.callback(reader.leave)
+        yield reader.hand_out
 
 
 @dataclass(frozen=True)
@@ -122,13 +123,13 @@ class Reading:
 
 
 class HeadReader:
-    """Stands at the head's door: the main rows begin a token, and a branch's forward that comes after them belongs to it.
+    """Reads what the head reads: the main rows begin a token, and a branch's forward that comes after them belongs to it.
 
-    What a method asks the model before the first token, such as a description, belongs to none.
+    What a method runs the model for before the first token, such as a description, belongs to none.
     """
 
     def __init__(self, backbone: Backbone, head: Head, method: Method | None, recorder: Recorder) -> None:
-        self.lanes, self.head, self.method, self.recorder = lanes_of(backbone.model), head, method, recorder
+        self.row_split, self.head, self.method, self.recorder = row_split_of(backbone.model), head, method, recorder
         self.lens: Lens | None = None
         self.norm: nn.Module | None = None
         if isinstance(method, LayersMethod):
@@ -136,7 +137,7 @@ class HeadReader:
         self.reading: Reading | None = None  # of the forward that is running
         self.steps: list[StepStates] = []
         self.handles = [
-            head.module.register_forward_pre_hook(self.enter),
+            on_head_input(backbone, self.read),
             backbone.model.register_forward_hook(self.close),
             *(self.lens.hook() if self.lens else []),
         ]
@@ -149,25 +150,26 @@ class HeadReader:
         steps, self.steps = self.steps, []
         return steps
 
-    def enter(self, _head: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if self.lanes.is_paused:
+    def read(self, h: Tensor) -> None:
+        """What the head reads [rows, T, d]."""
+        if self.row_split.is_paused:
             return
-        rows = args[0][:, -1].detach()
-        if self.lanes.main != 0:
-            main, *others = rows.split(self.lanes.main or len(rows))
-            self.reading = Reading(main, others, self._early(args[0]))
+        rows = h[:, -1]
+        if self.row_split.main != 0:
+            main, *others = rows.split(self.row_split.main or len(rows))
+            self.reading = Reading(main, others, self._early(h))
         elif self.reading is not None:
             self.reading.others.append(rows)
 
     def close(self, *_: Any) -> None:
         """After a forward of the caller's, and what the method did behind it."""
-        if self.reading is None or self.lanes.main == 0 or self.lanes.is_paused:
+        if self.reading is None or self.row_split.main == 0 or self.row_split.is_paused:
             return
         traced = self.recorder.steps[-1] if self.recorder.steps else None
         if traced is not None and traced.branches is not None:
             self.reading = replace(self.reading, others=list(traced.branches))
-        seen = states_of(self.method, self.head, self.reading, {} if traced is None else traced.values)
-        self.steps.append(replace(seen, traced=traced))
+        step = states_of(self.method, self.head, self.reading, {} if traced is None else traced.values)
+        self.steps.append(replace(step, traced=traced))
         self.reading = None
         self.recorder.steps.clear()
 

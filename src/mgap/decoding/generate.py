@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import CompileConfig, GenerationConfig
 
 from mgap.backbones.base import Backbone
-from mgap.decoding.model_lock import turn_of
+from mgap.decoding.model_lock import lock_of
 from mgap.types import Decoding
 
 
@@ -78,7 +78,7 @@ def generate(backbone: Backbone, inputs: dict[str, Tensor], decoding: Decoding, 
     """Run generate on encoded rows; sampling draws from a generator seeded by the decoding, not from the caller's."""
     config = generation_config(backbone, decoding)
     started = time.perf_counter()
-    with turn_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad():
+    with lock_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad():
         out = backbone.model.generate(**inputs, generation_config=config, **more)
     tokens = out.sequences[:, inputs["input_ids"].shape[1] :].cpu()
     beams = getattr(out, "beam_indices", None)

@@ -144,9 +144,9 @@ class Model:
                     how = {"streamer": streamer, "stopping_criteria": StoppingCriteriaList([stop]), **_draft(assistant)}
                     generate(self.backbone, inputs, decoding, **how)
                     return
-                heard = {"say": streamer.put, "is_stopped": lambda: stop.asked}
+                heard = {"say": streamer.put, "is_stopped": lambda: stop.is_set}
                 streamer.put(inputs["input_ids"])
-                generate_captured(self.backbone, inputs, decoding, head=head, told=self.hearer, **heard)
+                generate_captured(self.backbone, inputs, decoding, head=head, notify=self.hearer, **heard)
                 streamer.end()
 
         yield from from_thread(decode, stop)
@@ -177,7 +177,7 @@ class Model:
             recorder = stack.enter_context(attached(self.backbone.model)[0].record()) if trace else None
             stack.enter_context(clock.stage(FIRST))
             if head is not None:
-                made = generate_captured(self.backbone, inputs, decoding, head=head, told=self.hearer, cache=cache)
+                made = generate_captured(self.backbone, inputs, decoding, head=head, notify=self.hearer, cache=cache)
             else:
                 more = _draft(assistant) if cache is None else {"past_key_values": cache}
                 if clock.is_on:

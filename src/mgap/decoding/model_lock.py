@@ -1,4 +1,4 @@
-"""One thread at a time has a model: who generates with it, or switches a method on or off, waits for who does."""
+"""A lock a model: one thread generates with it, or switches a method on or off; others wait."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-_turns: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+_locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _making = threading.Lock()
 
 
-def turn_of(model: nn.Module) -> threading.RLock:
-    """To be held while the model generates, by the thread that runs it. A thread that has it may take it again."""
+def lock_of(model: nn.Module) -> threading.RLock:
+    """Held while the model generates, by the thread that runs it. A thread that has it may take it again."""
     with _making:
-        return _turns.setdefault(model, threading.RLock())
+        return _locks.setdefault(model, threading.RLock())

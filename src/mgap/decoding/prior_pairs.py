@@ -32,8 +32,8 @@ class BlindReader(Blind):
 
     rho: float = 0.0
 
-    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:  # noqa: ARG002
-        return seen.branches[0]
+    def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:  # noqa: ARG002
+        return inputs.branches[0]
 
 
 def fit_prior_map(
@@ -58,7 +58,7 @@ def fit_prior_map(
     prior.require(backbone)
     method, decoding = BlindReader(null_image=null_image), Decoding(max_new_tokens=max_new_tokens)
     numbers: dict[bytes, int] = {}  # of the pictures
-    seen, blind, rows = list[Tensor](), list[Tensor](), list[int]()
+    plain, blind, rows = list[Tensor](), list[Tensor](), list[int]()
     with answer_states(backbone, method, decoding) as read:
         while batch := questions.take(batch_size):
             if any(image is None for image, _ in batch):
@@ -66,13 +66,13 @@ def fit_prior_map(
             pictures = [open_image(image) for image, _ in batch if image is not None]
             for picture, answer in zip(pictures, read(backbone.encode(pictures, [text for _, text in batch])), strict=True):
                 key = picture_key(picture.size, picture_digest(picture))
-                seen.append(answer.h.cpu())
+                plain.append(answer.h.cpu())
                 blind.append(answer.used.cpu())
                 rows += [numbers.setdefault(key, len(numbers))] * len(answer.h)
             if progress is not None:
                 progress(questions.count)
     nothing = torch.zeros(0, prior.hidden_size)  # for no prompt at all
-    found = PriorMap.from_states(torch.cat([nothing, *seen]), torch.cat([nothing, *blind]), prior, rows)
+    found = PriorMap.from_states(torch.cat([nothing, *plain]), torch.cat([nothing, *blind]), prior, rows)
     origin = {
         "prompts": questions.count,
         "pictures": len(numbers),

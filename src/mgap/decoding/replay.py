@@ -58,8 +58,8 @@ class Paths:
         """The greedy answer under these settings, up to the first token after which nothing is known."""
         if self._head is None:
             return Replay((), is_whole=False)
-        seen = dict(self._states)  # as they are now: another thread may add some
-        known = dict(zip(seen, _corrected(self._head, list(seen.values()), method, top), strict=True))
+        read = dict(self._states)  # as they are now: another thread may add some
+        known = dict(zip(read, _corrected(self._head, list(read.values()), method, top), strict=True))
         spell, found = Spelling(self.backbone), list[MadeToken]()
         so_far: tuple[int, ...] = ()
         while so_far in known and len(found) < max_new_tokens:

@@ -58,10 +58,10 @@ def unfold(
             streamer = Tokens(lambda token: say((token, taken())))
             generate(backbone, inputs, decoding, streamer=streamer, stopping_criteria=StoppingCriteriaList([stop]))
 
-        for token, seen in from_thread(decode, stop):
-            if len(seen) != 1 or seen[0].traced is None:
-                raise ModelError(f"the head read {len(seen)} states for one token of {method.name}: they cannot be told apart")
-            yield spell(token, seen[0])
+        for token, steps in from_thread(decode, stop):
+            if len(steps) != 1 or steps[0].traced is None:
+                raise ModelError(f"the head read {len(steps)} states for one token of {method.name}: they cannot be told apart")
+            yield spell(token, steps[0])
 
 
 class Spelling:

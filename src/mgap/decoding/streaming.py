@@ -18,10 +18,10 @@ _END: Any = object()
 class StopFlag(StoppingCriteria):
     """Ends generation once it is asked to."""
 
-    asked = False
+    is_set = False
 
     def __call__(self, input_ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        return torch.full((len(input_ids),), self.asked, device=input_ids.device)
+        return torch.full((len(input_ids),), self.is_set, device=input_ids.device)
 
 
 def from_thread(work: Callable[[Callable[[T], None]], None], stop: StopFlag) -> Iterator[T]:
@@ -44,7 +44,7 @@ def from_thread(work: Callable[[Callable[[T], None]], None], stop: StopFlag) -> 
     try:
         yield from iter(said.get, _END)
     finally:
-        stop.asked = True
+        stop.is_set = True
         worker.join()
     if failure:
         raise failure[0]

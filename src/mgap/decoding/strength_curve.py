@@ -31,7 +31,7 @@ def curve(states: StepStates, tokens: Sequence[int], strengths: Sequence[float])
     with torch.no_grad():
         moved = torch.cat([states.at(strength) for strength in strengths])  # [n, d]
         likely = head.post(head.product_wide(moved)).softmax(-1)  # [n, vocab]
-    own = 0.0 if states.method is None else states.method.own_strength(states.seen)
+    own = 0.0 if states.method is None else states.method.own_strength(states.inputs)
     return StrengthCurve(
         strengths=tuple(strengths),
         probabilities={token: tuple(likely[:, token].tolist()) for token in tokens},

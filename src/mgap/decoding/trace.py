@@ -30,10 +30,10 @@ class Recorder:
         self.top, self.steps = top, list[StepRows]()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def __call__(self, seen: Observation) -> None:
-        last = {name: value[:, -1].detach().clone() for name, value in seen.values.items()}  # a graph reuses its memory
-        branches = None if seen.branches is None else tuple(state.detach().clone() for state in seen.branches)
-        self.steps.append(StepRows(last, self._best(seen.before), self._best(seen.after), seen.at, branches))
+    def __call__(self, observed: Observation) -> None:
+        last = {name: value[:, -1].detach().clone() for name, value in observed.values.items()}  # a graph reuses its memory
+        branches = None if observed.branches is None else tuple(state.detach().clone() for state in observed.branches)
+        self.steps.append(StepRows(last, self._best(observed.before), self._best(observed.after), observed.at, branches))
 
     def _best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         logits = logits[:, -1].detach()

@@ -25,9 +25,10 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.head_states import catch_states
 from mgap.backbones.token_rows import Ids
 from mgap.errors import PromptError, SettingError
 from mgap.priors.neighbours import Exact
@@ -51,18 +52,9 @@ def forced_states(backbone: Backbone, inputs: dict[str, Tensor], texts: Sequence
     more = {"input_ids": ids, "attention_mask": mask}
     more |= {key: torch.zeros_like(ids) for key in ("mm_token_type_ids", "token_type_ids") if key in inputs}  # 0: text
     grown = {**inputs, **{key: torch.cat([inputs[key], value.to(inputs[key])], 1) for key, value in more.items()}}
-    caught: list[Tensor] = []
-
-    def catch(_head: nn.Module, args: tuple[Tensor, ...]) -> None:
-        caught.append(args[0][:, -length:].detach())
-
-    handle = backbone.head_module.register_forward_pre_hook(catch)
-    try:
-        with torch.no_grad():
-            backbone.model(**grown, position_ids=backbone.positions(grown), use_cache=False, logits_to_keep=length)
-    finally:
-        handle.remove()
-    return [states[: len(text)] for states, text in zip(caught[0].float().cpu(), texts, strict=True)]
+    with catch_states(backbone, last=False) as caught, torch.no_grad():
+        backbone.model(**grown, position_ids=backbone.positions(grown), use_cache=False, logits_to_keep=length)
+    return [states[: len(text)] for states, text in zip(caught[0][:, -length:].float().cpu(), texts, strict=True)]
 
 
 def closest_text(plain: Ids, texts: Sequence[Ids]) -> Ids:

@@ -24,7 +24,7 @@ from mgap.errors import SettingError
 from mgap.methods.base import Handles, Removable, Seam, Tap, loaded
 from mgap.methods.kinds.branch import BranchMethod, contrast
 from mgap.methods.kinds.layers import layer_indices
-from mgap.methods.kinds.main_rows import RowSplit, lanes_of
+from mgap.methods.kinds.main_rows import RowSplit, row_split_of
 from mgap.methods.kinds.paired_forward import Inputs, PairedForward
 from mgap.priors.steering import Steering
 from mgap.settings import check_choice, check_share, check_strength, check_switch
@@ -41,12 +41,12 @@ def steer(state: Tensor, vector: Tensor, strength: float) -> Tensor:
 class Steered:
     """The hook of one block: main rows go up the vector, the branch's rows down."""
 
-    def __init__(self, vector: Tensor, method: ASD, lanes: RowSplit) -> None:
-        self.vector, self.method, self.lanes = vector, method, lanes
+    def __init__(self, vector: Tensor, method: ASD, row_split: RowSplit) -> None:
+        self.vector, self.method, self.row_split = vector, method, row_split
         self.ways: dict[tuple[int, int], Tensor] = {}  # (main rows, all) -> [all, 1, d], made once for a generation's steps
 
     def __call__(self, _block: nn.Module, _args: Any, output: Any) -> Any:
-        if self.lanes.is_paused:
+        if self.row_split.is_paused:
             return output
         if isinstance(output, tuple):
             return (self.shift(output[0]), *output[1:])
@@ -60,7 +60,7 @@ class Steered:
 
     def _way(self, state: Tensor) -> Tensor:
         """Where each row goes, [B, 1, d]."""
-        rows = len(state) if self.lanes.main is None else self.lanes.main
+        rows = len(state) if self.row_split.main is None else self.row_split.main
         key = rows, len(state)
         if key not in self.ways:
             strengths = torch.tensor([self.method.lam_pos] * rows + [-self.method.lam_neg] * (len(state) - rows))
@@ -111,11 +111,11 @@ class ASD(BranchMethod):
         if not all(1 <= i <= count for i in chosen):
             raise SettingError(f"layers={list(chosen)} must lie between 1 and {count}, the blocks of this model")
         vectors = self._steering.units if self.unit else self._steering.vectors
-        lanes = lanes_of(backbone.model)
+        row_split = row_split_of(backbone.model)
         handles: list[Removable] = [PairedForward(backbone, self, tap)]
         if self.lam_pos or self.lam_neg:
             for i in chosen:
-                hook = Steered(vectors[i - 1].float().to(backbone.device), self, lanes)
+                hook = Steered(vectors[i - 1].float().to(backbone.device), self, row_split)
                 handles.append(backbone.layers[i - 1].register_forward_hook(hook))
         return Handles(*handles)
 

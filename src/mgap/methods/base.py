@@ -141,18 +141,18 @@ class Method(ABC):
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         """Hook into the model, or raise; leaves nothing behind when it raises."""
 
-    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:  # noqa: ARG002
+    def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:  # noqa: ARG002
         """The head inputs [B, d] that would make the plain model predict what this method decodes from at a strength.
 
-        The strength stands for what `moved_by` names, in the step that was seen: a choice that the method made there, such as
-        of a layer, is the one used. That a method drops unlikely tokens afterwards is another matter.
+        The strength stands for what `moved_by` names, at the token that `inputs` belong to: a choice that the method made
+        there, such as of a layer, is the one used. That a method drops unlikely tokens afterwards is another matter.
         """
         raise SettingError(self._stateless)
 
-    def own_strength(self, seen: HeadInputs) -> Weight:
-        """The strength that it decoded with in the step that was seen: a number, or one a row [B, 1]."""
-        if self.moved_by in seen.values:
-            return seen.values[self.moved_by].unsqueeze(-1)
+    def own_strength(self, inputs: HeadInputs) -> Weight:
+        """The strength that it decoded this token with: a number, or one a row [B, 1]."""
+        if self.moved_by in inputs.values:
+            return inputs.values[self.moved_by].unsqueeze(-1)
         return float(getattr(self, self.moved_by))
 
     def require_state(self) -> None:

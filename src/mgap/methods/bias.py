@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Method, Observation, Removable, Seam, Tap
-from mgap.methods.kinds.main_rows import lanes_of, on_main_rows
-from mgap.types import ALL_MODES, Mode
+from mgap.methods.base import Observation, Tap
+from mgap.methods.kinds.head import HeadMethod
 
 
 def token_ids(word: str, tokenizer: Any) -> set[int]:
@@ -67,15 +66,11 @@ class LogitShift:
 
 
 @dataclass(frozen=True)
-class Bias(Method):
+class Bias(HeadMethod):
     """A constant shift: positive favours `up`, negative `down`. Words are spelled as text; tokens are found on attaching."""
 
     name: ClassVar[str] = "bias"
     summary: ClassVar[str] = "shift the logits of some words by a constant (yes against no)"
-    seam: ClassVar[Seam] = Seam.HEAD
-    forwards: ClassVar[float] = 1.0
-    modes: ClassVar[frozenset[Mode]] = ALL_MODES
-    shares_prefill: ClassVar[bool] = True
     no_state: ClassVar[str] = "adds a constant to the logits of some words, which in general no input of the head makes"
 
     shift: float
@@ -97,12 +92,10 @@ class Bias(Method):
             )
         return up, down
 
-    def attach(self, backbone: Backbone, tap: Tap) -> Removable:
+    def correction(self, backbone: Backbone, head: Head, tap: Tap) -> LogitShift:
         up, down = self.tokens(backbone.tokenizer)
-        head = backbone.probe_head()
         head.unpost(torch.zeros(()))  # refuses a soft cap now rather than at the first token
-        shift = LogitShift(up, down, self.shift, head, tap)
-        return head.module.register_forward_hook(on_main_rows(shift, lanes_of(backbone.model)))
+        return LogitShift(up, down, self.shift, head, tap)
 
 
 def _words(name: str, given: Any) -> tuple[str, ...]:

@@ -60,5 +60,5 @@ class Blind(BranchMethod):
         scores = main - self.rho * branch if self.form == "subtract" else main + self.rho * (main - branch)
         return plausible(scores, main, self.beta), {}
 
-    def mixture(self, strength: Weight, seen: HeadInputs) -> tuple[Weight, ...]:
-        return (1.0, -strength) if self.form == "subtract" else super().mixture(strength, seen)
+    def mixture(self, strength: Weight, inputs: HeadInputs) -> tuple[Weight, ...]:
+        return (1.0, -strength) if self.form == "subtract" else super().mixture(strength, inputs)

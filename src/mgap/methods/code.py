@@ -81,8 +81,8 @@ class CODE(BranchMethod):
         return self.k  # type: ignore[return-value]  # set above
 
     def prepare(self, backbone: Backbone, tap: Tap) -> Build:
-        asked = str(self.prompt)
-        describe = Descriptions(backbone, PROMPTS.get(asked, asked), int(self.length or 0), tap=tap)
+        prompt = str(self.prompt)
+        describe = Descriptions(backbone, PROMPTS.get(prompt, prompt), int(self.length or 0), tap=tap)
         write = _in_place if self.place == "in_place_of_image" else _before_question
 
         def build(main: Inputs) -> Inputs:

@@ -78,7 +78,7 @@ class DeCo(LayersMethod):
     def combine(self, final: Tensor, early: Tensor) -> Combined:
         return correct(final, early, self.alpha, self.top_p, self.top_k)
 
-    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:
+    def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:
         """h + strength m norm(hs[A]): neither A nor m depends on the strength."""
-        m = seen.values["max_prob"].unsqueeze(-1)
-        return mix_states(self.name, head, (1.0, strength * m), (seen.h, seen.anchor))
+        m = inputs.values["max_prob"].unsqueeze(-1)
+        return mix_states(self.name, head, (1.0, strength * m), (inputs.h, inputs.anchor))

@@ -103,9 +103,9 @@ class DoLa(LayersMethod):
     def combine(self, final: Tensor, early: Tensor) -> Combined:
         return contrast_layers(final, early, self.relative_top, str(self.divergence))
 
-    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:
+    def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:
         """h - strength hs[A], past the norm where the lens has it: a softmax does not see what log softmax takes away."""
-        return mix_states(self.name, head, (1.0, -strength), (seen.h, seen.anchor))
+        return mix_states(self.name, head, (1.0, -strength), (inputs.h, inputs.anchor))
 
-    def own_strength(self, seen: HeadInputs) -> Weight:  # noqa: ARG002
+    def own_strength(self, inputs: HeadInputs) -> Weight:  # noqa: ARG002
         return 1.0

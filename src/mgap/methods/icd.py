@@ -129,11 +129,11 @@ class ICD(BranchMethod):
         names = ("distance", "distance_vcd")
         return {name: distance(main, branch) for name, branch in zip(names, branches, strict=False)}
 
-    def mixture(self, strength: Weight, seen: HeadInputs) -> tuple[Weight, ...]:
+    def mixture(self, strength: Weight, inputs: HeadInputs) -> tuple[Weight, ...]:
         """With VCD l counts twice also at strength 0: the state is then 2 h, further out than the plain one."""
         if self.with_vcd:
             return 2 * (1 + strength), -strength, -strength
-        return (1.0, -strength) if self.form == "subtract" else super().mixture(strength, seen)
+        return (1.0, -strength) if self.form == "subtract" else super().mixture(strength, inputs)
 
     def _edit(self, backbone: Backbone) -> Edit:
         if self.placement == "system":

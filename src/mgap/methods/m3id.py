@@ -90,6 +90,6 @@ class M3ID(BranchMethod):
     def _weight(self, step: int) -> float:
         return min(math.expm1(self.lam * step), self.most)
 
-    def mixture(self, strength: Weight, seen: HeadInputs) -> tuple[Weight, ...]:
+    def mixture(self, strength: Weight, inputs: HeadInputs) -> tuple[Weight, ...]:
         """Where the confidence gate is shut, plain decoding's."""
-        return super().mixture(strength * seen.values["open"].unsqueeze(-1) if "open" in seen.values else strength, seen)
+        return super().mixture(strength * inputs.values["open"].unsqueeze(-1) if "open" in inputs.values else strength, inputs)

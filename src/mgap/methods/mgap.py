@@ -18,18 +18,16 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Method, Observation, Seam, Tap
+from mgap.methods.base import Observation, Tap
 from mgap.methods.head_inputs import HeadInputs, Weight
-from mgap.methods.kinds.main_rows import lanes_of, on_main_rows
+from mgap.methods.kinds.head import HeadMethod
 from mgap.methods.mgap_fused import FusedStep, numbers_of, why_not
 from mgap.priors.subspace import Subspace
 from mgap.settings import check_strength, check_switch
-from mgap.types import ALL_MODES, Mode
 
 _CACHED = 1 << 17  # logits that a processor core works on at a time
 _NOTHING = -200.0  # e to this power is 0 in float32, and so is the product, which -inf would make a nan
@@ -126,7 +124,7 @@ class Correction:
     """MGAP bound to one head. Called as that head's forward hook."""
 
     def __init__(self, basis: Tensor, head: Head, settings: Settings, tap: Tap, *, fused: bool | None = None) -> None:
-        """`fused`: the step of `fused.py`, or the plain one; None takes the fused one where it can be taken."""
+        """`fused`: the step of `mgap_fused.py`, or the plain one; None takes the fused one where it can be taken."""
         self.basis = basis.to(head.device, head.wide)  # [d, K]
         self.table = head.table(self.basis) if head.linear else None  # [K, vocab]; None: the exact path
         self.head, self.settings, self.tap = head, settings, tap
@@ -213,7 +211,7 @@ TUNABLE = ("alpha", "lam", "rank", "gate", "protect")
 
 
 @dataclass(frozen=True)
-class MGAP(Method):
+class MGAP(HeadMethod):
     """Manifold-guided adaptive projection. What is not given comes from the preset; "tuned" is what `mgap tune` chose.
 
     `gate=False` and `protect=False` are the paper's ablations. `rank` uses the first directions of the prior only.
@@ -221,10 +219,6 @@ class MGAP(Method):
 
     name: ClassVar[str] = "mgap"
     summary: ClassVar[str] = "attenuate the language-prior part of the head's input"
-    seam: ClassVar[Seam] = Seam.HEAD
-    forwards: ClassVar[float] = 1.0
-    modes: ClassVar[frozenset[Mode]] = ALL_MODES
-    shares_prefill: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {**PRESETS, TUNED: {}}
     moved_by: ClassVar[str] = "alpha"
 
@@ -269,14 +263,12 @@ class MGAP(Method):
     def subspace(self) -> Subspace:
         return self.prior if self.rank is None else self.prior.truncate(self.rank)
 
-    def attach(self, backbone: Backbone, tap: Tap) -> RemovableHandle:
+    def correction(self, backbone: Backbone, head: Head, tap: Tap) -> Correction:
         self.prior.require(backbone)
-        head = backbone.probe_head()
-        correction = Correction(self.subspace.basis, head, self.settings, tap)
-        return head.module.register_forward_hook(on_main_rows(correction, lanes_of(backbone.model)))
+        return Correction(self.subspace.basis, head, self.settings, tap)
 
-    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:
-        return Correction(self.subspace.basis, head, replace(self.settings, alpha=float(strength)), Tap()).cut(seen.h)
+    def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:
+        return Correction(self.subspace.basis, head, replace(self.settings, alpha=float(strength)), Tap()).cut(inputs.h)
 
     def betas(self, head: Head, h: Tensor, strength: float) -> Tensor:
         """beta [B] of head inputs [B, d] at a strength: how much of the prior's part is taken away."""

@@ -27,7 +27,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # of states and logits
 _CARD = 132  # multiprocessors of a Hopper card, which the constants here were chosen for
 _SLICE = 2048  # tokens or dimensions that a program reads at a time
 _SPLITS = 128  # the most slices of a row's vocabulary
-_LEAD = 6  # numbers in front of a row of the scratch, as in `kernels.py`
+_LEAD = 6  # numbers in front of a row of the scratch, as in `mgap_kernels.py`
 
 
 class LaunchPlan(NamedTuple):

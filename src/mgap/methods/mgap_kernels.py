@@ -1,4 +1,4 @@
-"""MGAP's step as two Triton kernels; `fused.py` launches them. Imported late: a machine without triton never reads this.
+"""MGAP's step as two Triton kernels; `mgap_fused.py` launches them. Imported late: a machine without triton never reads this.
 
 `measure` leaves in each row of a scratch [rows, LEAD + K + 3 SPLITS] what `correct` needs:
 

@@ -105,9 +105,9 @@ class MoD(BranchMethod):
         scores = kept["main"] * main + kept["branch"] * branch
         return plausible(scores, main, self.beta), {"js": kept["js"], "mode": kept["mode"]}
 
-    def mixture(self, strength: Weight, seen: HeadInputs) -> tuple[Weight, ...]:
-        mode = seen.values["mode"].unsqueeze(-1)  # [B, 1]
+    def mixture(self, strength: Weight, inputs: HeadInputs) -> tuple[Weight, ...]:
+        mode = inputs.values["mode"].unsqueeze(-1)  # [B, 1]
         return 1 + strength * (1 - mode) / 2, strength * mode
 
-    def own_strength(self, seen: HeadInputs) -> Weight:
-        return torch.where(seen.values["mode"] > 0, self.a1, self.a2).unsqueeze(-1)
+    def own_strength(self, inputs: HeadInputs) -> Weight:
+        return torch.where(inputs.values["mode"] > 0, self.a1, self.a2).unsqueeze(-1)

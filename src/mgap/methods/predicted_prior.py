@@ -19,17 +19,15 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
-from mgap.methods.base import Method, Observation, Seam, Tap, loaded
+from mgap.methods.base import Observation, Tap, loaded
 from mgap.methods.head_inputs import HeadInputs, Weight
-from mgap.methods.kinds.main_rows import lanes_of, on_main_rows
+from mgap.methods.kinds.head import HeadMethod
 from mgap.methods.mgap import Gate, Settings, entropy_of, gate_of
 from mgap.priors.prior_map import PriorMap
 from mgap.settings import check_strength, check_switch
-from mgap.types import ALL_MODES, Mode
 
 
 class Removal:
@@ -82,15 +80,11 @@ class Removal:
 
 
 @dataclass(frozen=True)
-class PredictedPrior(Method):
+class PredictedPrior(HeadMethod):
     """The prompt's own prior without a second branch. `prior_map` may be the folder it was saved to."""
 
     name: ClassVar[str] = "predicted-prior"
     summary: ClassVar[str] = "take the prompt's own prior, predicted from the head's input, out of that input"
-    seam: ClassVar[Seam] = Seam.HEAD
-    forwards: ClassVar[float] = 1.0
-    modes: ClassVar[frozenset[Mode]] = ALL_MODES
-    shares_prefill: ClassVar[bool] = True
     moved_by: ClassVar[str] = "rho"
 
     prior_map: PriorMap | str | PathLike[str]
@@ -115,15 +109,13 @@ class PredictedPrior(Method):
         """As MGAP's step calls them: rho is its alpha."""
         return Settings(alpha=self.rho, lam=self.lam, gate=self.gate, protect=self.protect)
 
-    def attach(self, backbone: Backbone, tap: Tap) -> RemovableHandle:
+    def correction(self, backbone: Backbone, head: Head, tap: Tap) -> Removal:
         self._map.require(backbone)
-        head = backbone.probe_head()
-        removal = Removal(self._map, head, self.settings, tap)
-        return head.module.register_forward_hook(on_main_rows(removal, lanes_of(backbone.model)))
+        return Removal(self._map, head, self.settings, tap)
 
-    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:
+    def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:
         removal = Removal(self._map, head, replace(self.settings, alpha=float(strength)), Tap())
-        h = seen.h.to(removal.basis)
+        h = inputs.h.to(removal.basis)
         with torch.no_grad():
             gate = removal.gate(h, head.product(h).to(h.dtype))
         return removal.move(h, removal.predict(h), gate)

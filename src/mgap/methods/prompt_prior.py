@@ -5,7 +5,8 @@
 V and m are the subspace and the mean of a fitted prior (`centre` off: m = 0), h_blind is the head's input of the same prompt
 and answer so far with a null image. gamma = tanh(lam * H) with `gate`, delta = 1 - cos(h, V V'h) with `protect`, else 1:
 MGAP's, which takes away what lies in the subspace whoever put it there. With V = I and m = h it would be the blind contrast.
-The part of h outside the subspace is untouched. One [K, vocab] table makes the logits, as in mgap.py. Cost: see blindfold.py.
+The part of h outside the subspace is untouched. One [K, vocab] table makes the logits, as in mgap.py.
+Cost: that of kinds/blind_branch.py.
 """
 
 from __future__ import annotations

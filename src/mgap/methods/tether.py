@@ -9,7 +9,8 @@ those of the diagnosis (priors/manifold.py). The first token of an answer is hel
 later ones: the two lie far apart, and one tau for both would let first tokens go anywhere. A contrast alone leaves the region
 where normal decoding lives; coming back keeps as much of a step as states of normal decoding lie in its direction. With
 `towards="plain"` it stops at the border instead: h takes the place of n(u), and h' is the largest step that does not depart.
-Plain states outside come back too. Cost: blindfold.py's, a second product with the head, and two searches through the bank.
+Plain states outside come back too. Cost: that of kinds/blind_branch.py, a second product with the head, and two searches
+through the bank.
 """
 
 from __future__ import annotations

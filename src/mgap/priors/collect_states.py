@@ -1,21 +1,20 @@
 """Head-input states at the last prompt position, batch by batch.
 
-The state is caught at the door of the head (`hs[L]`, after the final norm), so no layer's states are kept or returned. Prompts
-that meet one null image share its prefill: the picture goes through the model once, and a prompt costs its own words
+Prompts that meet one null image share its prefill: the picture goes through the model once, and a prompt costs its own words
 (backbones/packed_prompts.py). Models that cannot share, and models with hooks on them, read picture and prompt row by row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.head_states import catch_states
 from mgap.backbones.hooks import is_hooked
 from mgap.backbones.null_images import null_image as see_nothing
 from mgap.backbones.packed_prompts import Packed, pack, send
@@ -64,21 +63,6 @@ def blind_states(
 def last_states(backbone: Backbone, inputs: dict[str, Tensor]) -> Tensor:
     """The head's input at the last column of a left-padded batch: [B, d] float32 on the CPU."""
     return _states(backbone, inputs).float().cpu()
-
-
-@contextmanager
-def catch_states(backbone: Backbone, *, last: bool = True) -> Iterator[list[Tensor]]:
-    """Inside the block, every call of the head adds its input as the model has it: the last column [B, d], or all [B, T, d]."""
-    caught: list[Tensor] = []
-
-    def catch(_head: nn.Module, args: tuple[Tensor, ...]) -> None:
-        caught.append((args[0][:, -1] if last else args[0]).detach())
-
-    handle = backbone.head_module.register_forward_pre_hook(catch)
-    try:
-        yield caught
-    finally:
-        handle.remove()
 
 
 def _read(backbone: Backbone, picture: Image.Image) -> SharedPrefill | None:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.greedy_config import greedy_config
+from mgap.backbones.head_states import catch_states
 from mgap.backbones.shared_vision import shared_pictures
 from mgap.errors import ModelError, PromptError
 from mgap.io.images import ImageSource
 from mgap.priors.bank_files import Chunk
-from mgap.priors.collect_states import catch_states
 
 Row = tuple[ImageSource | None, str]
 

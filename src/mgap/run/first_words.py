@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.head import Head
+from mgap.backbones.head_states import catch_states
 from mgap.backbones.prepared_pictures import Preparer
 from mgap.backbones.shared_vision import shared_pictures
 from mgap.decoding.attach import attached
@@ -31,7 +32,6 @@ from mgap.methods.kinds.blind_branch import BlindMethod
 from mgap.methods.kinds.blind_states import OPEN
 from mgap.methods.kinds.branch import BranchMethod
 from mgap.methods.kinds.paired_forward import ALONE
-from mgap.priors.collect_states import catch_states
 from mgap.types import Decoding
 
 Methods = Mapping[str, Method | None]
@@ -171,7 +171,7 @@ def _weighed(seen: StepStates, method: Method | None) -> list[int]:
     if isinstance(method, BlindMethod):
         with torch.no_grad():
             is_open = method.is_open(seen.head.post(seen.head.product(seen.h)).float()).to(seen.h)
-            asked = replace(seen.seen, values={**seen.seen.values, OPEN: is_open})
+            asked = replace(seen.inputs, values={**seen.inputs.values, OPEN: is_open})
             moved = method.effective_states(seen.head, asked, method.rho)
             said: list[int] = seen.head.post(seen.head.product(moved)).float().argmax(-1).tolist()
         return said
@@ -180,8 +180,8 @@ def _weighed(seen: StepStates, method: Method | None) -> list[int]:
         logits = seen.head.post(seen.head.product(states))[:, -1].float()  # [rows, vocab]
     main, *branches = logits.chunk(1 + len(seen.branches))
     scores, _ = method.weigh(main, branches, 1, {})  # type: ignore[union-attr]  # of branch methods only
-    if ALONE in seen.seen.values:
-        scores = torch.where(seen.seen.values[ALONE].bool().unsqueeze(-1), main, scores)
+    if ALONE in seen.inputs.values:
+        scores = torch.where(seen.inputs.values[ALONE].bool().unsqueeze(-1), main, scores)
     tokens: list[int] = scores.argmax(-1).tolist()
     return tokens
 

@@ -30,18 +30,18 @@ from mgap.backbones.clock import NEXT
 from mgap.backbones.head import Head
 from mgap.backbones.token_rows import ALONG
 from mgap.decoding.attach import attached
-from mgap.decoding.fast.captured_step import Told, step_for, uncapturable
+from mgap.decoding.fast.captured_step import Notify, step_for, uncapturable
 from mgap.decoding.generate import Generated, generation_config, seeded
-from mgap.decoding.model_lock import turn_of
+from mgap.decoding.model_lock import lock_of
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Method, Seam
 from mgap.methods.kinds.branch import PairedMethod
-from mgap.methods.kinds.main_rows import lanes_of
+from mgap.methods.kinds.main_rows import row_split_of
 from mgap.methods.kinds.paired_forward import PairedCache
 from mgap.types import Decoding, Mode
 
 MODES = frozenset({Mode.GREEDY, Mode.SAMPLE, Mode.BATCH, Mode.SEQUENCES, Mode.STREAM, Mode.STATIC, Mode.COMPILE})
-LATE = 2  # tokens
+LAG = 2  # tokens
 
 
 def is_ours(backbone: Backbone, modes: frozenset[Mode]) -> bool:
@@ -63,7 +63,7 @@ _heads: WeakKeyDictionary[nn.Module, Head] = WeakKeyDictionary()
 def head_of(backbone: Backbone) -> Head:
     """The head and what the model does to its output; measured once, and not while a trace is kept, as that runs the model."""
     if backbone.model not in _heads:
-        with lanes_of(backbone.model).paused():
+        with row_split_of(backbone.model).paused():
             _heads[backbone.model] = backbone.probe_head()
     return _heads[backbone.model]
 
@@ -84,7 +84,7 @@ class PrefilledLoop:
         return len(self.mask) // len(self.ids)
 
     def repeat(self, times: int) -> None:
-        """Several answers a row: all but the cache, which `Slots.fill` repeats."""
+        """Several answers a row: all but the cache, which `FixedCache.fill` repeats."""
         self.logits, self.ids = (part.repeat_interleave(times, 0) for part in (self.logits, self.ids))
         if isinstance(self.cache, PairedCache):
             self.cache.kept = {key: value.repeat_interleave(times, 0) for key, value in self.cache.kept.items()}
@@ -149,10 +149,10 @@ class TokenChoice:
 
 
 class StepWatch:
-    """Reads what the card says without stopping it: a report is looked at when `LATE` more have been sent off."""
+    """Reads what the card says without stopping it: a report is looked at when `LAG` more have been sent off."""
 
     def __init__(self, like: Tensor) -> None:
-        self.room = torch.empty(LATE + 1, *like.shape, dtype=like.dtype, pin_memory=True) if like.is_cuda else None
+        self.room = torch.empty(LAG + 1, *like.shape, dtype=like.dtype, pin_memory=True) if like.is_cuda else None
         self.sent: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
         self.count = 0
 
@@ -169,7 +169,7 @@ class StepWatch:
     def read(self, *, all_of_it: bool = False) -> list[Tensor]:
         """The reports that are due, oldest first."""
         due = []
-        while len(self.sent) > (0 if all_of_it or self.room is None else LATE):
+        while len(self.sent) > (0 if all_of_it or self.room is None else LAG):
             report, event = self.sent.popleft()
             if event is not None:
                 event.synchronize()
@@ -183,7 +183,7 @@ def generate_captured(
     decoding: Decoding,
     *,
     head: Head,
-    told: Told,
+    notify: Notify,
     cache: DynamicCache | None = None,
     say: Callable[[Tensor], None] | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
@@ -194,10 +194,10 @@ def generate_captured(
     """
     config, times = generation_config(backbone, decoding), decoding.num_return_sequences
     started = time.perf_counter()
-    with turn_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad():
+    with lock_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad():
         prompt = begin(backbone, inputs, cache)
         rows, each, length = len(prompt.ids) * times, prompt.each, prompt.mask.shape[1] + decoding.max_new_tokens
-        step = step_for(backbone, prompt.cache, prompt.positions, rows * each, length, compiled=decoding.compile, told=told)
+        step = step_for(backbone, prompt.cache, prompt.positions, rows * each, length, compiled=decoding.compile, notify=notify)
         step.start(prompt.cache, prompt.mask, prompt.positions, times)
         prompt.repeat(times)
         choose = TokenChoice(config, prompt.ids)
@@ -211,8 +211,8 @@ def generate_captured(
                 logits = read_head(backbone, head, state, prompt.cache, rows, each)
             said.append(choose(logits))
             watch.send(torch.cat([said[-1], choose.finished.all().long().unsqueeze(0)]))
-            is_over = _hear(watch.read(), say)
-        _hear(watch.read(all_of_it=True), None if is_over else say)
+            is_over = _pass_on(watch.read(), say)
+        _pass_on(watch.read(all_of_it=True), None if is_over else say)
     tokens = torch.stack(said, 1).cpu()
     return Generated(tokens, None, 1000 * (time.perf_counter() - started))
 
@@ -223,16 +223,16 @@ def read_head(backbone: Backbone, head: Head, state: Tensor, cache: DynamicCache
         return head.post(head.module(state))[:rows, -1].float()
     if cache.merge is None:
         raise UnsupportedDecoding("a branch that runs beside the main rows does not work with static decoding: leave it out")
-    lanes, cache.steps = lanes_of(backbone.model), cache.steps + 1
-    lanes.main = rows
+    row_split, cache.steps = row_split_of(backbone.model), cache.steps + 1
+    row_split.main = rows
     try:
         logits = head.post(head.module(state))[: rows * each, -1].float()
     finally:
-        lanes.main = None
+        row_split.main = None
     return cache.merge(logits, cache)
 
 
-def _hear(reports: list[Tensor], say: Callable[[Tensor], None] | None) -> bool:
+def _pass_on(reports: list[Tensor], say: Callable[[Tensor], None] | None) -> bool:
     """Pass tokens on; whether all rows had ended at one of them."""
     for report in reports:
         if say is not None:

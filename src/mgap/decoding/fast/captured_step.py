@@ -19,32 +19,29 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from mgap.backbones.base import Backbone
+from mgap.backbones.base import Backbone, families_that
 from mgap.backbones.hooks import is_hooked
-from mgap.backbones.image_embeddings import enter
+from mgap.backbones.image_embeddings import embed_pictures
 from mgap.decoding.fast.fixed_cache import FixedCache, attending
 
-FAMILIES = frozenset(  # by config.model_type; tests/decoding/test_captured_loop.py holds every one of them to eager decoding
-    {"idefics3", "internvl", "llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"}
-)
 KEPT = 4  # steps of one model, the latest
 LENGTHS = 256  # cache lengths are multiples of this
 WARM = 3  # runs before a capture: the first compiles, and libraries settle
 
-Told = Callable[[str], None]
+Notify = Callable[[str], None]  # hears what keeps a token waiting, a line at a time
 
 
 def uncapturable(backbone: Backbone) -> str:
     """Why the model's step cannot be run at fixed addresses; "" where it can."""
     name, kind = backbone.name, backbone.config.model_type
-    if kind not in FAMILIES:
-        return f"{name}: {kind} has not been checked; checked: {', '.join(sorted(FAMILIES))}"
+    if not backbone.captures_steps:
+        return f"{name}: {kind} has not been checked; checked: {', '.join(families_that('captures_steps'))}"
     if any(type(layer) is not DynamicLayer for layer in DynamicCache(config=backbone.config).layers):
         return f"{name}: its cache forgets (a sliding window, or a state)"
     language = backbone.language
     if len({parameter.device for parameter in language.parameters()}) > 1:
         return f"{name}: its blocks are on several devices"
-    if is_hooked(language, besides=[enter]):  # a prompt's pictures come in there, a step has none
+    if is_hooked(language, besides=[embed_pictures]):  # a prompt's pictures come in there, a step has none
         return f"{name}: there are hooks inside its text decoder, which would not run"
     return ""
 
@@ -118,7 +115,7 @@ _steps: WeakKeyDictionary[nn.Module, dict[tuple[int, int, bool], CapturedStep]] 
 
 
 def step_for(
-    backbone: Backbone, prompt: DynamicCache, positions: Tensor, rows: int, length: int, *, compiled: bool, told: Told
+    backbone: Backbone, prompt: DynamicCache, positions: Tensor, rows: int, length: int, *, compiled: bool, notify: Notify
 ) -> CapturedStep:
     """A step that holds `rows` rows of up to `length` tokens: one that is there already, or a new one."""
     if compiled or positions.is_cuda:
@@ -129,7 +126,7 @@ def step_for(
         while len(kept) >= KEPT:
             kept.pop(next(iter(kept)))
         if compiled:
-            told(f"compiling the decoding step for {rows} row{'s' * (rows > 1)} of up to {length} tokens, once")
+            notify(f"compiling the decoding step for {rows} row{'s' * (rows > 1)} of up to {length} tokens, once")
         step = CapturedStep(backbone, FixedCache(prompt, rows, length), positions, is_compiled=compiled)
     kept[key] = step  # at the end: the latest
     return step

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, DynamicCache
 from transformers.cache_utils import Cache, StaticLayer
 
-ATTENTION = "mgap_slots"  # the name under which transformers finds `attend`
+ATTENTION = "mgap_fixed_cache"  # the name under which transformers finds `attend`
 
 
 class FixedCacheLayer(StaticLayer):

@@ -88,8 +88,8 @@ def select(
     scores.update({name: -1.0 for name, score in expansion.items() if score < -rules.tau_ee and name not in scores})
     chosen = sorted(scores, key=lambda name: -scores[name])  # of equal ones the first seen stays first
     if rules.n > 0:
-        seen = {*caption, *expansion, *grounding}
-        related = {word for name in seen for word in (name, *vocabulary.synonyms.get(name, ()))}
+        named = {*caption, *expansion, *grounding}
+        related = {word for name in named for word in (name, *vocabulary.synonyms.get(name, ()))}
         others = sorted(set(vocabulary.names) - related)
         missing = min(max(rules.n - len(chosen), 0), len(others))
         chosen = [*chosen[: rules.n], *random.Random(rules.seed).sample(others, missing)]

@@ -1,47 +1,44 @@
-"""Internal grounding (HalTrapper, Zheng et al., ICCV 2025): does a thing of the caption rest on what any thing would rest on?
+"""Internal grounding (HalTrapper, Zheng et al., ICCV 2025): is an object of the caption attended to as any object would be?
 
     IG[o] = cos(A_in, A_out)   over (blocks, heads, image tokens), in float64
 
 After its caption the model is made to say " There is also". A_out is how the first token that it adds looks at the picture: it
-predicts a thing. A_in is how the position before o looked at the picture, which predicted o. For these two forwards the text
-decoder's configuration names a registered attention function, which keeps the image columns of a few rows and nothing else; the
-model's own kernel, whatever it is, comes back afterwards.
+predicts a thing. A_in is how the position before o looked at the picture, which predicted o. Attention is intercepted for these
+two forwards only, and the image columns of a few rows are kept; the model's own kernel, whatever it is, comes back afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.image_embeddings import Call
-from mgap.errors import ModelError
-from mgap.methods.kinds.attention import last_scores, refuse_odd_scores, whole_mask
+from mgap.methods.kinds.attention_interceptor import AttentionInterceptor, AttentionPass, BlockAttention
 from mgap.methods.kinds.per_picture import EncodedPicture, expand, generate, show
 from mgap.priors.object_words import Vocabulary
 
 ALSO = " There is also"
-IMPLEMENTATION = "mgap_grounding"  # as the text decoder's configuration names it while a caption is grounded
-_ARGUMENT = "mgap_looks"  # carries what is kept from the decoder's door to its attention
 _NAME = "haltrapper"
 
 
-@dataclass(frozen=True)
-class Looks:
-    """How some queries of one forward look at the picture."""
+class ImageWeights(AttentionPass):
+    """How some queries of one forward, of one row, attend to the picture."""
 
-    queries: Sequence[int]
-    keys: slice  # where the picture is
-    length: int  # positions so far
-    weights: dict[int, Tensor] = field(default_factory=dict)  # block -> [heads, queries, image tokens]
+    def __init__(self, queries: Sequence[int], keys: slice, length: int) -> None:
+        super().__init__(_NAME)
+        self.queries, self.keys, self.length = queries, keys, length  # where the picture is; positions so far
+        self.weights: dict[int, Tensor] = {}  # block -> [heads, queries, image tokens]
+
+    def attend(self, block: BlockAttention) -> Tensor:
+        missing = self.length - block.key.shape[2]  # a sliding window keeps the newest keys only
+        rows = (block.scores_at([query])[0].softmax(-1) for query in self.queries)
+        self.weights[block.index] = torch.cat([F.pad(row, (missing, 0))[0, :, :, self.keys].cpu() for row in rows], dim=1)
+        return block.fused()
 
     def stacked(self) -> Tensor:
         return torch.stack([self.weights[block] for block in sorted(self.weights)])  # [blocks, heads, queries, image tokens]
@@ -53,58 +50,21 @@ def similarity(rows: Tensor, target: Tensor) -> Tensor:
     return F.cosine_similarity(a, b, dim=-1, eps=1e-300)
 
 
-def attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **more: Any
-) -> tuple[Tensor, Tensor | None]:
-    """Attention of a decoder block [1, heads, T, d] as transformers calls it: torch's own, with a look at some rows."""
-    looks: Looks | None = more.pop(_ARGUMENT, None)
-    if looks is None:
-        raise ModelError(
-            f"{type(module).__name__} does not hand arguments on to its attention: {_NAME} cannot watch this model"
-        )
-    refuse_odd_scores(_NAME, module, more)
-    unseen = looks.length - key.shape[2]  # a sliding window keeps the newest keys only
-    kept = []
-    for row in looks.queries:
-        scores, _ = last_scores(query[:, :, [row]], key, attention_mask[:, :, [row]], more.get("scaling"))
-        kept.append(F.pad(scores.softmax(-1), (unseen, 0))[0, :, :, looks.keys].cpu())
-    looks.weights[module.layer_idx] = torch.cat(kept, dim=1)
-    plain: tuple[Tensor, None] = ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **more)
-    return plain
-
-
-AttentionInterface.register(IMPLEMENTATION, attend)
-AttentionMaskInterface.register(IMPLEMENTATION, whole_mask)
-
-
 @contextmanager
-def watching(backbone: Backbone, queries: Sequence[int], keys: slice) -> Iterator[list[Looks]]:
-    """Inside: a generate of one row adds what it saw, an entry a forward; of a prompt the given queries, then the newest."""
-    config, blocks = backbone.config.get_text_config(decoder=True), set(range(len(backbone.layers)))
-    seen: list[Looks] = []
+def watching(backbone: Backbone, queries: Sequence[int], keys: slice) -> Iterator[list[ImageWeights]]:
+    """Inside: a generate of one row adds its weights, an entry a forward; of a prompt the given queries, then the newest."""
+    forwards: list[ImageWeights] = []
 
-    def enter(_language: nn.Module, args: tuple[Any, ...], kwargs: Call) -> tuple[tuple[Any, ...], Call]:
-        past, new = kwargs["past_key_values"].get_seq_length(), kwargs["inputs_embeds"].shape[1]
-        seen.append(Looks(queries if past == 0 else [0], keys, past + new))
-        return args, {**kwargs, _ARGUMENT: seen[-1]}
+    def begin(kwargs: Call, length: int) -> ImageWeights:
+        forwards.append(ImageWeights(queries if kwargs["past_key_values"].get_seq_length() == 0 else [0], keys, length))
+        return forwards[-1]
 
-    def leave(language: nn.Module, _args: tuple[Any, ...], _output: Any) -> None:
-        if set(seen[-1].weights) != blocks:
-            raise ModelError(
-                f"{type(language).__name__} has attention of its own in some blocks: {_NAME} cannot watch this model"
-            )
-
-    handles = [
-        backbone.language.register_forward_pre_hook(enter, with_kwargs=True),
-        backbone.language.register_forward_hook(leave),
-    ]
-    usual, config._attn_implementation = config._attn_implementation, IMPLEMENTATION
+    interceptor = AttentionInterceptor(backbone, _NAME, begin)
+    interceptor.start()
     try:
-        yield seen
+        yield forwards
     finally:
-        config._attn_implementation = usual
-        for handle in handles:
-            handle.remove()
+        interceptor.stop()
 
 
 def ground(backbone: Backbone, picture: EncodedPicture, text: str, caption: str, vocabulary: Vocabulary) -> dict[str, float]:
@@ -120,8 +80,8 @@ def ground(backbone: Backbone, picture: EncodedPicture, text: str, caption: str,
     tokens = [next(n for n, (_, end) in enumerate(spans) if end > start + place) for place in places.values()]
     inputs, features = show(backbone, [picture], [f"{opening}{caption}{ALSO}"])
     first = int(backbone.image_mask(inputs)[0].int().argmax())
-    with watching(backbone, [token - 1 for token in tokens], slice(first, first + picture.tokens)) as seen:
+    with watching(backbone, [token - 1 for token in tokens], slice(first, first + picture.tokens)) as forwards:
         generate(backbone, inputs, features, 2)  # the second forward reads the first new token
-    if len(seen) < 2:
+    if len(forwards) < 2:
         return {}
-    return dict(zip(places, similarity(seen[0].stacked(), seen[1].stacked()).tolist(), strict=True))
+    return dict(zip(places, similarity(forwards[0].stacked(), forwards[1].stacked()).tolist(), strict=True))

@@ -28,7 +28,7 @@ from mgap.methods.base import Tap
 from mgap.methods.haltrapper.candidates import CandidateRules, CandidateSearch, Findings
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.branch import BranchMethod, Build, check_room, contrast, plausible
-from mgap.methods.kinds.main_rows import lanes_of
+from mgap.methods.kinds.main_rows import row_split_of
 from mgap.methods.kinds.paired_forward import ALONE, Inputs
 from mgap.priors.object_words import Vocabulary, Words
 from mgap.settings import check_choice, check_count, check_share, check_strength
@@ -111,7 +111,7 @@ class HalTrapper(BranchMethod):
         """What the model betrays about one picture: caption, scores and candidates, as decoding finds them."""
         backbone = Backbone.of(model)
         main = backbone.encode([image], ["?"])
-        with lanes_of(backbone.model).paused():
+        with row_split_of(backbone.model).paused():
             return self._search(backbone, Tap())(main)[0]
 
     def _search(self, backbone: Backbone, tap: Tap) -> CandidateSearch:
@@ -144,8 +144,8 @@ class HalTrapper(BranchMethod):
             return plausible(main + self.alpha * branch, main, self.beta), {}
         return contrast(main, branch, self.alpha, self.beta), {}
 
-    def mixture(self, strength: Weight, seen: HeadInputs) -> tuple[Weight, ...]:
-        return (1.0, strength) if self.form == "augmentive" else super().mixture(strength, seen)
+    def mixture(self, strength: Weight, inputs: HeadInputs) -> tuple[Weight, ...]:
+        return (1.0, strength) if self.form == "augmentive" else super().mixture(strength, inputs)
 
     def _repeated(self, words: Sequence[str]) -> list[str]:
         return [word for word in words for _ in range(self.repeats)]

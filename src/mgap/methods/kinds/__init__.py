@@ -1,1 +1,3 @@
-"""The mechanisms that methods inherit from: at the head, with a second branch, in earlier layers, in attention."""
+"""The mechanisms that methods inherit from: `HeadMethod` in head.py, `BranchMethod` in branch.py, `LayersMethod` in layers.py
+and `AttentionMethod` in attention.py; the other files carry them out.
+"""

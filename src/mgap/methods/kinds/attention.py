@@ -1,61 +1,160 @@
-"""What methods in a decoder's attention share: the mask that they read, scores, and what they refuse."""
+"""Methods that act in the attention of the text decoder: they change the scores of each row's newest query, or read them.
+
+A method writes one function of a block's scores (`edit_scores`). The prompt goes through torch's fused attention; its last row
+and every new token go through scores of our own. Kernels that show no scores, static and compiled decoding, drafts, decoders
+with odd scores and decoders that the edit does not reach are refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
-from transformers.masking_utils import sdpa_mask
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
+from transformers import Cache
 
 from mgap.backbones.base import Backbone
-from mgap.errors import ModelError
-
-REPLACED = ("eager", "sdpa")  # kernels that a function of ours may stand in for
-OWN = "mgap_"  # how the names of these functions begin
-
-
-def whole_mask(*args: Any, **kwargs: Any) -> Tensor:
-    """The mask that sdpa takes, also where sdpa could do without one: its last row is read."""
-    mask: Tensor = sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
-    return mask
+from mgap.backbones.image_embeddings import Call
+from mgap.errors import PromptError, UnsupportedDecoding
+from mgap.methods.base import Handles, Method, Observation, Removable, Seam, Tap
+from mgap.methods.kinds.attention_interceptor import AttentionInterceptor, AttentionPass, BlockAttention, check_kernel
+from mgap.types import ALL_MODES, Mode
 
 
-def scores_of(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
-    """Scaled scores after the mask in float32 [B, heads, T, kv]. Queries are [B, heads, T, d], keys [B, fewer heads, kv, d]."""
-    batch, heads, count, width = query.shape
-    shared = query.reshape(batch, key.shape[1], -1, width)  # the queries of heads that share their keys, one after the other
-    scores = (shared @ key.transpose(-1, -2)).reshape(batch, heads, count, -1).float() * (scaling or width**-0.5)
-    if mask is None:
-        return scores
-    return scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+@dataclass(frozen=True)
+class Keys:
+    """What the scores of one block belong to."""
+
+    block: int  # from 0
+    images: Tensor  # bool [B, kv]: keys that show the picture
+    visible: Tensor  # bool [B, kv]: keys that the newest query sees; the others have -inf, or very low scores
 
 
-def last_scores(query: Tensor, key: Tensor, mask: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
-    """The same of one query a row, the last: [B, heads, 1, kv], and the keys that it sees [B, 1, 1, kv]."""
-    mask = mask[:, :, -1:]
-    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    return scores_of(query[:, :, -1:], key, mask, scaling), seen
+Edit = Callable[[Tensor, Keys], Tensor]  # scores [B, heads, 1, kv] -> the same, changed
 
 
-def takes_bias(kernel: str) -> bool:
-    """Whether a kernel adds what it is given as a mask [B, 1, T, kv] to its scores, where that is no bool."""
-    return kernel in REPLACED or kernel.startswith(OWN)
+class EditedAttention(AttentionPass):
+    """One forward in which the newest query of every row attends by edited scores, in some blocks."""
+
+    def __init__(self, name: str, blocks: range, images: Tensor, edit: Edit) -> None:
+        super().__init__(name)
+        self.blocks, self.edit = blocks, edit
+        self.images = images  # bool [B, positions so far]: where the picture is
+
+    def attend(self, block: BlockAttention) -> Tensor:
+        if block.index not in self.blocks:
+            return block.fused()
+        if block.query.shape[2] == 1:
+            return self.attend_newest(block)
+        last = self.attend_last(block)
+        return torch.cat([block.fused()[:, :-1], last], dim=1)
+
+    def attend_last(self, block: BlockAttention) -> Tensor:
+        """The last query of every row, with the edit: [B, 1, heads, d]."""
+        scores, visible = block.newest_scores()
+        keys = Keys(block.index, self.image_keys(block.key), visible[:, 0, 0])
+        value = block.value.repeat_interleave(block.query.shape[1] // block.value.shape[1], 1)
+        return (self.edit(scores, keys).softmax(-1).to(value.dtype) @ value).transpose(1, 2).contiguous()
+
+    def attend_newest(self, block: BlockAttention) -> Tensor:
+        """The same of rows with no other query."""
+        return self.attend_last(block)
+
+    def image_keys(self, key: Tensor) -> Tensor:
+        """bool [B, kv]; a sliding window keeps the newest keys only."""
+        return self.images[:, -key.shape[2] :].to(key.device)
 
 
-def check_kernel(backbone: Backbone, name: str) -> str:
-    """The text decoder's attention, if it is one that torch's fused attention with a mask can stand in for."""
-    kernel: str = backbone.config.get_text_config(decoder=True)._attn_implementation
-    if kernel not in REPLACED:
-        ways = " or ".join(repr(way) for way in REPLACED)
-        raise ModelError(
-            f"{name} works on attention scores, which {kernel!r} does not show: load the model with attention={ways}"
-        )
-    return kernel
+class AttentionEdit:
+    """An edit on one model: which keys show the picture is read off the prompt and kept with the generation's cache."""
+
+    def __init__(
+        self, backbone: Backbone, name: str, make: Callable[[Tensor], AttentionPass], blocks: range, *, needs_picture: bool
+    ) -> None:
+        """`make` gives the pass of a forward, from the image keys bool [B, positions so far]."""
+        check_kernel(backbone, name)
+        self.backbone, self.name, self.make, self.needs_picture = backbone, name, make, needs_picture
+        self.images: WeakKeyDictionary[Cache, Tensor] = WeakKeyDictionary()  # of the prompt; a row's beams share its picture
+        self.interceptor = AttentionInterceptor(backbone, name, self._begin, blocks=blocks)
+        self.handle: RemovableHandle = backbone.model.register_forward_pre_hook(self.read, with_kwargs=True)
+        self.interceptor.start()
+
+    def remove(self) -> None:
+        self.interceptor.stop()
+        self.handle.remove()
+
+    def read(self, _model: nn.Module, args: tuple[Any, ...], kwargs: Call) -> None:
+        """Find the picture in a prompt; refuse a forward in which the newest position is not the last column."""
+        cache, ids, name = kwargs.get("past_key_values"), kwargs.get("input_ids"), self.name
+        if args or cache is None or ids is None or kwargs.get("use_cache") is False:
+            raise UnsupportedDecoding(f"{name} follows the cache of a generation: call generate with input_ids, use_cache on")
+        if cache.is_compileable:
+            raise UnsupportedDecoding(f"{name} does not work with static or compiled decoding: use the dynamic cache")
+        if kwargs.get("output_attentions"):
+            raise UnsupportedDecoding(f"{name} gives no attention weights back: leave output_attentions out")
+        if cache in self.images and ids.shape[1] == 1:
+            return
+        if cache.get_seq_length() > 0 or kwargs.get("logits_to_keep", 1) != 1:
+            raise UnsupportedDecoding(
+                f"{name} reads the whole prompt, then one token at a time: no assisted decoding, no chunks"
+            )
+        images = self.backbone.image_mask(kwargs)
+        if self.needs_picture and not images.any():
+            raise PromptError(f"{name} acts on the attention to a picture: give one, or leave {name} off")
+        self.images[cache] = images
+
+    def _begin(self, kwargs: Call, length: int) -> AttentionPass:
+        images = self.images[kwargs["past_key_values"]]
+        return self.make(F.pad(images, (0, length - images.shape[1])))  # what was said since shows no picture
 
 
-def refuse_odd_scores(name: str, module: Any, more: Mapping[str, Any]) -> None:
-    """Decoders that change their scores in ways that `last_scores` does not follow."""
-    if odd := [key for key in ("softcap", "s_aux", "position_bias") if more.get(key) is not None]:
-        raise ModelError(f"{type(module).__name__} changes its scores by {odd[0]}, which {name} does not follow")
+@dataclass(frozen=True)
+class AttentionMethod(Method):
+    """Cost: 1 forward a token. Every decoding mode but assisted, static and compiled; the kernels "eager" and "sdpa"."""
+
+    seam: ClassVar[Seam] = Seam.ATTENTION
+    forwards: ClassVar[float] = 1.0
+    modes: ClassVar[frozenset[Mode]] = ALL_MODES - {Mode.ASSISTED, Mode.STATIC, Mode.COMPILE}
+    needs_picture: ClassVar[bool] = True  # refuses a batch of prompts without one
+
+    @abstractmethod
+    def edit_scores(self, scores: Tensor, keys: Keys) -> Tensor:
+        """Scores of every row's newest query in one block, scaled and masked: float32 [B, heads, 1, kv] -> the same shape.
+
+        `scores.softmax(-1)` are the weights; one that only reads them returns the scores as they are.
+        """
+
+    def blocks(self, count: int) -> range:
+        """Which of the model's blocks it acts in, from 0."""
+        return range(count)
+
+    def attention_pass(self, blocks: range, images: Tensor) -> EditedAttention:
+        """What one forward does; a method with a faster way to the same scores gives its own."""
+        return EditedAttention(self.name, blocks, images, self.edit_scores)
+
+    def attach(self, backbone: Backbone, tap: Tap) -> Removable:
+        return Handles(self.edit_attention(backbone, needs_picture=self.needs_picture), report_logits(backbone, tap))
+
+    def edit_attention(self, backbone: Backbone, *, needs_picture: bool) -> AttentionEdit:
+        """Put the edit on the model."""
+        blocks = self.blocks(len(backbone.layers))
+        make = partial(self.attention_pass, blocks)
+        return AttentionEdit(backbone, self.name, make, blocks, needs_picture=needs_picture)
+
+
+def report_logits(backbone: Backbone, tap: Tap) -> RemovableHandle:
+    """Without a second branch a trace shows the logits that the edit gave; what the plain model would say is not known."""
+
+    def tell(_model: nn.Module, _args: Any, output: Any) -> None:
+        if tap.listener is not None:
+            tap.listener(Observation({}, output.logits, output.logits))
+
+    handle: RemovableHandle = backbone.model.register_forward_hook(tell)
+    return handle

@@ -4,8 +4,8 @@
     acts     where the plain prediction's entropy is above `unsure`; at every token where that is 0
 
 Three ways to have h_blind, by `branch_mode`: rows of the same forward ("batched"), a forward of its own at every token
-("sequential"), or only when it is asked for ("cached", asking.py): a token at which the method does not act costs nothing, nor
-does a prompt with an answer so far that has been seen before. A method says which state it makes of the two (`Move`).
+("sequential"), or only where it is needed ("cached", blind_states.py): a token at which the method does not act costs nothing,
+nor does a prompt with an answer so far that was read before. A method says which state it makes of the two (`Move`).
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Move(Protocol):
 
 @dataclass(frozen=True)
 class BlindMethod(PairedMethod):
-    """Acts on the state by what it would be without the picture. Cost: 2 forwards a token; cached: 1, and 1 for each asked."""
+    """Acts on the state by what it would be without the picture. Cost: 2 forwards a token; cached: 1, and 1 where it acts."""
 
     branch_modes: ClassVar[tuple[str, ...]] = (*PairedMethod.branch_modes, "cached")
     besides: ClassVar[str] = "1 forward a token, and 1 where it acts, with branch_mode=cached"
     moved_by: ClassVar[str] = "rho"
-    touches_all: ClassVar[bool] = False  # also moves states for which no blind one was asked; it is then given their own
+    touches_all: ClassVar[bool] = False  # also moves states for which no blind one is read; their own then stands for it
 
     rho: float = 1.0
     unsure: float = 0.0  # nats; plain predictions of less entropy are left alone
@@ -81,7 +81,7 @@ class BlindMethod(PairedMethod):
         def weigh(main: Tensor, _branches: Sequence[Tensor], step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:
             h, blind = (kept[key].to(move.head.device, move.head.wide) for key in (STATE, BLIND))  # [B, d]
             is_open = kept[OPEN].to(main.device)
-            added, values = move.logits(h, self._asked(h, blind, is_open), entropy_of(main), is_first=step == 1)
+            added, values = move.logits(h, self._blind_or_own(h, blind, is_open), entropy_of(main), is_first=step == 1)
             scores = torch.where(self._touched(is_open), main + added.to(main.device), main)
             place = torch.full_like(main[:, 0], step)
             return scores, {OPEN: is_open.to(main.dtype), PLACE: place, **values}
@@ -94,15 +94,15 @@ class BlindMethod(PairedMethod):
             return torch.ones(len(main), dtype=torch.bool, device=main.device)
         return entropy_of(main) > self.unsure
 
-    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:
-        is_open = seen.values[OPEN].bool()
+    def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:
+        is_open = inputs.values[OPEN].bool()
         with torch.no_grad():
-            entropy = entropy_of(head.post(head.product(seen.h).to(head.wide)))
-            blind, is_first = self._asked(seen.h, seen.branches[0], is_open), bool((seen.values[PLACE] == 1).all())
-            moved = self.bind(head).states(seen.h, blind, entropy, strength, is_first=is_first)
-        return torch.where(self._touched(is_open), moved, seen.h)
+            entropy = entropy_of(head.post(head.product(inputs.h).to(head.wide)))
+            blind, is_first = self._blind_or_own(inputs.h, inputs.branches[0], is_open), bool((inputs.values[PLACE] == 1).all())
+            moved = self.bind(head).states(inputs.h, blind, entropy, strength, is_first=is_first)
+        return torch.where(self._touched(is_open), moved, inputs.h)
 
-    def _asked(self, h: Tensor, blind: Tensor, is_open: Tensor) -> Tensor:
+    def _blind_or_own(self, h: Tensor, blind: Tensor, is_open: Tensor) -> Tensor:
         return torch.where(is_open.to(h.device).unsqueeze(-1), blind, h)
 
     def _touched(self, is_open: Tensor) -> Tensor:

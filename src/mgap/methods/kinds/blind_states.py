@@ -1,9 +1,9 @@
-"""Blind states for methods that read them: kept from every forward (`BlindStates`), or asked for (`BlindStatesOnDemand`).
+"""Blind states for methods that read them: kept from every forward (`BlindStates`), or on demand (`BlindStatesOnDemand`).
 
 A blind state depends on the prompt, the answer so far and the picture's size, not on what the picture shows. `BlindMemory`
-keeps the states that were asked for, so the same question about another picture finds its first one there. Where a method acts
+keeps the states that were needed, so the same question about another picture finds its first one there. Where a method acts
 and the state is not known, one forward brings the branch's own cache up to the newest token, whatever it has missed; the prompt
-and its null picture are read when the first state is asked for. Which rows ask is checked after every token, and that check
+and its null picture are read when the first state is needed. Which rows need one is checked after every token, and that check
 waits for a GPU.
 """
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.head_states import on_head_input
 from mgap.backbones.image_embeddings import Call
 from mgap.backbones.shared_vision import digest
 from mgap.backbones.token_rows import ALONG
@@ -39,17 +40,17 @@ class BlindStates(PairedForward):
     def __init__(self, backbone: Backbone, method: BlindMethod, tap: Tap) -> None:
         super().__init__(backbone, method, tap)
         self.main = self.blind = torch.empty(0)  # [B, d] of the newest token
-        self.handles.append(backbone.head_module.register_forward_pre_hook(self.catch))
+        self.handles.append(on_head_input(backbone, self.catch))
 
-    def catch(self, _head: nn.Module, args: tuple[Tensor, ...]) -> None:
-        """What the head reads: of a branch's own forward, or of all rows, those of the main ones first."""
-        if self.lanes.is_paused:
+    def catch(self, h: Tensor) -> None:
+        """What the head reads [rows, T, d]: of a branch's own forward, or of all rows, those of the main ones first."""
+        if self.row_split.is_paused:
             return
-        rows = args[0][:, -1].detach()
+        rows = h[:, -1]
         if self.is_busy:
             self.blind = rows
             return
-        count = self.lanes.main or len(rows)
+        count = self.row_split.main or len(rows)
         self.main = rows[:count]
         if not self.is_aside:
             self.blind = rows[count : 2 * count]  # a compiled step may have spare rows behind them
@@ -63,7 +64,7 @@ class BlindStates(PairedForward):
 
 
 class BlindMemory:
-    """The states that were asked for last, by what was asked."""
+    """The states that were read last, by the prompt and the answer so far."""
 
     def __init__(self, size: int) -> None:
         self.size, self.states = size, OrderedDict[Key, Tensor]()
@@ -80,12 +81,12 @@ class BlindMemory:
 
 
 class OnDemandCache(ObservedCache):
-    """Main rows alone, a branch aside that is behind them, and what it is asked."""
+    """Main rows alone, a branch aside that is behind them, and each row's prompt."""
 
-    def __init__(self, config: Any, prompt: Call, show: Callable[[], Any], asked: list[bytes]) -> None:
+    def __init__(self, config: Any, prompt: Call, show: Callable[[], Any], prompts: list[bytes]) -> None:
         super().__init__(config, prompt)
         self.show = show  # the null picture as the language model reads it, encoded when it is needed
-        self.asked = asked  # one a row; beams of a row have the same
+        self.prompts = prompts  # what identifies each row's; beams of a row have the same
 
     def missed(self) -> Call | None:
         """What of the answer the branch has not read, behind the prompt; None: nothing."""
@@ -93,8 +94,8 @@ class OnDemandCache(ObservedCache):
         return self.answer(aside.get_seq_length() - rows.mask.shape[1])
 
     def keys(self) -> list[Key]:
-        said = self.said["input_ids"].tolist() if self.said else [[]] * len(self.asked)
-        return [(prompt, tuple(answer)) for prompt, answer in zip(self.asked, said, strict=True)]
+        said = self.said["input_ids"].tolist() if self.said else [[]] * len(self.prompts)
+        return [(prompt, tuple(answer)) for prompt, answer in zip(self.prompts, said, strict=True)]
 
 
 class BlindStatesOnDemand(BlindStates):
@@ -112,8 +113,8 @@ class BlindStatesOnDemand(BlindStates):
         rows: Inputs = {key: branch[key] for key in ALONG if key in branch}
         has_picture = self.backbone.pixel_keys[0] in branch
         prompt = {**rows, "position_ids": self._positions(rows, [features] if has_picture else [])}
-        asked = _identify(rows, [value for key, value in branch.items() if key not in (*ALONG, *self.backbone.pixel_keys)])
-        cache = OnDemandCache(self.backbone.config, prompt, lambda: self._features(features, main, branch), asked)
+        prompts = _identify(rows, [value for key, value in branch.items() if key not in (*ALONG, *self.backbone.pixel_keys)])
+        cache = OnDemandCache(self.backbone.config, prompt, lambda: self._features(features, main, branch), prompts)
         return {**kwargs, "past_key_values": cache}
 
     def _next(self, kwargs: Call, cache: PairedCache) -> Call:
@@ -125,10 +126,10 @@ class BlindStatesOnDemand(BlindStates):
         if isinstance(cache, OnDemandCache):
             is_open = self.method.is_open(logits)
             keys = cache.keys()
-            wanted = [row for row, asks in enumerate(is_open.tolist()) if asks and not self._has_ended(keys[row])]
+            wanted = [row for row, acts in enumerate(is_open.tolist()) if acts and not self._has_ended(keys[row])]
             found = {row: state for row in wanted if (state := self.memory.get(keys[row])) is not None}
             if len(found) < len(wanted):
-                blind = self._ask(model, cache)
+                blind = self._read_blind(model, cache)
                 found = {row: blind[row] for row in wanted}
                 for row, state in found.items():
                     self.memory.put(keys[row], state)
@@ -139,7 +140,7 @@ class BlindStatesOnDemand(BlindStates):
         """A row that waits for the others of its batch."""
         return bool(key[1]) and key[1][-1] in self.ends
 
-    def _ask(self, model: nn.Module, cache: OnDemandCache) -> Tensor:
+    def _read_blind(self, model: nn.Module, cache: OnDemandCache) -> Tensor:
         """Blind states [B, d] of the newest token of every row."""
         (aside,) = cache.aside
         if not aside.get_seq_length():

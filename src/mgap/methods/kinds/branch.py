@@ -2,9 +2,9 @@
 
     CD(l, l', alpha, beta):  s = (1 + alpha) l - alpha l',   s[v] = -inf where l[v] < max l + ln(beta)
 
-A method says what its second branch sees and how the two logits combine (`branch`, `combine`); pairing.py runs the branch. One
-with more branches than one says so in `builders` and `weigh`. Methods that read the branch's state instead of its logits are in
-blindfold.py.
+A method says what its second branch sees and how the two logits combine (`branch`, `combine`); paired_forward.py runs it. A
+method with several branches says so in `builders` and `weigh`. Methods that read the branch's state instead of its logits are
+in blind_branch.py.
 """
 
 from __future__ import annotations
@@ -100,15 +100,15 @@ class BranchMethod(PairedMethod):
     def traced(self, main: Tensor, branches: Sequence[Tensor], step: int) -> dict[str, Tensor]:  # noqa: ARG002
         return {"distance": distance(main, branches[0])}
 
-    def mixture(self, strength: Weight, seen: HeadInputs) -> tuple[Weight, ...]:  # noqa: ARG002
+    def mixture(self, strength: Weight, inputs: HeadInputs) -> tuple[Weight, ...]:  # noqa: ARG002
         """How much of the main prediction and of each branch's is in the scores, at a strength; for methods that have one."""
         return 1 + strength, -strength
 
-    def effective_states(self, head: Head, seen: HeadInputs, strength: Weight) -> Tensor:
+    def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:
         """The head is linear: contrasting two predictions is decoding from h + strength (h - h_branch)."""
         self.require_state()
-        mixed = mix_states(self.name, head, self.mixture(strength, seen), (seen.h, *seen.branches))
-        return torch.where(seen.values[ALONE].bool().unsqueeze(-1), seen.h, mixed) if ALONE in seen.values else mixed
+        mixed = mix_states(self.name, head, self.mixture(strength, inputs), (inputs.h, *inputs.branches))
+        return torch.where(inputs.values[ALONE].bool().unsqueeze(-1), inputs.h, mixed) if ALONE in inputs.values else mixed
 
 
 def contrast(main: Tensor, branch: Tensor, alpha: float | Tensor, beta: float) -> Tensor:

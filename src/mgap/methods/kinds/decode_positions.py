@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from mgap.backbones.image_embeddings import Call
-from mgap.methods.kinds.attention import takes_bias
+from mgap.methods.kinds.attention_interceptor import takes_bias
 
 _ROOM = 256  # steps that a mask is made for at a time
 _ALIGNED = 8  # numbers: where fused attention wants a row of a bias to start

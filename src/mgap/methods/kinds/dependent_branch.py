@@ -1,4 +1,4 @@
-"""A second branch that depends on the main forward: it is built after it, where pairing.py builds the others before.
+"""A second branch that depends on the main forward: it is built after it, where paired_forward.py builds the others before.
 
 The branch reads the main rows' prompt, with the picture blank at positions that the method chooses from what the newest token
 attends to. The prompt's main rows therefore run alone, and the branch's prompt in a forward of its own. From the next token on
@@ -55,18 +55,18 @@ class DependentBranch(PairedForward):
     def __init__(self, backbone: Backbone, method: BranchMethod, tap: Tap, hide: Hide, *, anew: bool) -> None:
         self.hide, self.is_anew = hide, anew
         self.may_overflow = backbone.model.dtype == torch.float16  # then every token is looked at, which waits for the GPU
-        self.glance = AttentionWatch(backbone, method.name)
+        self.attention = AttentionWatch(backbone, method.name)
         super().__init__(backbone, method, tap)
         self.handles.append(backbone.model.register_forward_hook(self.settle, always_call=True))
 
     def remove(self) -> None:
         super().remove()
-        self.glance.rest()
+        self.attention.stop()
 
     def settle(self, *_: Any) -> None:
         """After every forward of the caller's, also one that failed."""
         if not self.is_idle:
-            self.glance.rest()
+            self.attention.stop()
 
     def _first(self, kwargs: Call) -> Call:
         if kwargs.get("output_attentions"):
@@ -77,14 +77,14 @@ class DependentBranch(PairedForward):
         positions = self._positions(rows, [features])
         prompt: Call = {**{key: rows[key] for key in ALONG if key in rows}, "position_ids": positions}
         cache = DependentCache(self.backbone.config, prompt, self.backbone.image_mask(rows), features)
-        self.glance.watch()
+        self.attention.start()
         return {**kwargs, "past_key_values": cache}
 
     def _next(self, kwargs: Call, cache: PairedCache) -> Call:
         if not self.is_anew or not isinstance(cache, DependentCache):
             return super()._next(kwargs, cache)
         cache.hear({key: newest(kwargs[key]) for key in ("input_ids", *KINDS) if kwargs.get(key) is not None})
-        self.glance.watch()
+        self.attention.start()
         return kwargs
 
     def _each(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, list[Tensor]]:
@@ -94,15 +94,15 @@ class DependentBranch(PairedForward):
         return main, [branch]
 
     def _both(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, list[Tensor]]:
-        if not self.glance.is_watching or not isinstance(cache, DependentCache) or not cache.aside:
+        if not self.attention.is_on or not isinstance(cache, DependentCache) or not cache.aside:
             return super()._each(model, logits, cache)
-        attention = self.glance.take()[:, : cache.images.shape[1]]  # to the prompt
-        images = cache.images.to(attention.device)
-        shown = blank(cache.features, self.hide(attention, images)[images])
+        weights = self.attention.take()[:, : cache.images.shape[1]]  # to the prompt
+        images = cache.images.to(weights.device)
+        shown = blank(cache.features, self.hide(weights, images)[images])
         (prompt,), (aside,) = cache.waiting, cache.aside
         read = {**prompt, **self.showing.arguments(prompt["input_ids"], shown)}
         if (answer := cache.answer()) is not None:
-            with self.lanes.paused():  # nothing is decoded from the end of the prompt any more
+            with self.row_split.paused():  # nothing is decoded from the end of the prompt any more
                 self._run_aside(model, read, aside)
             read = answer
         branch = self._run_aside(model, read, aside)
@@ -131,8 +131,8 @@ def blank(features: Any, gone: Tensor) -> Any:
         flat = flat.masked_fill(gone.to(flat.device).unsqueeze(-1), 0)
         return flat.view_as(part) if isinstance(part, Tensor) else list(flat.split([len(picture) for picture in part]))
 
-    seen = copy(features)
-    seen.pooler_output = zeroed(features.pooler_output)
+    blanked = copy(features)
+    blanked.pooler_output = zeroed(features.pooler_output)
     if getattr(features, "deepstack_features", None) is not None:
-        seen.deepstack_features = [zeroed(level) for level in features.deepstack_features]
-    return seen
+        blanked.deepstack_features = [zeroed(level) for level in features.deepstack_features]
+    return blanked

@@ -31,18 +31,18 @@ class RowSplit:
             self.is_paused = before
 
 
-_lanes: WeakKeyDictionary[nn.Module, RowSplit] = WeakKeyDictionary()
+_row_splits: WeakKeyDictionary[nn.Module, RowSplit] = WeakKeyDictionary()
 
 
-def lanes_of(model: nn.Module) -> RowSplit:
-    return _lanes.setdefault(model, RowSplit())
+def row_split_of(model: nn.Module) -> RowSplit:
+    return _row_splits.setdefault(model, RowSplit())
 
 
-def on_main_rows(hook: Hook, lanes: RowSplit) -> Hook:
+def on_main_rows(hook: Hook, row_split: RowSplit) -> Hook:
     """A forward hook of the head [B, T, ...] that leaves a branch's rows alone."""
 
     def act(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        rows = lanes.main
+        rows = row_split.main
         if rows is None:
             return hook(module, args, output)
         if rows == 0:

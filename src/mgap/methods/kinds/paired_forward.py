@@ -24,7 +24,7 @@ from mgap.backbones.token_rows import ALONG
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Observation, Tap
 from mgap.methods.kinds.decode_positions import DecodePositions
-from mgap.methods.kinds.main_rows import lanes_of
+from mgap.methods.kinds.main_rows import row_split_of
 
 if TYPE_CHECKING:
     from mgap.methods.kinds.branch import PairedMethod
@@ -48,7 +48,7 @@ class PairedCache(DynamicCache):
         self.kinds: Inputs = {}  # [rows, 1] each: what else a forward reads of a token, the same for every new one
         self.kept: Kept = {}
         self.has_alone = False  # whether any row decodes plainly
-        self.merge: Merge | None = None  # for who runs the steps of all rows without our hooks
+        self.merge: Merge | None = None  # for a loop that runs the steps of all rows without our hooks
 
     def step(self) -> None:
         """One more token."""
@@ -108,12 +108,12 @@ class PairedForward:
         self.builders, self.weigh = method.builders(backbone, tap), method.weigher(backbone)
         self.is_aside = method.branch_mode != "batched"
         self.is_busy = False  # while we run the model or its tower ourselves
-        self.lanes = lanes_of(backbone.model)
+        self.row_split = row_split_of(backbone.model)
         self.showing = ImageEmbedder(backbone)
         self.text_config = backbone.config.get_text_config(decoder=True)
-        self.seen: Inputs = {}  # the pictures that went through the tower last
+        self.pixels: Inputs = {}  # of the pictures that went through the tower last
         self.handles: list[RemovableHandle] = [
-            backbone.vision.register_forward_pre_hook(self.see, with_kwargs=True),
+            backbone.vision.register_forward_pre_hook(self.keep_pixels, with_kwargs=True),
             backbone.model.register_forward_pre_hook(self.before, with_kwargs=True),
             backbone.model.register_forward_hook(self.after, with_kwargs=True),
             *self.showing.attach(),
@@ -121,17 +121,17 @@ class PairedForward:
 
     @property
     def is_idle(self) -> bool:
-        return self.is_busy or self.lanes.is_paused
+        return self.is_busy or self.row_split.is_paused
 
     def remove(self) -> None:
         for handle in self.handles:
             handle.remove()
-        self.lanes.main = None
+        self.row_split.main = None
 
-    def see(self, _tower: nn.Module, args: tuple[Any, ...], kwargs: Call) -> None:
+    def keep_pixels(self, _tower: nn.Module, args: tuple[Any, ...], kwargs: Call) -> None:
         """Pictures are encoded before the first forward: keep what the tower is shown."""
         if not self.is_idle:
-            self.seen = self.backbone.seen(args, kwargs)
+            self.pixels = self.backbone.tower_inputs(args, kwargs)
 
     def before(self, _model: nn.Module, args: tuple[Any, ...], kwargs: Call) -> tuple[tuple[Any, ...], Call]:
         """Add the branches' rows, or get their own forwards ready."""
@@ -140,7 +140,7 @@ class PairedForward:
         name, cache = self.method.name, kwargs.get("past_key_values")
         if kwargs.get("logits_to_keep", 1) != 1:  # a draft is being checked, or this is no generate
             raise UnsupportedDecoding(f"{name} does not work with assisted decoding: one token at a time")
-        self.lanes.main = None if self.is_aside else len(kwargs["input_ids"])
+        self.row_split.main = None if self.is_aside else len(kwargs["input_ids"])
         if isinstance(cache, PairedCache):
             return (), self._next(kwargs, cache)
         if args or cache is None or kwargs.get("use_cache") is False:
@@ -158,7 +158,7 @@ class PairedForward:
         """The logits of all branches become one."""
         if self.is_idle:
             return output
-        self.lanes.main = None
+        self.row_split.main = None
         cache: PairedCache = kwargs["past_key_values"]
         combined = self._weigh(*self._each(model, output.logits[:, -1].float(), cache), cache)
         output.logits = combined.unsqueeze(1)  # [B, 1, vocab], in float32: what follows works in it anyway
@@ -196,7 +196,7 @@ class PairedForward:
         main: Inputs = {key: kwargs[key] for key in ALONG if kwargs.get(key) is not None}
         main.setdefault("attention_mask", torch.ones_like(main["input_ids"]))
         if features is not None:
-            main.update(self.seen)  # pictures as generate was given them; it may have repeated their rows since
+            main.update(self.pixels)  # pictures as generate was given them; it may have repeated their rows since
         return main, features
 
     def _first(self, kwargs: Call) -> Call:
@@ -233,9 +233,9 @@ class PairedForward:
         if not cache.kinds:
             cache.kinds = {key: newest(kwargs[key]).repeat(times, 1) for key in KINDS if kwargs.get(key) is not None}
         if self.is_aside:
-            told = {"input_ids": ids, **cache.kinds}
+            token = {"input_ids": ids, **cache.kinds}
             own = zip(cache.rows, cache.aside, strict=True)
-            cache.waiting = [{**told, **rows.arguments(aside, kernel)} for rows, aside in own]
+            cache.waiting = [{**token, **rows.arguments(aside, kernel)} for rows, aside in own]
             return kwargs
         (rows,) = cache.rows
         return {**kwargs, "input_ids": torch.cat([ids] * times), **cache.kinds, **rows.arguments(cache, kernel)}
@@ -257,7 +257,7 @@ class PairedForward:
     def _positions(self, rows: Inputs, shown: list[Any]) -> Tensor:
         """Of all rows; a grid of patches is needed for every picture in them, and beams have repeated each in its place."""
         given = {key: value for key, value in rows.items() if key in ALONG}
-        grid = self.seen.get("image_grid_thw")
+        grid = self.pixels.get("image_grid_thw")
         if grid is not None and shown:
             grids = [grid.repeat_interleave(len(part.pooler_output) // len(grid), 0) for part in shown]
             given["image_grid_thw"] = torch.cat(grids)
@@ -279,12 +279,12 @@ class PairedForward:
     @contextmanager
     def _apart(self) -> Iterator[None]:
         """The plain model, for us: no branch is added, and what acts at the head stays away."""
-        before = self.lanes.main
-        self.is_busy, self.lanes.main = True, 0
+        before = self.row_split.main
+        self.is_busy, self.row_split.main = True, 0
         try:
             yield
         finally:
-            self.is_busy, self.lanes.main = False, before
+            self.is_busy, self.row_split.main = False, before
 
 
 def newest(row: Tensor) -> Tensor:

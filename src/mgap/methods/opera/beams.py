@@ -71,7 +71,7 @@ class Beams:
         running = replace(self, tokens=tokens[kept], rows=rows[kept], scores=scores[kept])
         final = best.values / tokens.shape[1] ** rules.length_penalty
         top = zip(ends[: rules.beams].tolist(), final.tolist(), tokens, rows, strict=False)  # the others are there to go on
-        finished = [Hypothesis(score, *told) for has_ended, score, *told in top if has_ended]
+        finished = [Hypothesis(score, *parts) for has_ended, score, *parts in top if has_ended]
         running = replace(running, done=tuple(sorted((*self.done, *finished), key=lambda one: -one.score)[: rules.beams]))
         return replace(running, is_over=bool(ends.all()) or running._cannot_improve(rules)), parents[kept]
 

@@ -11,22 +11,23 @@ It is a search of its own: sampling, streams, drafts, static caches and compiled
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.generation import GenerationMode, StoppingCriteriaList
 
 from mgap.backbones.base import Backbone
 from mgap.errors import ModelError, SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, Removable, Seam, Tap
-from mgap.methods.kinds.attention import check_kernel
+from mgap.methods.kinds.attention_interceptor import CAUSAL, AttentionInterceptor, AttentionPass, check_kernel
 from mgap.methods.opera.beams import BeamRules
-from mgap.methods.opera.last_block import ARGUMENT, IMPLEMENTATION
+from mgap.methods.opera.last_block import LastBlockWeights
 from mgap.methods.opera.retrospection import Strength
 from mgap.methods.opera.search import OperaSearch, Reader
 from mgap.settings import check_count, check_strength
@@ -88,23 +89,36 @@ class OperaHandle:
 
     def __init__(self, backbone: Backbone, method: OPERA, tap: Tap) -> None:
         self.backbone, self.method, self.tap, self.model = backbone, method, tap, backbone.model
-        self.usual = check_kernel(backbone, method.name)
+        check_kernel(backbone, method.name)
         if "generate" in vars(self.model):
             raise ModelError(f"{method.name} searches inside generate, and this model's has been replaced: put its own back")
-        self.config = backbone.config.get_text_config(decoder=True)
-        self.handle = self.model.register_forward_pre_hook(self.guard, with_kwargs=True)
-        self.config._attn_implementation = IMPLEMENTATION
+        self.reading: LastBlockWeights | None = None  # what the search's forward does in attention, while it runs
+        self.interceptor = AttentionInterceptor(backbone, method.name, self._begin, kind=CAUSAL)
+        self.handle = self.model.register_forward_pre_hook(self.guard)
+        self.interceptor.start()
         self.model.generate = self.generate  # of this object; its class is not touched
 
     def remove(self) -> None:
         del self.model.generate
-        self.config._attn_implementation = self.usual
+        self.interceptor.stop()
         self.handle.remove()
 
-    def guard(self, _model: nn.Module, _args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def guard(self, *_: Any) -> None:
         """A forward that is not the search's would be plain."""
-        if ARGUMENT not in kwargs:
+        if self.reading is None:
             raise UnsupportedDecoding(f"{self.method.name} is a search: call generate, or leave {self.method.name} off")
+
+    @contextmanager
+    def passing(self, weights: LastBlockWeights) -> Iterator[None]:
+        """Inside, forwards are the search's, and go through this pass."""
+        self.reading = weights
+        try:
+            yield
+        finally:
+            self.reading = None
+
+    def _begin(self, *_: Any) -> AttentionPass:
+        return self.reading or AttentionPass(self.method.name)  # a forward of the text decoder alone is plain
 
     def generate(self, inputs: Tensor | None = None, generation_config: Any = None, **options: Any) -> Any:
         """Transformers' generate, with our search in place of its own."""
@@ -113,13 +127,13 @@ class OperaHandle:
                 raise UnsupportedDecoding(
                     f"{self.method.name} is a search of its own and takes no {name}: leave one of them out"
                 )
-        asked = options.pop("num_beams", None)
-        if asked is None:
-            asked = (generation_config or self.model.generation_config).num_beams or 1
-        if asked not in (1, self.method.beams):
+        beams = options.pop("num_beams", None)
+        if beams is None:
+            beams = (generation_config or self.model.generation_config).num_beams or 1
+        if beams not in (1, self.method.beams):
             raise UnsupportedDecoding(
-                f"{self.method.name} was made with beams={self.method.beams}, and num_beams={asked} asks for another number: "
-                f"leave num_beams out, or make it with beams={asked}"
+                f"{self.method.name} was made with beams={self.method.beams}, and num_beams={beams} asks for another number: "
+                f"leave num_beams out, or make it with beams={beams}"
             )
         if generation_config is None:
             options["num_beams"] = self.method.beams
@@ -155,7 +169,7 @@ class OperaHandle:
         if cache.get_seq_length() > 0 or kwargs.get("inputs_embeds") is not None:
             raise UnsupportedDecoding(f"{name} needs the whole prompt as input_ids: no cache from before, no inputs_embeds")
         images = self.backbone.image_mask({"input_ids": input_ids})
-        reader = Reader(name, model, input_ids, images, config, kwargs)
+        reader = Reader(name, model, input_ids, images, config, kwargs, self.passing)
         rules = [_rules(config, stopping_criteria, prompt) for prompt in input_ids[:: config.num_beams]]
         keep_scores = bool(config.return_dict_in_generate and config.output_scores)
         search = OperaSearch(reader, self.method.strength, rules, logits_processor, self.tap, keep_scores=keep_scores)

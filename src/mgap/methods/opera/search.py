@@ -8,6 +8,7 @@ filled again, prompts first, then what each row has said, padded on the left, so
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from copy import copy, deepcopy
 from typing import Any
 
@@ -21,18 +22,21 @@ from transformers.generation import GenerateBeamDecoderOnlyOutput
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.base import Observation, Tap
 from mgap.methods.opera.beams import OUT, BeamRules, Beams, Hypothesis
-from mgap.methods.opera.last_block import ARGUMENT, LastBlockWeights
+from mgap.methods.opera.last_block import LastBlockWeights
 from mgap.methods.opera.retrospection import CandidateWeights, Outlook, Retrospection, Strength
 
 KINDS = ("mm_token_type_ids", "token_type_ids")  # which tokens are pictures; what is said is none
 Processor = Callable[[Tensor, Tensor], Tensor]
+Passing = Callable[[LastBlockWeights], AbstractContextManager[None]]  # inside, forwards go through this pass
 
 
 class Reader:
-    """The rows in the model's cache: reads tokens and tells what they look at."""
+    """The rows in the model's cache: reads tokens and what they attend to."""
 
-    def __init__(self, name: str, model: Any, ids: Tensor, images: Tensor, config: Any, kwargs: dict[str, Any]) -> None:
-        self.name, self.model, self.ids, self.images, self.config = name, model, ids, images, config
+    def __init__(
+        self, name: str, model: Any, ids: Tensor, images: Tensor, config: Any, kwargs: dict[str, Any], passing: Passing
+    ) -> None:
+        self.name, self.model, self.ids, self.images, self.config, self.passing = name, model, ids, images, config, passing
         self.kwargs = dict(kwargs)  # of the prompt: pictures, positions, mask
         self.blank: Cache = self.kwargs.pop("past_key_values")
         self.block = len(model.get_decoder().layers) - 1
@@ -44,50 +48,47 @@ class Reader:
         self.cache = deepcopy(self.blank)
         self.mask = self.whole  # [rows, columns]
         self.last = self.kwargs["position_ids"][..., -1:]  # [..., rows, 1]: the newest token's position
-        out = self.model._prefill(
-            self.ids, self.config, {**self.kwargs, "past_key_values": self.cache, ARGUMENT: LastBlockWeights()}
-        )
+        with self.passing(LastBlockWeights(self.name)):
+            out = self.model._prefill(self.ids, self.config, {**self.kwargs, "past_key_values": self.cache})
         self._check_layers()
         return self._logits(out)
 
     def follow(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Read one token a row, [rows, 1]: logits [rows, vocab] and weights [rows, columns]."""
-        gaze = LastBlockWeights(self.block)
-        out = self._forward(tokens, self.cache, torch.ones_like(tokens), self.last + 1, gaze)
+        weights = LastBlockWeights(self.name, self.block)
+        out = self._forward(tokens, self.cache, torch.ones_like(tokens), self.last + 1, weights)
         self.mask, self.last = F.pad(self.mask, (0, 1), value=1), self.last + 1
-        return self._logits(out), self._weights(gaze)[:, 0]
+        return self._logits(out), weights.read().to(self.ids.device)[:, 0]
 
     def look_ahead(self, candidates: Tensor) -> Tensor:
         """Read alternatives for the next token [rows, N], and forget them: weights [rows, N, columns + N]."""
-        gaze, count = LastBlockWeights(self.block, apart=True), candidates.shape[1]
+        weights, count = LastBlockWeights(self.name, self.block, apart=True), candidates.shape[1]
         positions = (self.last + 1).expand(*self.last.shape[:-1], count)
         ahead = copy(self.cache)
         ahead.layers = [copy(layer) for layer in self.cache.layers]  # a layer grows by new tensors: ours keeps the old ones
-        self._forward(candidates, ahead, torch.ones_like(candidates), positions, gaze)
-        return self._weights(gaze)
+        self._forward(candidates, ahead, torch.ones_like(candidates), positions, weights)
+        return weights.read().to(self.ids.device)
 
     def reread(self, said: list[Tensor]) -> None:
         """Fill the cache again with the prompts and what each row has said, [k] each."""
         self.begin()
         length = max(len(tokens) for tokens in said)
         tokens = torch.stack([F.pad(row, (length - len(row), 0)) for row in said])
-        seen = torch.stack([F.pad(torch.ones_like(row), (length - len(row), 0)) for row in said])
-        positions = self.last + seen.cumsum(1)
-        self._forward(tokens, self.cache, seen, positions, LastBlockWeights())
-        self.mask, self.last = torch.cat([self.mask, seen], dim=1), positions[..., -1:]
+        mask = torch.stack([F.pad(torch.ones_like(row), (length - len(row), 0)) for row in said])
+        positions = self.last + mask.cumsum(1)
+        self._forward(tokens, self.cache, mask, positions, LastBlockWeights(self.name))
+        self.mask, self.last = torch.cat([self.mask, mask], dim=1), positions[..., -1:]
 
-    def _forward(self, tokens: Tensor, cache: Cache, seen: Tensor, positions: Tensor, gaze: LastBlockWeights) -> Any:
+    def _forward(self, tokens: Tensor, cache: Cache, mask: Tensor, positions: Tensor, weights: LastBlockWeights) -> Any:
         kinds = {key: torch.zeros_like(tokens) for key in KINDS if self.kwargs.get(key) is not None}
-        now = {"attention_mask": torch.cat([self.mask, seen], dim=1), "position_ids": positions, "past_key_values": cache}
-        inputs = self.model.prepare_inputs_for_generation(tokens, **{**self.kwargs, **kinds, **now, ARGUMENT: gaze})
-        return self.model(**inputs, return_dict=True)
+        now = {"attention_mask": torch.cat([self.mask, mask], dim=1), "position_ids": positions, "past_key_values": cache}
+        inputs = self.model.prepare_inputs_for_generation(tokens, **{**self.kwargs, **kinds, **now})
+        with self.passing(weights):
+            return self.model(**inputs, return_dict=True)
 
     def _logits(self, out: Any) -> Tensor:
         logits: Tensor = out.logits[:, -1].float().to(self.ids.device)
         return logits
-
-    def _weights(self, gaze: LastBlockWeights) -> Tensor:
-        return gaze.read(self.name).to(self.ids.device)
 
     def _check_layers(self) -> None:
         kinds = {type(layer) for layer in self.cache.layers}
@@ -120,9 +121,9 @@ class OperaSearch:
         while True:
             candidates = logits.topk(min(self.count, logits.shape[1])).indices  # [rows, N]
             ahead = self.reader.look_ahead(candidates)
-            seen = {n: self._weigh(n, logits, weights, candidates, ahead) for n in self._going()}
-            self._report(logits, seen)
-            parents = self._move(seen)
+            weighed = {n: self._weigh(n, logits, weights, candidates, ahead) for n in self._going()}
+            self._report(logits, weighed)
+            parents = self._move(weighed)
             if not self._going():
                 return
             if parents is None:
@@ -150,11 +151,11 @@ class OperaSearch:
         image = (past[..., : images.shape[1]] * images.unsqueeze(1)).sum(-1)
         return sample.weigh(logits[rows], candidates[rows], Outlook(words, image))
 
-    def _move(self, seen: dict[int, CandidateWeights]) -> Tensor | None:
+    def _move(self, weighed: dict[int, CandidateWeights]) -> Tensor | None:
         """Every sample chooses, or goes back: each row's parent, or None if a sample went back."""
-        returned = [n for n in seen if self.samples[n].goes_back()]
+        returned = [n for n in weighed if self.samples[n].goes_back()]
         parents = torch.arange(len(self.reader.ids), device=self.reader.ids.device)
-        staying = {n: seen[n].scores.log_softmax(-1) for n in seen if n not in returned}
+        staying = {n: weighed[n].scores.log_softmax(-1) for n in weighed if n not in returned}
         for n, logp in self._processed(staying).items():
             beams, own = self.samples[n].beams.advance(logp, self.rules[n])
             self.samples[n].choose(beams, own)
@@ -174,11 +175,11 @@ class OperaSearch:
             done.update({n: scores[self._rows(n)] for n in own})
         return done
 
-    def _report(self, logits: Tensor, seen: dict[int, CandidateWeights]) -> None:
+    def _report(self, logits: Tensor, weighed: dict[int, CandidateWeights]) -> None:
         """What the trace shows, with the place in the answer that each row stands at."""
         if self.tap.listener is None:
             return
-        every = [seen.get(n) for n in range(len(self.samples))]
+        every = [weighed.get(n) for n in range(len(self.samples))]
         rows = logits.split(self.each)
         nothing = torch.zeros(self.each, device=logits.device)
 
@@ -200,8 +201,8 @@ class OperaSearch:
         length = max(len(one.tokens) for answers in best for one in answers)
 
         def rows(name: str, fill: int, offset: int = 0) -> Tensor:
-            told = [(n, getattr(one, name)) for n, answers in enumerate(best) for one in answers]
-            return torch.stack([F.pad(row + n * offset, (0, length - len(row)), value=fill) for n, row in told])
+            pairs = [(n, getattr(one, name)) for n, answers in enumerate(best) for one in answers]
+            return torch.stack([F.pad(row + n * offset, (0, length - len(row)), value=fill) for n, row in pairs])
 
         prompts = ids[:: self.each].repeat_interleave(sequences, 0)
         scores = torch.tensor([one.score for answers in best for one in answers], device=ids.device)
