@@ -32,9 +32,9 @@ from mgap.pages.print_figures import (
     VERMILLION,
     Print,
     Value,
+    freeze_layout,
     legend,
-    settle,
-    sheet,
+    new_figure,
     style,
 )
 
@@ -107,7 +107,7 @@ def print_manifold(picture: ManifoldPicture, name: str = "manifold") -> Print:
     down, deep = math.ceil(count / across), 1 if box is None else 2
     highest = max(stop.distance for path in picture.paths.values() for stop in path)
     with style():
-        figure = sheet(COLUMN if count == 1 else TEXT, 0.45 + down * (2.75 if box is None else 4.1))
+        figure = new_figure(COLUMN if count == 1 else TEXT, 0.45 + down * (2.75 if box is None else 4.1))
         panels = figure.subplots(down * deep, across, squeeze=False)
         for axes in panels[-deep:, count - across * (down - 1) :].flat:
             axes.set_visible(False)
@@ -131,7 +131,7 @@ def print_manifold(picture: ManifoldPicture, name: str = "manifold") -> Print:
                     axes.set_ylabel(f"PC 2 ({100 * picture.shares[1]:.1f}%)")
             numbered[method] = column_of[-1]
         legend(figure, list(_keys(picture)))
-        settle(figure)
+        freeze_layout(figure)
         for method, path in picture.paths.items():
             points, texts = [(stop.x, stop.y) for stop in path], [f"{stop.alpha:g}" for stop in path]
             label_points(figure, numbered[method], points, texts, colour=VERMILLION, avoid=list(picture.marks.values()))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mgap.benchmarks.statistics import Rate
 from mgap.diagnosis.representation import Line, Representation
-from mgap.pages.html_page import NOTHING, Cell, RowGroup, Table, TableRow
+from mgap.pages.html_page import NO_VALUE, Cell, RowGroup, Table, TableRow
 
 SHIFTS = {  # figure: heading, is it in percent
     "prior": ("|V'h|", False),
@@ -87,7 +87,7 @@ def _closer_table(found: Representation) -> Table:
     for (label, group, reference), own in _sorted(found.oracle).items():
         cells = {line.strength: _cell(line.figures["closer"], True) for line in own}
         heading = f"{reference}: {STATES[group]} ({found.counts[group]})"
-        groups.setdefault(heading, []).append(TableRow(label, tuple(cells.get(strength, NOTHING) for strength in strengths)))
+        groups.setdefault(heading, []).append(TableRow(label, tuple(cells.get(strength, NO_VALUE) for strength in strengths)))
     parts = [RowGroup(heading, tuple(rows)) for heading, rows in groups.items()]
     return Table(caption, ("Method", *(f"{strength:g}" for strength in strengths)), parts, notes=_oracle_notes(found))
 
@@ -124,7 +124,7 @@ def _row(line: Line, columns: dict[str, tuple[str, bool]]) -> TableRow:
 def _cell(rate: Rate | None, percent: bool) -> Cell:
     """Three digits: these figures span orders of magnitude."""
     if rate is None or rate.of == 0:
-        return NOTHING
+        return NO_VALUE
     scale = 100 if percent else 1
     value, low, high = (_number(scale * number) for number in (rate.value, rate.low, rate.high))
     return Cell(value, f"{low} to {high}")

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from mgap.errors import CorruptFile, SettingError
-from mgap.pages.print_figures import COLUMN, GREY, TEXT, Print, Value, grid, legend, looks, sheet, style
+from mgap.pages.print_figures import COLUMN, GREY, TEXT, Print, Value, grid, legend, looks, new_figure, style
 
 DIRECTIONS = 50  # that are drawn, at most
 COMPARED = {"largest": "largest principal angle (degrees)", "shared": "mean cos\N{SUPERSCRIPT TWO} of the principal angles"}
@@ -47,7 +47,7 @@ def print_spectrum(
         raise SettingError("a spectrum needs the share of at least one direction: give some")
     look, rows = looks(shares), list[tuple[Value, ...]]()
     with style():
-        figure = sheet(COLUMN, 2.1)
+        figure = new_figure(COLUMN, 2.1)
         alone, together = figure.subplots(1, 2)
         for model, values in shares.items():
             total = np.cumsum(values)
@@ -86,7 +86,7 @@ def print_angles(comparisons: Sequence[Mapping[str, Any]], *, of: str = "largest
         raise SettingError("no subspaces to compare: give at least one comparison of two")
     rows, widest = list[tuple[Value, ...]](), max(len(one["labels"]) for one in comparisons)
     with style():
-        figure = sheet(TEXT if len(comparisons) > 1 else COLUMN, 2.9 if len(comparisons) < 3 else 2.4)
+        figure = new_figure(TEXT if len(comparisons) > 1 else COLUMN, 2.9 if len(comparisons) < 3 else 2.4)
         panels = figure.subplots(1, len(comparisons), squeeze=False)[0]
         for axes, one in zip(panels, comparisons, strict=True):
             labels, matrix = [str(label) for label in one["labels"]], np.asarray(one[of], dtype=float)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from mgap.benchmarks.statistics import Rate
 from mgap.diagnosis.departure_by_step import ANSWERS, DISTANCE, OWN, PLACES, STEPS, departed_by_step, mean_of
-from mgap.pages.html_page import NOTHING, Cell, RowGroup, Table, TableRow
+from mgap.pages.html_page import NO_VALUE, Cell, RowGroup, Table, TableRow
 from mgap.pages.plots import Plot, plot_lines
 from mgap.reports.score_tables import cell, run_names
 from mgap.reports.scores import Kind, Scores
@@ -101,7 +101,7 @@ def _rows(scores: Scores, group: str, strengths: Sequence[str]) -> Iterator[Tabl
             rates = result.groups[group].rates
             cells = (rates.get(mean_of(key) if group == DISTANCE else key) for key in strengths)
             shown = _distance if group == DISTANCE else _percent
-            yield TableRow(label, tuple(NOTHING if rate is None else shown(rate) for rate in cells))
+            yield TableRow(label, tuple(NO_VALUE if rate is None else shown(rate) for rate in cells))
 
 
 def _percent(rate: Rate) -> Cell:
@@ -109,7 +109,7 @@ def _percent(rate: Rate) -> Cell:
 
 
 def _distance(rate: Rate) -> Cell:
-    return Cell(f"{rate.value:.3g}", f"{rate.low:.3g} to {rate.high:.3g}") if rate.of else NOTHING
+    return Cell(f"{rate.value:.3g}", f"{rate.low:.3g} to {rate.high:.3g}") if rate.of else NO_VALUE
 
 
 def _notes(strengths: Sequence[str]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mgap.pages.html_page import NOTHING, Cell, RowGroup, Table, TableRow
+from mgap.pages.html_page import NO_VALUE, Cell, RowGroup, Table, TableRow
 from mgap.reports.published_figures import ALL, PublishedBackbone, PublishedFigures
 from mgap.reports.score_tables import cell, clock, column, efforts, run_names, seconds_cell
 from mgap.reports.scores import Scores
@@ -92,7 +92,7 @@ def _columns(published: PublishedFigures) -> tuple[str, ...]:
 
 def _measured(published: PublishedFigures, scores: Scores, label: str, places: Sequence[tuple[str, str]]) -> tuple[Cell, ...]:
     if not scores.results[label].groups:
-        return (NOTHING,) * len(places)
+        return (NO_VALUE,) * len(places)
     return tuple(_figure(published, scores, label, group, name) for group, name in places)
 
 
@@ -101,12 +101,12 @@ def _figure(published: PublishedFigures, scores: Scores, label: str, group: str,
     if name in (TOTAL, SECONDS, RATIO):
         mine, base = effort[label], effort[scores.baseline]
         if not mine.total or not base.total:
-            return NOTHING
+            return NO_VALUE
         ratio = f"{mine.seconds.value / base.seconds.value:.2f}"
         return {TOTAL: Cell(clock(mine.total)), SECONDS: seconds_cell(mine.seconds), RATIO: Cell(ratio)}[name]
     fitting = [part for g, part in result.groups.items() if name in part.rates and group in (ALL, g)]
     if len(fitting) != 1:
-        return NOTHING
+        return NO_VALUE
     rate, kind = fitting[0].rates[name], scores.figures[name]
     if published.of is not None and rate.of:
         return Cell(cell(rate, kind).text, f"{round(rate.value * rate.of)} of {rate.of}")
@@ -131,7 +131,7 @@ def _printed(
 
 def _printed_cell(published: PublishedFigures, name: str, value: float | None) -> Cell:
     if value is None:
-        return NOTHING
+        return NO_VALUE
     if name == TOTAL:
         return Cell(clock(value))
     if published.of is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from mgap.pages.html_page import Table, render_page
 from mgap.pages.plots import SYMBOLS
 from mgap.pages.print_figures import FIGURES, Print
-from mgap.pages.table_formats import latex, markdown, plain
+from mgap.pages.table_formats import as_json, latex, markdown
 from mgap.reports.departure_tables import along_tables, is_along
 from mgap.reports.diagnosis_sections import HEADINGS, analysis_tables
 from mgap.reports.examples import Changes, changes
@@ -48,7 +48,7 @@ def report_files(runs: Sequence[Scores], *, beside: str | None = None, prints: S
         "report.json": json.dumps(
             {
                 "runs": [scores.to_json() for scores in runs],
-                "tables": {part.name: [plain(table) for table in part.tables] for part in parts},
+                "tables": {part.name: [as_json(table) for table in part.tables] for part in parts},
             },
             indent=1,
             ensure_ascii=False,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Difference, PairedComparison
-from mgap.pages.html_page import NOTHING, Cell, RowGroup, Table, TableRow
+from mgap.pages.html_page import NO_VALUE, Cell, RowGroup, Table, TableRow
 from mgap.reports.scores import Effort, Kind, Part, Scores
 
 DEPARTED = (
@@ -36,7 +36,7 @@ def column(name: str, kind: Kind | None = None) -> str:
 def cell(rate: Rate, kind: Kind, digits: int = 1) -> Cell:
     """A figure and its interval; a dash where nothing was counted."""
     if rate.of == 0:
-        return NOTHING
+        return NO_VALUE
     scale = 100 if kind.percent else 1
     value, low, high = (f"{scale * number:.{digits}f}" for number in (rate.value, rate.low, rate.high))
     return Cell(value, f"{low} to {high}")
@@ -126,7 +126,7 @@ def effort_table(runs: Sequence[Scores]) -> Table | None:
                 (
                     Cell(clock(effort.total)),
                     seconds_cell(effort.seconds),
-                    Cell(f"{effort.seconds.value / base.seconds.value:.2f}") if base else NOTHING,
+                    Cell(f"{effort.seconds.value / base.seconds.value:.2f}") if base else NO_VALUE,
                     Cell(f"{effort.tokens:.1f}"),
                     Cell(f"{effort.tokens / effort.seconds.value:.1f}"),
                 ),
@@ -183,7 +183,7 @@ def clock(seconds: float) -> str:
 
 
 def seconds_cell(rate: Rate) -> Cell:
-    return Cell(f"{rate.value:.3g}", f"{rate.low:.3g} to {rate.high:.3g}") if rate.of and rate.value > 0 else NOTHING
+    return Cell(f"{rate.value:.3g}", f"{rate.low:.3g} to {rate.high:.3g}") if rate.of and rate.value > 0 else NO_VALUE
 
 
 def efforts(scores: Scores) -> dict[str, Effort]:
@@ -219,7 +219,7 @@ def _columns(figures: Sequence[str], kinds: dict[str, Kind]) -> tuple[str, ...]:
 
 def _figures(part: Part, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:
     counted = (Cell(str(part.unparsed)),) if "accuracy" in figures else ()
-    shown = (cell(part.rates[name], kinds[name]) if name in part.rates else NOTHING for name in figures)
+    shown = (cell(part.rates[name], kinds[name]) if name in part.rates else NO_VALUE for name in figures)
     return (*shown, *counted, Cell(str(part.samples)))
 
 

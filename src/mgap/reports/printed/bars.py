@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from mgap.benchmarks.statistics import Rate
-from mgap.pages.print_figures import BLACK, COLUMN, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
+from mgap.pages.print_figures import BLACK, COLUMN, TEXT, Look, Print, Value, grid, legend, looks, new_figure, style
 from mgap.reports.published_comparison import OTHER, backbone_of, printed_values
 from mgap.reports.score_tables import column
 from mgap.reports.scores import Scores
@@ -35,7 +35,7 @@ def print_bars(
     is_wide = len(methods) * len(groups) > SIDE_BY_SIDE
     with style():
         is_small = len(figures) == 1 and not is_wide
-        figure = sheet(COLUMN if is_small else TEXT, 0.6 + 1.5 * len(figures) if is_wide else 2.5)
+        figure = new_figure(COLUMN if is_small else TEXT, 0.6 + 1.5 * len(figures) if is_wide else 2.5)
         shape = (len(figures), 1) if is_wide else (1, len(figures))
         for axes, wanted in zip(figure.subplots(*shape, squeeze=False).flat, figures, strict=True):
             rates = {(m, g): scores.results[m].groups[g].rates[wanted] for m in methods for g in groups}

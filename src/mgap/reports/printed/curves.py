@@ -13,8 +13,22 @@ from matplotlib.ticker import MaxNLocator
 
 from mgap.benchmarks.statistics import Rate
 from mgap.errors import SettingError
-from mgap.pages.plots import are_apart
-from mgap.pages.print_figures import COLOURS, COLUMN, FAINT, GREY, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
+from mgap.pages.plots import tick_labels_fit
+from mgap.pages.print_figures import (
+    COLOURS,
+    COLUMN,
+    FAINT,
+    GREY,
+    TEXT,
+    Look,
+    Print,
+    Value,
+    grid,
+    legend,
+    looks,
+    new_figure,
+    style,
+)
 from mgap.reports.departure_tables import is_along
 from mgap.reports.published_comparison import OTHER, backbone_of, printed_values
 from mgap.reports.report_plots import departure_lines, points_on_axis
@@ -59,7 +73,7 @@ def print_sensitivity(
     look, rows, panels = looks(groups), list[tuple[Value, ...]](), len(runs) if len(runs) > 1 else len(figures)
     deep = len(figures) if len(runs) > 1 else 1
     with style():
-        figure = sheet(TEXT if panels > 1 else COLUMN, 0.8 + 1.2 * deep + 0.6 * (deep == 1))
+        figure = new_figure(TEXT if panels > 1 else COLUMN, 0.8 + 1.2 * deep + 0.6 * (deep == 1))
         grids = figure.subplots(deep, panels, squeeze=False, sharex="col", sharey="row" if len(runs) > 1 else False)
         for across, (run, scores) in enumerate(runs):
             axis = str(scores.run.plan["experiment"]["axis"])
@@ -114,7 +128,7 @@ def _departures(
     what = "steps" if is_along(scores) else "states"
     known, rows = printed_values(scores, beside), list[tuple[Value, ...]]()
     with style():
-        figure = sheet(COLUMN, 2.75)
+        figure = new_figure(COLUMN, 2.75)
         axes = figure.subplots()
         for label, rates in lines.items():
             printed = {x: known[key] for x in rates if (key := (label, STATES, f"{x:.12g}")) in known}
@@ -153,7 +167,7 @@ def _draw_curve(axes: Axes, one: PrintedCurve, look: Look) -> None:
 
 
 def _label(axes: Axes, name: str, places: Sequence[float]) -> None:
-    if are_apart(places):
+    if tick_labels_fit(places):
         axes.set_xticks(sorted(set(places)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from matplotlib.lines import Line2D
 
 from mgap.diagnosis.representation import Representation
-from mgap.pages.print_figures import COLUMN, GREY, Print, Value, grid, legend, looks, sheet, style
+from mgap.pages.print_figures import COLUMN, GREY, Print, Value, grid, legend, looks, new_figure, style
 from mgap.reports.report_plots import departure_lines
 from mgap.reports.scores import Scores
 
@@ -30,7 +30,7 @@ def print_reach(run: str, scores: Scores, found: Representation, name: str = "re
     look, rows = looks(scores.results), list[tuple[Value, ...]]()
     delta = 100 * scores.run.plan["departure"]["delta"]
     with style():
-        figure = sheet(COLUMN, 2.75)
+        figure = new_figure(COLUMN, 2.75)
         axes = figure.subplots()
         axes.axhline(delta, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
         for label, points in lines.items():

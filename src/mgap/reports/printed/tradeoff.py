@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
 from mgap.pages.point_labels import label_points
-from mgap.pages.print_figures import COLUMN, FAINT, GREY, Print, Value, legend, looks, settle, sheet, style
+from mgap.pages.print_figures import COLUMN, FAINT, GREY, Print, Value, freeze_layout, legend, looks, new_figure, style
 from mgap.reports.printed.curves import symbol
 from mgap.reports.report_plots import points_on_axis
 from mgap.reports.scores import Scores
@@ -41,7 +41,7 @@ def print_tradeoff(name: str, run: str, scores: Scores, groups: Sequence[str]) -
     axis, at, look = str(scores.run.plan["experiment"]["axis"]), points_on_axis(scores), looks(groups)
     rows, paths = list[tuple[Value, ...]](), dict[str, Path]()
     with style():
-        figure = sheet(COLUMN, 3.2)
+        figure = new_figure(COLUMN, 3.2)
         axes = figure.subplots()
         for group in groups:
             rates = [scores.results[label].groups[group].rates for label in at.values()]
@@ -66,7 +66,7 @@ def print_tradeoff(name: str, run: str, scores: Scores, groups: Sequence[str]) -
             Line2D([], [], linestyle="none", label=f"numbers: {symbol(axis)}"),
         ]
         legend(figure, keys)
-        settle(figure)
+        freeze_layout(figure)
         _number(figure, axes, paths, [f"{x:g}" for x in at], {group: look[group].colour for group in groups})
     caption = (
         f"Precision against recall as {symbol(axis)} grows from {min(at):g} to {max(at):g}, which the numbers say "
@@ -76,10 +76,10 @@ def print_tradeoff(name: str, run: str, scores: Scores, groups: Sequence[str]) -
 
 
 def _number(figure: Figure, axes: Axes, paths: Mapping[str, Path], texts: Sequence[str], colours: Mapping[str, str]) -> None:
-    taken: list[Bbox] = []
+    occupied: list[Bbox] = []
     for group, path in paths.items():
         others = [point for name, points in paths.items() if name != group for point in points]
-        taken = label_points(figure, axes, path, texts, colour=colours[group], avoid=others, taken=taken)
+        occupied = label_points(figure, axes, path, texts, colour=colours[group], avoid=others, occupied=occupied)
 
 
 def _equal_f1(axes: Axes) -> None:
