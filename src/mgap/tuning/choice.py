@@ -1,7 +1,7 @@
 """Choose one setting of a grid: by labels, or without them by a criterion stated beforehand.
 
 - labels: the highest F1 or accuracy, averaged over splits.
-- departure: the farthest step along alpha that keeps the share of states outside within the limit; of several paths the longest.
+- departure: the farthest step along alpha with no more states outside than the limit; of several paths the longest.
 
 Every criterion is a figure over per-picture counts, so it has the usual intervals and paired differences.
 """
