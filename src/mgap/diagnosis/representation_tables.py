@@ -1,4 +1,4 @@
-"""The tables of the representation analysis: where methods move states, and Theorem 1 against each reference."""
+"""Tables of the representation analysis: where methods move states, and Theorem 1 against each reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mgap.benchmarks.statistics import Rate
 from mgap.diagnosis.representation import Line, Representation
 from mgap.pages.html_page import NO_VALUE, Cell, RowGroup, Table, TableRow
 
-SHIFTS = {  # figure: heading, is it in percent
+SHIFTS = {  # figure: (heading, whether it is in percent)
     "prior": ("|V'h|", False),
     "prior_share": ("% of |h|", True),
     "prior_after": ("|V'h'|", False),
@@ -37,7 +37,7 @@ STATES = {
 
 
 def representation_tables(found: Representation) -> list[Table]:
-    """Shifts by method and strength; Theorem 1 for methods that take its step; and how much closer every method comes."""
+    """Shifts by method and strength; Theorem 1 for methods that take its step; how much closer every method comes."""
     return [_shift_table(found), *_oracle_tables(found), _closer_table(found)]
 
 
@@ -59,7 +59,7 @@ def _shift_table(found: Representation) -> Table:
 
 
 def _oracle_tables(found: Representation) -> list[Table]:
-    """None where no method takes a step along the prior's projection."""
+    """No table if no method steps along the prior's projection."""
     caption = (
         "Theorem 1: a step from h to h - \u03b2 VV'h leads closer to a reference state exactly when \u03b2 lies in "
         "(0, 2\u03b2*). e: from the reference to h. Holds: how often the theorem's condition \u27e8e, VV'h\u27e9 > 0 does, "
@@ -77,7 +77,7 @@ def _oracle_tables(found: Representation) -> list[Table]:
 
 
 def _closer_table(found: Representation) -> Table:
-    """Methods beside each other: the same for those that take another step than the theorem's."""
+    """All methods side by side, also those that take another step than the theorem's."""
     strengths = list(dict.fromkeys(line.strength for line in found.oracle if line.strength > 0))  # at 0 nothing moves
     caption = (
         "How much of the summed distances to the references each method takes away, in percent, by strength; below 0: it leads "
@@ -93,11 +93,11 @@ def _closer_table(found: Representation) -> Table:
 
 
 def _sorted(lines: Sequence[Line]) -> dict[tuple[str, str, str], list[Line]]:
-    """Lines by method, states and reference, in the order in which they came."""
-    found: dict[tuple[str, str, str], list[Line]] = {}
+    """Lines by method, group of states and reference, in their order."""
+    by_key: dict[tuple[str, str, str], list[Line]] = {}
     for line in lines:
-        found.setdefault((line.method, line.group, line.reference), []).append(line)
-    return found
+        by_key.setdefault((line.method, line.group, line.reference), []).append(line)
+    return by_key
 
 
 def _oracle_notes(found: Representation) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ def _row(line: Line, columns: dict[str, tuple[str, bool]]) -> TableRow:
 
 
 def _cell(rate: Rate | None, percent: bool) -> Cell:
-    """Three digits: these figures span orders of magnitude."""
+    """With three digits: these figures span orders of magnitude."""
     if rate is None or rate.of == 0:
         return NO_VALUE
     scale = 100 if percent else 1

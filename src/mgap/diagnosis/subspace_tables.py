@@ -1,4 +1,4 @@
-"""An analysis of a prior subspace as tables: its spectrum, its words, what taking it away does, what it depends on."""
+"""Tables of a prior subspace's analysis: its spectrum, its words, the effect of removing it, what it depends on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 10  # directions of the spectrum
 
 
 def subspace_tables(found: SubspaceAnalysis) -> list[Table]:
-    """All tables of one model, in the order in which they are best read."""
+    """All tables of one model, in reading order."""
     tables = [spectrum_table(found), words_table(found)]
     if found.steps:
         tables.append(steps_table(found))
@@ -52,17 +52,13 @@ def spectrum_table(found: SubspaceAnalysis) -> Table:
 
 
 def words_table(found: SubspaceAnalysis) -> Table:
-    """What each direction raises and lowers."""
+    """The words that each direction raises and lowers."""
     rows = []
-    for each in found.directions:
-        cosine = () if each.readout is None else (Cell(f"{each.readout:+.2f}"),)
-        cells = (
-            _number(each.spread),
-            _number(each.mean),
-            *cosine,
-            *(_words(side, each.spread) for side in (each.up, each.down)),
-        )
-        rows.append(TableRow(str(each.number), cells))
+    for direction in found.directions:
+        cosine = () if direction.readout is None else (Cell(f"{direction.readout:+.2f}"),)
+        words = (_words(side, direction.spread) for side in (direction.up, direction.down))
+        cells = (_number(direction.spread), _number(direction.mean), *cosine, *words)
+        rows.append(TableRow(str(direction.number), cells))
     answers, notes = found.readout, list[str]()
     if answers is not None:
         notes.append(
@@ -80,7 +76,7 @@ def words_table(found: SubspaceAnalysis) -> Table:
 
 
 def steps_table(found: SubspaceAnalysis) -> Table:
-    """MGAP's step on average."""
+    """MGAP's average step."""
     rows, answers = [], found.readout
     for step in found.steps:
         moved = () if answers is None else _moved(step.answers)
@@ -103,7 +99,7 @@ def steps_table(found: SubspaceAnalysis) -> Table:
 
 
 def comparison_table(found: SubspaceAnalysis, comparison: SubspaceComparison) -> Table:
-    """Subspaces against each other: what they share, and the angle of their first directions below it."""
+    """Pairs of subspaces: what they share, and below it the angle between their first directions."""
     varied, heading = _VARIED.get(comparison.name, (comparison.name, comparison.name))
     answers, held, rows = found.readout, comparison.readout, []
     for number, label in enumerate(comparison.labels):
@@ -122,7 +118,7 @@ def comparison_table(found: SubspaceAnalysis, comparison: SubspaceComparison) ->
 
 
 def halves_table(found: SubspaceAnalysis) -> Table:
-    """How much of a subspace another half of the prompts finds again."""
+    """How much of a subspace the other half of the prompts reproduces."""
     rows = [
         TableRow(
             str(half.rank),
@@ -144,7 +140,7 @@ def halves_table(found: SubspaceAnalysis) -> Table:
 
 
 def models_table(found: ModelComparison) -> Table:
-    """Two models' directions against each other, by what they do to words."""
+    """Two models' directions, compared by their effect on tokens."""
     one, other = found.models
     rows = [TableRow(f"{one} {n}", tuple(Cell(f"{c:+.2f}") for c in line)) for n, line in enumerate(found.cosines, start=1)]
     angles = ", ".join(f"{angle:.0f}\u00b0" for angle in found.degrees)
@@ -174,7 +170,7 @@ def _words(words: Sequence[Word], scale: float = 1.0) -> Cell:
 
 
 def _word(text: str) -> str:
-    """As it can be read; a space before it is told from none."""
+    """A readable word that shows whether a space precedes it."""
     return ("\u2423" if text[:1].isspace() else "") + visible(text)
 
 

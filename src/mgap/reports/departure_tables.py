@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mgap.benchmarks.statistics import Rate
-from mgap.diagnosis.departure_by_step import ANSWERS, DISTANCE, OWN, PLACES, STEPS, departed_by_step, mean_of
+from mgap.diagnosis.departure_by_step import ANSWERS, DISTANCE, OWN, STEP_RANGES, STEPS, departed_by_step, distance_name
 from mgap.pages.html_page import NO_VALUE, Cell, RowGroup, Table, TableRow
 from mgap.pages.plots import Plot, plot_lines
 from mgap.reports.score_tables import cell, run_names
@@ -49,7 +49,7 @@ def along_tables(runs: Sequence[Scores]) -> list[Table]:
     ]
     places = [
         RowGroup(_heading(runs, name, group[:1].upper() + group[1:]), tuple(_rows(scores, group, strengths)))
-        for group in PLACES
+        for group in STEP_RANGES
         for name, scores in zip(run_names(runs), runs, strict=True)
     ]
     return [
@@ -85,7 +85,7 @@ def along_plots(scores: Scores, labels: Sequence[str], key: str) -> Iterator[Plo
 def _points(scores: Scores, label: str, strength: str) -> dict[float, Rate]:
     """By the first step of each place."""
     groups = scores.results[label].groups
-    found = {first: groups[name].rates.get(strength) for name, (first, _) in PLACES.items() if name in groups}
+    found = {first: groups[name].rates.get(strength) for name, (first, _) in STEP_RANGES.items() if name in groups}
     return {float(first): rate for first, rate in found.items() if rate is not None and rate.of}
 
 
@@ -99,7 +99,7 @@ def _rows(scores: Scores, group: str, strengths: Sequence[str]) -> Iterator[Tabl
     for label, result in scores.results.items():
         if group in result.groups:
             rates = result.groups[group].rates
-            cells = (rates.get(mean_of(key) if group == DISTANCE else key) for key in strengths)
+            cells = (rates.get(distance_name(key) if group == DISTANCE else key) for key in strengths)
             shown = _distance if group == DISTANCE else _percent
             yield TableRow(label, tuple(NO_VALUE if rate is None else shown(rate) for rate in cells))
 

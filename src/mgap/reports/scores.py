@@ -15,7 +15,7 @@ from mgap.benchmarks.chair.scorer import cut_words, matching_cut, mean_words
 from mgap.benchmarks.pope.scorer import FIGURES, named_counts, unequal_recall
 from mgap.benchmarks.statistics import Rate, share
 from mgap.benchmarks.tally import Figure, PairedComparison, Scorer, Tally, by_picture, compare
-from mgap.diagnosis.departure_by_step import along_tallies
+from mgap.diagnosis.departure_by_step import tallies_by_step
 from mgap.diagnosis.departure_tally import departure_tally
 from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
@@ -146,7 +146,7 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         scorer, said = None, dict(run.plan["departure"])
         measured = {arm.label: [records[arm.label][sample.id] for sample in asked] for arm in arms}
         if said.get("along") == "answers":
-            tallies = {label: along_tallies(asked, found, said["tau"]) for label, found in measured.items()}
+            tallies = {label: tallies_by_step(asked, found, said["tau"]) for label, found in measured.items()}
         else:
             tallies = {label: {STATES: departure_tally(asked, found, said["tau"])} for label, found in measured.items()}
     else:
