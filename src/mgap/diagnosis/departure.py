@@ -46,7 +46,7 @@ def prepare(
     """
     if active := attached(model.backbone.model):
         raise SettingError(f"{active[0].method.name} is attached to this model: a bank is of plain decoding; detach it")
-    digest = hashlib.sha256("".join(json.dumps([s.id, s.image, s.prompt]) + "\n" for s in rows).encode()).hexdigest()
+    digest = rows_sha256(rows)
     if (Path(folder) / BANK).is_file():
         bank = Bank.load(folder)
         bank.require(model.backbone)
@@ -70,6 +70,11 @@ def prepare(
         )
     device = model.backbone.device
     return Manifold.of(bank, k=k, delta=delta, metric=metric, device=device, search=search, progress=progress)
+
+
+def rows_sha256(rows: Sequence[Sample]) -> str:
+    """A hash of the rows' ids, pictures and prompts."""
+    return hashlib.sha256("".join(json.dumps([s.id, s.image, s.prompt]) + "\n" for s in rows).encode()).hexdigest()
 
 
 def named_strengths(strengths: Sequence[float]) -> dict[str, float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from mgap.benchmarks.base import Benchmark, asked_once, set_aside
 from mgap.decoding.model import Model
+from mgap.diagnosis.departure import rows_sha256
 from mgap.io.progress import Progress
 from mgap.priors.bank import Bank
 from mgap.types import Sample
@@ -111,8 +110,4 @@ def read_rows(
 
 
 def _pictures(samples: Sequence[Sample]) -> dict[str, Any]:
-    rows = "".join(json.dumps([s.id, s.image, s.prompt]) + "\n" for s in samples)
-    return {
-        "pictures": len({sample.image for sample in samples}),
-        "rows_sha256": hashlib.sha256(rows.encode()).hexdigest(),
-    }
+    return {"pictures": len({sample.image for sample in samples}), "rows_sha256": rows_sha256(samples)}
