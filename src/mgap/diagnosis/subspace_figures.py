@@ -53,9 +53,8 @@ def print_spectrum(
             total = np.cumsum(values)
             shown = range(1, min(len(values), DIRECTIONS) + 1)
             rows += [(model, n, 100 * float(values[n - 1]), 100 * float(total[n - 1])) for n in shown]
-            drawn = {"color": look[model].colour, "marker": look[model].mark, "linestyle": look[model].line, "markersize": 2.5}
-            single.plot(shown, [100 * float(values[n - 1]) for n in shown], **drawn)
-            cumulative.plot(shown, [100 * float(total[n - 1]) for n in shown], **drawn)
+            single.plot(shown, [100 * float(values[n - 1]) for n in shown], **look[model].line_style, markersize=2.5)
+            cumulative.plot(shown, [100 * float(total[n - 1]) for n in shown], **look[model].line_style, markersize=2.5)
         single.set_yscale("log")
         single.yaxis.set_major_formatter("{x:g}")
         cumulative.set_ylim(0, 103)
@@ -67,13 +66,13 @@ def print_spectrum(
             for at, line in ((rank, "--"), (auto_rank, ":")):
                 if at is not None:
                     axes.axvline(at, color=GREY, linewidth=0.8, linestyle=line, zorder=1)
-        keys = [Line2D([], [], **_line(look[model])) for model in shares] if len(shares) > 1 else []
-        for key, model in zip(keys, shares, strict=False):
-            key.set_label(model)
-        marked: list[tuple[str, Any, int | None]] = [(f"K = {rank}", "--", rank), (f"above noise: {auto_rank}", ":", auto_rank)]
-        keys += [Line2D([], [], color=GREY, linewidth=0.8, linestyle=s, label=text) for text, s, at in marked if at is not None]
-        if keys:
-            legend(figure, keys)
+        several = shares if len(shares) > 1 else ()
+        handles = [Line2D([], [], **look[model].line_style, markersize=3, label=model) for model in several]
+        for text, line, at in ((f"K = {rank}", "--", rank), (f"above noise: {auto_rank}", ":", auto_rank)):
+            if at is not None:
+                handles.append(Line2D([], [], color=GREY, linewidth=0.8, linestyle=line, label=text))
+        if handles:
+            legend(figure, handles)
     caption = f"Share of the variance of blind states along each principal direction ({', '.join(shares)})."
     return Print(name, caption, figure, ("model", "direction", "percent", "percent_of_first"), tuple(rows))
 
@@ -119,7 +118,3 @@ def _heat(axes: Axes, labels: Sequence[str], matrix: Any, of: str, size: float) 
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return drawn
-
-
-def _line(look: Any) -> dict[str, Any]:
-    return {"color": look.colour, "marker": look.mark, "linestyle": look.line, "markersize": 3}

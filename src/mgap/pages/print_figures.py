@@ -62,6 +62,11 @@ class Look(NamedTuple):
     line: Any
     hatch: str
 
+    @property
+    def line_style(self) -> dict[str, Any]:
+        """matplotlib's keywords for a line."""
+        return {"color": self.colour, "marker": self.mark, "linestyle": self.line}
+
 
 @dataclass(frozen=True)
 class Print:

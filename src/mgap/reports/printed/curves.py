@@ -92,7 +92,7 @@ def print_sensitivity(
                     axes.set_ylabel(f"{title} (%)" if len(runs) > 1 else "percent")
                 if index == 0 and len({s.model for _, s in runs}) > 1:
                     axes.set_title(scores.model)
-        handles = [_series_handle(group, look[group]) for group in groups]
+        handles = [Line2D([], [], **look[group].line_style, label=group) for group in groups]
         legend(figure, [*handles, *_shared_handles(rows)])
     axis_names = ", ".join(dict.fromkeys(symbol(str(s.run.plan["experiment"]["axis"])) for _, s in runs))
     models = ", ".join(dict.fromkeys(scores.model for _, scores in runs))
@@ -139,7 +139,8 @@ def _departures(
         axes.set_ylim(-3, 103)
         axes.set_yticks(range(0, 101, 20))
         axes.set_ylabel(f"departed {unit} (%)")
-        legend(figure, [*(_series_handle(label, look[label]) for label in lines), *_shared_handles(rows)])
+        handles = [Line2D([], [], **look[label].line_style, label=label) for label in lines]
+        legend(figure, [*handles, *_shared_handles(rows)])
     plan = scores.run.plan["departure"]
     caption = (
         f"{unit.capitalize()} farther than τ from those of plain decoding, by strength ({scores.model}; {scores.scored} "
@@ -157,7 +158,7 @@ def _draw_curve(axes: Axes, curve: PrintedCurve, look: Look) -> None:
         xs, [100 * rate.low for rate in rates], [100 * rate.high for rate in rates],
         color=look.colour, alpha=0.15, linewidth=0,
     )  # fmt: skip
-    axes.plot(xs, [100 * rate.value for rate in rates], color=look.colour, marker=look.mark, linestyle=look.line)
+    axes.plot(xs, [100 * rate.value for rate in rates], **look.line_style)
     if curve.base is not None:
         axes.axhline(100 * curve.base[1].value, color=look.colour, linewidth=0.6, linestyle=(0, (1, 2)))
     axes.plot(
@@ -182,10 +183,6 @@ def _curve_rows(run: str, axis: str, metric: str, curve: PrintedCurve) -> Iterat
     if curve.base is not None:  # drawn as a line without a band
         label, rate = curve.base
         yield (run, label, axis, None, curve.group, metric, 100 * rate.value, None, None, None)
-
-
-def _series_handle(group: str, look: Look) -> Artist:
-    return Line2D([], [], color=look.colour, marker=look.mark, linestyle=look.line, label=group)
 
 
 def _shared_handles(rows: Sequence[Sequence[Value]]) -> Iterator[Artist]:

@@ -40,7 +40,7 @@ def print_reach(run: str, scores: Scores, representation: Representation, name: 
                 xs, [100 * rate.low for rate in shares], [100 * rate.high for rate in shares],
                 color=own.colour, alpha=0.15, linewidth=0,
             )  # fmt: skip
-            axes.plot(xs, [100 * rate.value for rate in shares], color=own.colour, marker=own.mark, linestyle=own.line)
+            axes.plot(xs, [100 * rate.value for rate in shares], **own.line_style)
             for strength, (step, rate) in points.items():
                 percents = (100 * number for r in (step, rate) for number in (r.value, r.low, r.high))
                 rows.append((run, label, strength, *percents))
@@ -51,7 +51,7 @@ def print_reach(run: str, scores: Scores, representation: Representation, name: 
         axes.set_xlabel("mean shift (% of the state's length)")
         axes.set_ylabel("departed states (%)")
         grid(axes)
-        handles = [Line2D([], [], color=look[n].colour, marker=look[n].mark, linestyle=look[n].line, label=n) for n in lines]
+        handles = [Line2D([], [], **look[label].line_style, label=label) for label in lines]
         handles.append(Line2D([], [], color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), label=f"{delta:g}%"))
         legend(figure, handles)
     caption = (
