@@ -68,9 +68,10 @@ def print_spectrum(
                     axes.axvline(at, color=GREY, linewidth=0.8, linestyle=line, zorder=1)
         several = shares if len(shares) > 1 else ()
         handles = [Line2D([], [], **look[model].line_style, markersize=3, label=model) for model in several]
-        for text, line, at in ((f"K = {rank}", "--", rank), (f"above noise: {auto_rank}", ":", auto_rank)):
-            if at is not None:
-                handles.append(Line2D([], [], color=GREY, linewidth=0.8, linestyle=line, label=text))
+        if rank is not None:
+            handles.append(Line2D([], [], color=GREY, linewidth=0.8, linestyle="--", label=f"K = {rank}"))
+        if auto_rank is not None:
+            handles.append(Line2D([], [], color=GREY, linewidth=0.8, linestyle=":", label=f"above noise: {auto_rank}"))
         if handles:
             legend(figure, handles)
     caption = f"Share of the variance of blind states along each principal direction ({', '.join(shares)})."

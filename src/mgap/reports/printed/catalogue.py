@@ -35,7 +35,7 @@ def draw_prints(runs: Sequence[Scores], beside: str | None = None) -> list[Print
     for _, scores in named:
         _refuse_empty(scores)
     sweeps = [(name, scores) for name, scores in named if _is_sweep(scores)]
-    drawn = [("", figure) for figure in _sensitivities(sweeps, beside)]  # each of several runs
+    drawn = [("", figure) for figure in _sensitivities(sweeps, beside)]  # these cover several runs, so they carry no run name
     for name, scores in named:
         if scores.run.plan.get("departure"):
             prints = [*print_departures("departures", name, scores, beside), *analysis_prints(name, scores)]
