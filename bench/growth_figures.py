@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from mgap.pages.print_figures import FAINT, GREY, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
+from mgap.pages.print_figures import FAINT, GREY, TEXT, Look, Print, Value, grid, legend, looks, new_figure, style
 
 LABELS = {"batch": "batch", "length": "tokens of the answer", "k": "K", "vocabulary": "vocabulary",
           "n": "N, states fitted", "bank": "states in the bank"}  # fmt: skip
@@ -47,7 +47,7 @@ def _figure(name: str, points: Sequence[Point], about: str) -> Print | None:
     look, rows = looks(way for _, _, way in shown), list[tuple[Value, ...]]()
     has_memory = any(point.mib for some in shown.values() for point in some)
     with style():
-        figure = sheet(TEXT, 0.75 + 1.45 * (1 + has_memory))
+        figure = new_figure(TEXT, 0.75 + 1.45 * (1 + has_memory))
         grids = figure.subplots(1 + has_memory, len(panels), squeeze=False, sharex="col")
         for across, panel in enumerate(panels):
             mine = {way: some for (axis, model, way), some in shown.items() if (axis, model) == panel}

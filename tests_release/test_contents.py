@@ -72,8 +72,18 @@ def test_weights_are_compressed(wheel):
 def test_the_sdist_has_what_building_and_testing_take(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = ("pyproject.toml", "Makefile", "constraints.txt", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "CITATION.cff")
-    assert {*wanted, "CONTRIBUTING.md", "tests/conftest.py", "tests_release/pytest.ini", "bench/help.py", "research/card.py"} <= names
+    wanted = (
+        "pyproject.toml",
+        "Makefile",
+        "constraints.txt",
+        "README.md",
+        "LICENSE",
+        "NOTICE",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CONTRIBUTING.md",
+    )
+    assert {*wanted, "tests/conftest.py", "tests_release/pytest.ini", "bench/help.py", "research/card.py"} <= names
     assert {f"src/mgap/{name}" for name in DATA} <= names
     assert "docs/serving.md" in names, "tests read the docs"
     assert not [name for name in names if name.startswith("docs/figures/") or name.endswith(".pyc") or "/.venv" in name]

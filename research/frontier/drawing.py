@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.lines import Line2D
 
 from mgap.benchmarks.pope.questions import SPLITS
-from mgap.pages.print_figures import FAINT, GREY, TEXT, Print, Value, legend, looks, sheet, style
+from mgap.pages.print_figures import FAINT, GREY, TEXT, Print, Value, legend, looks, new_figure, style
 from research.frontier.choosing import DEPARTED, RECALL, Choices
 from research.frontier.contenders import PLAIN
 
@@ -24,7 +24,7 @@ def draw_frontier(models: Mapping[str, Choices], name: str = "frontier") -> Prin
     """
     look, rows = looks(SHOWN), list[tuple[Value, ...]]()
     with style():
-        figure = sheet(TEXT, 2.5 * len(models))
+        figure = new_figure(TEXT, 2.5 * len(models))
         panels = figure.subplots(len(models), 2, squeeze=False, sharey="row")
         for (model, choices), (left, right) in zip(models.items(), panels, strict=True):
             least = choices.tried[PLAIN].captions[0].recall - RECALL

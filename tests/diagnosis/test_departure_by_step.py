@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgap.diagnosis.departure_by_step import PLACES, along_tallies, departed_by_step
+from mgap.diagnosis.departure_by_step import STEP_RANGES, departed_by_step, tallies_by_step
 from mgap.errors import BenchmarkError
 from mgap.run.records import Record
 from mgap.types import Sample
@@ -30,7 +30,7 @@ def test_steps_beyond_tau_are_counted_by_strength_and_place():
     assert departed_by_step(records, TAU) == {
         "own": [(1, 1, 3), (2, 1, 2), (3, 0, 2), (4, 0, 1), (5, 0, 1), (6, 1, 1)],
     }
-    tallies = along_tallies(samples(4, per_picture=2), records, TAU)
+    tallies = tallies_by_step(samples(4, per_picture=2), records, TAU)
     rates = {group: {name: (rate.value, rate.of) for name, rate in tally.rates().items()} for group, tally in tallies.items()}
     assert rates == {
         "steps": {"own": (3 / 10, 10)},
@@ -46,22 +46,22 @@ def test_steps_beyond_tau_are_counted_by_strength_and_place():
 
 def test_a_sample_is_right_where_no_step_departs_at_the_last_strength():
     records = [line(0, **{"0": [1.0, 1.0], "1": [3.0]}), line(1, **{"0": [9.0], "1": [2.0, 2.0]})]
-    assert along_tallies(samples(2), records, TAU)["steps"].right == {"0": False, "1": True}
+    assert tallies_by_step(samples(2), records, TAU)["steps"].right == {"0": False, "1": True}
 
 
 def test_records_of_something_else_are_refused():
     with pytest.raises(BenchmarkError, match="no distances along an answer"):
         departed_by_step([Record("7", "Yes", extra={"distance": {"0": 1.0}})], TAU)
     with pytest.raises(BenchmarkError, match="other strengths"):
-        along_tallies(samples(2), [line(0, own=[1.0]), line(1, **{"0": [1.0]})], TAU)
+        tallies_by_step(samples(2), [line(0, own=[1.0]), line(1, **{"0": [1.0]})], TAU)
 
 
 @given(st.lists(st.lists(st.floats(0.1, 4.0), min_size=1, max_size=70), min_size=1, max_size=6))
 def test_places_and_steps_hold_every_step_once(found):
     records = [line(n, own=distances) for n, distances in enumerate(found)]
-    tallies = along_tallies(samples(len(found)), records, TAU)
+    tallies = tallies_by_step(samples(len(found)), records, TAU)
     counts = {group: tally.counts.sum(0).tolist() for group, tally in tallies.items()}
-    placed = [counts[name] for name in PLACES if name in counts]
+    placed = [counts[name] for name in STEP_RANGES if name in counts]
     assert [sum(column) for column in zip(*placed, strict=True)] == counts["steps"]
     by_step = departed_by_step(records, TAU)["own"]
     assert counts["steps"] == [sum(departed for _, departed, _ in by_step), sum(of for _, _, of in by_step)]

@@ -7,7 +7,7 @@ from mgap.backbones.head_states import catch_states
 from mgap.backbones.token_rows import spell
 from mgap.decoding.generate import generate
 from mgap.diagnosis import reference_states
-from mgap.diagnosis.reference_states import aligned_states, closest_text, common, forced_states, right_states
+from mgap.diagnosis.reference_states import aligned_states, closest_text, forced_states, right_states, shared_prefix_length
 from mgap.errors import PromptError, SettingError
 from mgap.priors.collect_states import last_states
 from mgap.types import Decoding
@@ -61,13 +61,17 @@ def test_a_text_for_every_row_is_needed(model, inputs):
 def test_of_several_true_texts_the_one_that_parts_latest_is_taken():
     assert closest_text([1, 2, 3], [[1, 9], [1, 2, 9], [1, 2], []]) == [1, 2, 9]
     assert closest_text([1], [[5], [6]]) == [5]
-    assert (common([1, 2, 3], [1, 2, 4]), common([], [1]), common([1, 2], [1, 2])) == (2, 0, 2)
+    assert (
+        shared_prefix_length([1, 2, 3], [1, 2, 4]),
+        shared_prefix_length([], [1]),
+        shared_prefix_length([1, 2], [1, 2]),
+    ) == (2, 0, 2)
     with pytest.raises(PromptError, match="no true text"):
         closest_text([1], [[]])
 
 
 def test_an_aligned_reference_is_the_mean_of_the_nearest_right_states_with_its_truth(monkeypatch):
-    monkeypatch.setattr(reference_states, "_AT_ONCE", 1)
+    monkeypatch.setattr(reference_states, "_CHUNK", 1)
     bank = torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [9.0, 0.0], [0.5, 5.0], [1.5, 7.0]])
     truths, right = ["yes", "yes", "yes", "yes", "no", "no"], [True, False, True, True, True, True]
     states = torch.tensor([[0.9, 0.0], [0.9, 0.0], [8.0, 0.0]])

@@ -14,7 +14,7 @@ from mgap.benchmarks.language.nltk_pipeline import Nltk
 from mgap.benchmarks.language.tokens import sentences, tokens
 from mgap.benchmarks.yesno_parsers import PARSERS
 from mgap.priors.object_words import Vocabulary, plural
-from mgap.tuning.choice import VERDICTS, kinds_of
+from mgap.tuning.choice import VERDICTS, verdict_indices
 from tests.fuzz.damage import Refused, json_files, outcome
 
 WORDS = ("yes", "No", "not", "isn't", "there", "a", "dog", "toilet", "seat", "hot dog", "men", "can", "1,000", "U.S.", "n't")
@@ -110,8 +110,8 @@ def test_ambers_rules_say_yes_or_no_or_leave_the_text(name, text, truth):
 
 @given(st.lists(ANSWERS, max_size=5))
 def test_words_of_a_vocabulary_are_of_three_kinds(words):
-    assert len(kinds_of(words)) == len(words)
-    assert set(kinds_of(words)) <= {0, 1, 2}
+    assert len(verdict_indices(words)) == len(words)
+    assert set(verdict_indices(words)) <= {0, 1, 2}
 
 
 @given(ANSWERS)

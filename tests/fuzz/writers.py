@@ -17,8 +17,8 @@ import torch
 
 from mgap.io.download import digest, download, unpack
 from mgap.io.output_folder import write_files
+from mgap.pages.print_figures import new_figure, style
 from mgap.pages.print_figures import save as save_print
-from mgap.pages.print_figures import sheet, style
 from mgap.priors.bank import Bank
 from mgap.run.engine import Spent
 from mgap.run.folder import Journal, Shard, note_process, open_run
@@ -49,7 +49,7 @@ def collected(folder, version):
 
 def printed(folder, version):
     with style():
-        figure = sheet(2.0, 1.0)
+        figure = new_figure(2.0, 1.0)
         figure.subplots().plot([0, 1 + version])
     save_print(figure, folder, "figure", ("x",), [(version,)])
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from mgap.pages.html_page import Cell, RowGroup, Table, TableRow, render_page
-from mgap.pages.table_formats import WIDE, escape, latex, markdown, plain
+from mgap.pages.table_formats import WIDE, as_json, escape_latex, latex, markdown
 from tests import processes
 
 NASTY = r'50% of $x_1$ & {a} #2 ~ ^ \cmd | <b> "q" `c` *' + "\u2193\u2020\u03b1"
@@ -95,7 +95,7 @@ def test_latex_is_balanced_and_escaped():
     ],
 )
 def test_text_is_printed_as_it_is(text, shown):
-    assert escape(text) == shown
+    assert escape_latex(text) == shown
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
@@ -108,7 +108,7 @@ def test_latex_compiles(tmp_path):
 
 
 def test_json_has_every_cell():
-    data = plain(TABLE)
+    data = as_json(TABLE)
     assert data["columns"][3] == {"over": "Popular", "name": "Acc"}
     assert data["groups"][1]["rows"][0] == {
         "heading": "w/o Prot",

@@ -17,7 +17,7 @@ from mgap.diagnosis.manifold_figure import BLIND, JOINT, TRUTH, ManifoldPicture,
 from mgap.diagnosis.subspace_figures import print_angles, print_spectrum, print_subspaces
 from mgap.errors import CorruptFile, SettingError
 from mgap.io.output_folder import write_files
-from mgap.pages.plots import are_apart
+from mgap.pages.plots import tick_labels_fit
 from mgap.pages.point_labels import label_points
 from mgap.pages.print_figures import (
     COLOURS,
@@ -29,11 +29,11 @@ from mgap.pages.print_figures import (
     LINES,
     MARKS,
     Print,
+    freeze_layout,
     legend,
     looks,
+    new_figure,
     save,
-    settle,
-    sheet,
     style,
 )
 from mgap.reports.printed.catalogue import draw_prints
@@ -102,7 +102,7 @@ def small_picture(**changes):
 
 def test_a_figure_is_four_files_of_the_width_that_was_asked_for(tmp_path):
     with style():
-        figure = sheet(COLUMN, 2)
+        figure = new_figure(COLUMN, 2)
         figure.subplots().plot([0, 1], [0, 1])
     paths = save(figure, tmp_path / "deep", "line", ("x", "y"), [(0, 0.1), (None, 1 / 3)], caption="A line.")
     assert [path.name for path in paths] == [f"line.{form}" for form in FORMATS]
@@ -140,7 +140,7 @@ def test_text_stays_text_in_svg(tmp_path):
 
 def test_a_row_that_does_not_fit_its_columns_is_refused_before_anything_is_written(tmp_path):
     with style():
-        figure = sheet(1, 1)
+        figure = new_figure(1, 1)
     with pytest.raises(SettingError, match="2 values under 1 columns"):
         save(figure, tmp_path / "out", "x", ("a",), [(1, 2)])
     assert not (tmp_path / "out").exists()
@@ -149,7 +149,7 @@ def test_a_row_that_does_not_fit_its_columns_is_refused_before_anything_is_writt
 def test_a_file_where_the_folder_should_be_is_one_sentence(tmp_path):
     (tmp_path / "taken").write_text("")
     with style():
-        figure = sheet(1, 1)
+        figure = new_figure(1, 1)
     with pytest.raises(SettingError, match="name another folder"):
         save(figure, tmp_path / "taken", "x", ("a",), [])
 
@@ -187,7 +187,7 @@ def test_a_legend_never_reaches_over_the_edge():
 
     for count in (1, 3, 8):
         with style():
-            figure = sheet(COLUMN, 2)
+            figure = new_figure(COLUMN, 2)
             figure.subplots()
             legend(figure, [Line2D([], [], label=f"a method called {n}") for n in range(count)])
             renderer = FigureCanvasAgg(figure).get_renderer()
@@ -198,11 +198,11 @@ def test_a_legend_never_reaches_over_the_edge():
 
 def test_labels_cover_neither_each_other_nor_points():
     with style():
-        figure = sheet(3, 3)
+        figure = new_figure(3, 3)
         axes = figure.subplots()
         points = [(x / 10, (x % 3) / 10) for x in range(6)]
         axes.set(xlim=(-0.5, 1), ylim=(-0.5, 1))
-        settle(figure)
+        freeze_layout(figure)
         boxes = label_points(figure, axes, points, [f"{n}" for n in range(6)], colour=COLOURS[1])
         at = axes.transData.transform(points)
     for n, box in enumerate(boxes):
@@ -212,9 +212,9 @@ def test_labels_cover_neither_each_other_nor_points():
 
 def test_points_on_one_spot_share_a_label():
     with style():
-        figure = sheet(2, 2)
+        figure = new_figure(2, 2)
         axes = figure.subplots()
-        settle(figure)
+        freeze_layout(figure)
         label_points(figure, axes, [(0.5, 0.5), (0.5, 0.5), (0.1, 0.1)], ["0", "0.25", "1"], colour=COLOURS[1])
     assert [text.get_text() for text in axes.texts] == ["0, 0.25", "1"]
 
@@ -419,10 +419,10 @@ def test_an_analysis_of_a_subspace_gives_both(tmp_path):
 
 
 def test_numbers_stand_at_places_that_have_room_for_them_only():
-    assert are_apart([0, 0.25, 0.5, 0.75, 1])
-    assert are_apart([1, 3, 5, 10])
-    assert are_apart([2.0])
-    assert not are_apart([0, 0.02, 0.05, 1, 8])
+    assert tick_labels_fit([0, 0.25, 0.5, 0.75, 1])
+    assert tick_labels_fit([1, 3, 5, 10])
+    assert tick_labels_fit([2.0])
+    assert not tick_labels_fit([0, 0.02, 0.05, 1, 8])
 
 
 def test_a_report_with_figures_shows_them_on_the_page_and_links_them(tmp_path):

@@ -99,13 +99,13 @@ def test_every_token_can_be_seen(token, shown):
 
 def test_a_token_shows_what_it_replaced():
     step = Step(2, " blue", {"entropy": 1.0, "beta": 0.3}, (Candidate(1, " yellow", 0.6),), (Candidate(2, " blue", 0.5),))
-    token = PageToken.of(step, "beta", most=0.75)
+    token = PageToken.of(step, "beta", largest=0.75)
     assert (token.text, token.number, token.instead) == ("blue", "0.30", "yellow")
     assert token.shade == pytest.approx(0.4)
     assert token.note == "entropy 1.000, beta 0.300; without the method: yellow 60%"
     same = Step(2, " blue", {"beta": 0.0}, (Candidate(2, " blue", 0.6),), (Candidate(2, " blue", 0.6),))
-    assert PageToken.of(same, "beta", most=0.0).instead is None
-    assert PageToken.of(same, "beta", most=0.0).shade == 0.0
+    assert PageToken.of(same, "beta", largest=0.0).instead is None
+    assert PageToken.of(same, "beta", largest=0.0).shade == 0.0
 
 
 def test_files_are_written_one_by_one_and_others_stay(tmp_path):

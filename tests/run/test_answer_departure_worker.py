@@ -9,7 +9,7 @@ from mgap.errors import MgapError, RunError, SettingError
 from mgap.pocket.benchmark import DEVELOPMENT, TEST
 from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
-from mgap.reports.departure_tables import departures_along
+from mgap.reports.departure_tables import departures_by_step
 from mgap.reports.report import report_files
 from mgap.reports.scores import score
 from mgap.run.answer_departure_worker import variants_of
@@ -87,7 +87,7 @@ def test_other_settings_are_refused_in_the_same_folder(done, make_config):
 
 def test_scores_and_report_need_no_model(done):
     scores = score(Run.load(done.folder))
-    counted, tau = departures_along(scores), done.plan["departure"]["tau"]
+    counted, tau = departures_by_step(scores), done.plan["departure"]["tau"]
     assert list(counted) == ["vanilla", "vcd", "m3id", "mgap"]
     for label, result in scores.results.items():
         records = done.records(result.arm).values()
@@ -158,7 +158,7 @@ def test_pictures_that_cannot_be_opened_are_failures_of_their_own(answer, tmp_pa
     monkeypatch.setattr(SceneRenderer, "__call__", drawn)
     run, summary = answer(tmp_path / "run", **{**KEYS, "methods": ["vanilla"]})
     assert [record.id for record in summary.failed["vanilla"]] == [str(TEST + 1)]
-    assert set(departures_along(score(run))) == {"vanilla"}
+    assert set(departures_by_step(score(run))) == {"vanilla"}
     assert {arm.label for arm in run.arms} == {Arm("vanilla", "vanilla").label}
 
 

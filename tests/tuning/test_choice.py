@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from mgap.benchmarks.pope.scorer import score_pope
 from mgap.errors import SettingError
-from mgap.tuning.choice import VERDICTS, choose, departed_tally, farthest, kinds_of, label_tally, label_values, turned
+from mgap.tuning.choice import (
+    VERDICTS,
+    choose,
+    count_changes,
+    departed_tally,
+    farthest_points,
+    label_tally,
+    label_values,
+    verdict_indices,
+)
 from mgap.tuning.sweep import Grid, Point
 from mgap.types import Sample
 
@@ -20,7 +29,7 @@ rows = st.lists(st.integers(0, 2), min_size=len(SAMPLES), max_size=len(SAMPLES))
 
 
 def test_words_are_read_as_pope_reads_answers():
-    assert [VERDICTS[kind] for kind in kinds_of(["Yes", "no", "No.", "The", "", "not"])] == [
+    assert [VERDICTS[kind] for kind in verdict_indices(["Yes", "no", "No.", "The", "", "not"])] == [
         "yes",
         "no",
         "no",
@@ -73,7 +82,7 @@ def test_the_farthest_step_is_before_the_first_that_leaves_even_if_a_later_one_c
         asked.append(points[place])
         return outside.get((points[place].lam, points[place].alpha), 0.04)
 
-    found = farthest(points, share, 0.05)
+    found = farthest_points(points, share, 0.05)
     assert {(points[place].lam, points[place].alpha): value for place, value in found.items()} == {
         (0.5, 1): 0.05,
         (1.0, 3): 0.04,
@@ -84,4 +93,8 @@ def test_the_farthest_step_is_before_the_first_that_leaves_even_if_a_later_one_c
 def test_departed_states_and_turned_answers_are_counted():
     tally = departed_tally(SAMPLES[:4], np.array([True, False, False, False]))
     assert tally.rates()["departed"].value == 0.25
-    assert turned(np.array([0, 0, 1, 2, 1]), np.array([0, 1, 0, 1, 1])) == {"yes to no": 1, "no to yes": 1, "neither to no": 1}
+    assert count_changes(np.array([0, 0, 1, 2, 1]), np.array([0, 1, 0, 1, 1])) == {
+        "yes to no": 1,
+        "no to yes": 1,
+        "neither to no": 1,
+    }

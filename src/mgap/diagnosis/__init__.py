@@ -1,1 +1,1 @@
-"""How far methods move a state from normal decoding, where to, and what the prior is made of; with tables and figures."""
+"""How far and where methods move states from plain decoding, and what the prior consists of; with tables and figures."""

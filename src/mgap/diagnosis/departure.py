@@ -1,4 +1,4 @@
-"""What departures are measured with (paper, sections 3.2 and 5.4): the bank of plain states, its threshold, and strengths."""
+"""Preparation for measuring departures (paper, sections 3.2 and 5.4): the bank of plain states, its threshold, strengths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from mgap.decoding.attach import attached
 from mgap.decoding.model import Model
@@ -23,7 +22,7 @@ from mgap.types import Sample
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # the paper's
 BANK = "bank.json"
 
-Picture = Callable[[str], ImageSource]  # as a benchmark has it
+Picture = Callable[[str], ImageSource]  # opens a picture by name, as a benchmark does
 
 
 def prepare(
@@ -40,34 +39,46 @@ def prepare(
     max_new_tokens: int = 1,
     progress: Progress | None = None,
 ) -> Manifold:
-    """The bank of these rows, collected into the folder, or read from there if it is of the same rows; and its threshold.
+    """The manifold of these rows: their bank, collected into the folder or read from there, with its threshold.
 
-    It is of the first tokens of plain answers, or of so many. A bank whose collection was interrupted is gone on with.
+    The bank holds the states of the first `max_new_tokens` tokens of plain answers. A saved bank must be of the same rows; an
+    interrupted collection resumes.
     """
     if active := attached(model.backbone.model):
         raise SettingError(f"{active[0].method.name} is attached to this model: a bank is of plain decoding; detach it")
-    asked = hashlib.sha256("".join(json.dumps([s.id, s.image, s.prompt]) + "\n" for s in rows).encode()).hexdigest()
+    digest = rows_sha256(rows)
     if (Path(folder) / BANK).is_file():
         bank = Bank.load(folder)
         bank.require(model.backbone)
-        if bank.origin.get("rows_sha256") != asked:
+        if bank.origin.get("rows_sha256") != digest:
             raise RunError(f"{folder}: its bank is of other rows than those asked for now; name another folder, or remove it")
         if (length := bank.origin.get("max_new_tokens", 1)) != max_new_tokens:
             raise RunError(
                 f"{folder}: its bank is of answers of up to {length} tokens, not {max_new_tokens}; name another folder"
             )
     else:
-        opened = lru_cache(maxsize=1)(picture)  # questions about one picture stand together
-        images, prompts = (opened(s.image) for s in rows), [s.prompt for s in rows]
-        told = None if progress is None else lambda done: progress("states for the bank", done, len(rows))
-        how: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, "progress": told}
-        bank = Bank.collect(model, images, prompts, folder=folder, origin={"rows_sha256": asked}, **how)
-    place = model.backbone.device
-    return Manifold.of(bank, k=k, delta=delta, metric=metric, device=place, search=search, progress=progress)
+        open_picture = lru_cache(maxsize=1)(picture)  # questions are grouped by picture
+        bank = Bank.collect(
+            model,
+            (open_picture(s.image) for s in rows),
+            [s.prompt for s in rows],
+            folder=folder,
+            origin={"rows_sha256": digest},
+            batch_size=batch_size,
+            max_new_tokens=max_new_tokens,
+            progress=None if progress is None else lambda done: progress("states for the bank", done, len(rows)),
+        )
+    device = model.backbone.device
+    return Manifold.of(bank, k=k, delta=delta, metric=metric, device=device, search=search, progress=progress)
+
+
+def rows_sha256(rows: Sequence[Sample]) -> str:
+    """A hash of the rows' ids, pictures and prompts."""
+    return hashlib.sha256("".join(json.dumps([s.id, s.image, s.prompt]) + "\n" for s in rows).encode()).hexdigest()
 
 
 def named_strengths(strengths: Sequence[float]) -> dict[str, float]:
-    """Each by its name in records, in order."""
+    """The strengths by their names in records, in order."""
     if not strengths:
         raise SettingError("no strengths to measure at: give some, such as 0, 0.5 and 1")
     return {f"{check_strength('strengths', strength):.12g}": strength for strength in strengths}

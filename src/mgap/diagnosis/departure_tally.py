@@ -1,4 +1,4 @@
-"""How many states have left those of normal decoding (MGAP paper, table of off-manifold samples), from recorded distances."""
+"""How many states have departed from plain decoding (MGAP paper, table of off-manifold samples), from recorded distances."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mgap.types import Sample
 
 
 class MeasuredDepartures(Protocol):
-    """A line of a run: distances under extra["distance"], or why there are none."""
+    """A record of a run: distances under extra["distance"], or the failure."""
 
     @property
     def id(self) -> str: ...
@@ -26,14 +26,14 @@ class MeasuredDepartures(Protocol):
 
 
 def departure_tally(samples: Sequence[Sample], records: Iterable[MeasuredDepartures], tau: float) -> Tally:
-    """The share farther than tau at each strength, with what every picture adds to it; the figures are named by strength.
+    """The share of states farther than tau at each strength, counted by picture; figures are named by strength.
 
-    A sample that failed counts nowhere. One is right where its state has not departed at the last strength.
+    Failed samples are left out. A sample counts as right if its state has not departed at the last strength.
     """
-    found = measured(records)
-    judged = [sample for sample in samples if sample.id in found]
-    strengths = list(next(iter(found.values()), ()))
-    rows = [[1.0, *(float(found[sample.id][strength] > tau) for strength in strengths)] for sample in judged]
+    distances = recorded_distances(records)
+    judged = [sample for sample in samples if sample.id in distances]
+    strengths = list(next(iter(distances.values()), ()))
+    rows = [[1.0, *(float(distances[sample.id][strength] > tau) for strength in strengths)] for sample in judged]
     pictures, counts = by_picture(judged, rows)
     figures = {
         strength: Figure(partial(_departed, column=column), lambda total: float(total[0]), better="lower")
@@ -43,18 +43,18 @@ def departure_tally(samples: Sequence[Sample], records: Iterable[MeasuredDepartu
     return Tally(pictures, counts, figures, right)
 
 
-def measured(records: Iterable[MeasuredDepartures], key: str = "distance") -> dict[str, Any]:
-    """What every sample has under `key`, by strength; refuses records without it, and those of unlike strengths."""
-    found: dict[str, Any] = {}
+def recorded_distances(records: Iterable[MeasuredDepartures], key: str = "distance") -> dict[str, Any]:
+    """The values under `key` by strength, for every sample; refuses records that lack it or differ in their strengths."""
+    distances: dict[str, Any] = {}
     for record in records:
         if record.failed:
             continue
         if key not in record.extra:
             raise BenchmarkError(f"the record of {record.id} has no {_MISSING[key]}")
-        found[record.id] = record.extra[key]
-        if list(found[record.id]) != list(next(iter(found.values()))):
+        distances[record.id] = record.extra[key]
+        if list(distances[record.id]) != list(next(iter(distances.values()))):
             raise BenchmarkError(f"the record of {record.id} has other strengths than those before it: measure all alike")
-    return found
+    return distances
 
 
 _MISSING = {

@@ -1,6 +1,6 @@
-"""The bank as the eye sees it: along its first two principal directions, with how far its own members are from each other.
+"""The bank projected onto its first two principal directions, with the distances of its members to each other.
 
-What lies near in the picture may be far in all dimensions, so every state has its d_k beside its place.
+Points that are close in the projection may be far apart in all dimensions, so every state also has its d_k.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mgap.priors.spectrum import Spectrum, principal_directions
 
 
 class Place(NamedTuple):
-    """Where a state lies."""
+    """The position of a state."""
 
     x: float
     y: float
@@ -29,49 +29,49 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Landscape:
-    """A bank's principal directions, and what it was measured to be."""
+    """A bank's projection and distances."""
 
     manifold: Manifold
     axes: Spectrum
-    points: tuple[tuple[float, float], ...]  # members that are shown
-    distances: tuple[float, ...]  # d_k of members among the others
+    points: tuple[tuple[float, float], ...]  # of the members shown
+    distances: tuple[float, ...]  # d_k of members among the other members
     shares: tuple[float, float]  # of the bank's variance, 0..1, along x and y
     states: int  # in the bank
 
     @classmethod
     def of(cls, bank: Bank, manifold: Manifold, *, shown: int = 600, seed: int = 0) -> Landscape:
-        """At most so many members are shown, drawn with the seed."""
+        """At most `shown` members are shown, sampled with the seed."""
         axes = plane_of(bank.parts)
         members = drawn(len(bank), min(MEMBERS, len(bank)), 0)
-        apart = manifold.search.among(members, manifold.k)[0].mean(-1)
+        distances = manifold.search.among(members, manifold.k)[0].mean(-1)
         sample = bank.sample(min(shown, len(bank)), seed).states
         return cls(
             manifold=manifold,
             axes=axes,
             points=tuple((x, y) for x, y in project(axes, sample).tolist()),
-            distances=tuple(apart.tolist()),
+            distances=tuple(distances.tolist()),
             shares=shares_of(axes),
             states=len(bank),
         )
 
     def place(self, states: Tensor) -> list[Place]:
-        """Of states [n, d]."""
-        found = zip(project(self.axes, states).tolist(), self.manifold.distances(states).tolist(), strict=True)
-        return [Place(x, y, apart, apart > self.manifold.tau) for (x, y), apart in found]
+        """The positions of states [n, d]."""
+        pairs = zip(project(self.axes, states).tolist(), self.manifold.distances(states).tolist(), strict=True)
+        return [Place(x, y, distance, distance > self.manifold.tau) for (x, y), distance in pairs]
 
 
 def plane_of(parts: Sequence[Tensor]) -> Spectrum:
-    """The first two principal directions of states in parts [n, d]."""
+    """The first two principal directions of states, given in parts [n, d]."""
     return principal_directions((part.float() for part in parts), 2)
 
 
 def project(axes: Spectrum, states: Tensor) -> Tensor:
-    """[n, 2] float64 along the principal directions, each turned so that its largest entry is positive."""
+    """Coordinates [n, 2] float64 along the principal directions, each signed so that its largest entry is positive."""
     largest = axes.basis.gather(0, axes.basis.abs().argmax(0, keepdim=True))  # [1, 2]
     return (states.detach().to("cpu", torch.float64) - axes.mean) @ (axes.basis * largest.sign())
 
 
 def shares_of(axes: Spectrum) -> tuple[float, float]:
-    """Which part of the variance, 0..1, lies along each of the two."""
+    """The share of the variance, 0..1, along each of the two directions."""
     variance = axes.singular_values[:2].square() / axes.total_variance
     return float(variance[0]), float(variance[1])

@@ -1,10 +1,10 @@
-"""Fill the picture of the manifold (paper, figure 3) from a model: one sample, or the mean of several, under several methods.
+"""Compute the picture of the manifold (paper, figure 3): one sample, or the mean of several, under several methods.
 
-    (sample, *_) = wrong_answers(samples, said)
-    found = picture_manifold(model, manifold, bank.parts, [sample], picture, {"VCD": vcd, "MGAP": ours}, rule=FIRST_WRONG)
-    print_manifold(found).save("figures")
+    (sample, *_) = wrong_answers(samples, answers)
+    data = picture_manifold(model, manifold, bank.parts, [sample], picture, {"VCD": vcd, "MGAP": ours}, rule=FIRST_WRONG)
+    print_manifold(data).save("figures")
 
-Of several samples, marks and paths are means of their states, and d_k is the mean of theirs, not that of the mean state.
+For several samples, marks and paths are means over their states; d_k is the mean of their d_k, not the d_k of the mean state.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mgap.settings import check_strength
 from mgap.types import Sample
 
 FIRST_WRONG = "the first {group} question that plain decoding answers wrongly"
-DRAWN = 2000  # states of the bank that are shown, at most
+DRAWN = 2000  # the most states of the bank that are shown
 
 
-def wrong_answers(samples: Sequence[Sample], said: Mapping[str, str]) -> list[Sample]:
-    """The yes/no questions that were answered wrongly, by what was said to each, in order; an unclear answer is not wrong."""
-    verdicts = {sample.id: yes_or_no(said[sample.id]) for sample in samples}
+def wrong_answers(samples: Sequence[Sample], answers: Mapping[str, str]) -> list[Sample]:
+    """The yes/no questions that were answered wrongly, in order; `answers` by id. An unclear answer is not wrong."""
+    verdicts = {sample.id: yes_or_no(answers[sample.id]) for sample in samples}
     return [sample for sample in samples if verdicts[sample.id] not in (None, sample.truth)]
 
 
@@ -56,34 +56,34 @@ def picture_manifold(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ManifoldPicture:
-    """`bank` has the states that `manifold` is of, in parts [n, d]; at most `drawn` of them are shown, drawn with `seed`.
+    """`bank` holds the states of `manifold`, in parts [n, d]; at most `drawn` of them are shown, sampled with `seed`.
 
-    `rule` says how the samples were chosen; {group} in it stands for theirs. `reference` is the state [d] that the truth would
-    have, or one for each sample [n, d]; None: there is no such mark.
+    `rule` says how the samples were chosen; {group} in it is replaced by theirs. `reference` is the state of the ground truth
+    [d], or one for each sample [n, d]; None leaves that mark out.
     """
     if not samples or not methods or not strengths:
         raise SettingError("a picture of the manifold needs a sample, a method and a strength: give at least one of each")
-    told = progress or (lambda *_: None)
-    told("principal directions of the bank", 0, 1)
+    report = progress or (lambda *_: None)
+    report("principal directions of the bank", 0, 1)
     axes = plane_of(bank)
-    told("principal directions of the bank", 1, 1)
+    report("principal directions of the bank", 1, 1)
     backbone, prompts = model.backbone, [sample.prompt for sample in samples]
     images = open_pictures(samples, picture)
     blind = torch.cat(list(blind_states(backbone, prompts, null_image=null_image, size=images[0].size)))  # [n, d]
     with first_states(model, None) as read:
-        marks = {BLIND: _middle(axes, blind), JOINT: _middle(axes, read(backbone.encode(images, prompts)).h)}
+        marks = {BLIND: _mean_position(axes, blind), JOINT: _mean_position(axes, read(backbone.encode(images, prompts)).h)}
     if reference is not None:
-        marks[TRUTH] = _middle(axes, reference.reshape(-1, reference.shape[-1]))
+        marks[TRUTH] = _mean_position(axes, reference.reshape(-1, reference.shape[-1]))
     paths = {}
     for number, (label, method) in enumerate(methods.items(), start=1):
         with first_states(model, method) as read:
-            seen = read(backbone.encode(images, prompts))
-        states = {check_strength("strengths", strength): seen.at(strength) for strength in strengths}
+            states = read(backbone.encode(images, prompts))
+        moved = {check_strength("strengths", strength): states.at(strength) for strength in strengths}
         paths[label] = tuple(
-            PathPoint(strength, *_middle(axes, h), float(manifold.distances(h).mean())) for strength, h in states.items()
+            PathPoint(strength, *_mean_position(axes, h), float(manifold.distances(h).mean())) for strength, h in moved.items()
         )
-        told("paths of methods", number, len(methods))
-    shown, count = _drawn(bank, drawn, seed)
+        report("paths of methods", number, len(methods))
+    shown, count = _sample(bank, drawn, seed)
     return ManifoldPicture(
         bank=tuple(map(tuple, project(axes, shown).tolist())),
         marks=marks,
@@ -92,28 +92,28 @@ def picture_manifold(
         k=manifold.k,
         shares=shares_of(axes),
         states=count,
-        said=_said(samples, rule),
+        said=_describe(samples, rule),
     )
 
 
-def _middle(axes: Spectrum, states: Tensor) -> tuple[float, float]:
+def _mean_position(axes: Spectrum, states: Tensor) -> tuple[float, float]:
     x, y = project(axes, states).mean(0).tolist()
     return x, y
 
 
-def _drawn(bank: Sequence[Tensor], most: int, seed: int) -> tuple[Tensor, int]:
-    """So many states of the bank, in its order, and how many it has."""
+def _sample(bank: Sequence[Tensor], size: int, seed: int) -> tuple[Tensor, int]:
+    """At most `size` states of the bank, in its order, and how many it has."""
     count = sum(map(len, bank))
-    chosen = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:most].sort().values
-    found, start = [], 0
+    chosen = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:size].sort().values
+    states, start = [], 0
     for part in bank:
-        mine = chosen[(chosen >= start) & (chosen < start + len(part))] - start
-        found.append(part[mine.to(part.device)].cpu())
+        rows = chosen[(chosen >= start) & (chosen < start + len(part))] - start
+        states.append(part[rows.to(part.device)].cpu())
         start += len(part)
-    return torch.cat(found), count
+    return torch.cat(states), count
 
 
-def _said(samples: Sequence[Sample], rule: str) -> str:
+def _describe(samples: Sequence[Sample], rule: str) -> str:
     group = " and ".join(dict.fromkeys(sample.group for sample in samples))
     if len(samples) > 1:
         return f"the mean of {len(samples)} samples, {rule.format(group=group)}"

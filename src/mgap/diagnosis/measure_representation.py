@@ -1,13 +1,13 @@
-"""Measure the representation analysis (paper, section 5 and Theorem 1): one pass a method serves every strength.
+"""Measure the representation analysis (paper, section 5 and Theorem 1). One pass per method serves all strengths.
 
-found = measure_representation(model, benchmark, bank, bank_samples, methods, prior)    # methods by label, each with a state
+result = measure_representation(model, benchmark, bank, bank_samples, methods, prior)    # methods by label, each with a state
 
-The benchmark asks yes/no questions; so do the bank's samples, about other pictures. `captions` adds the `teacher` reference.
+The benchmark and the bank's samples are yes/no questions, about different pictures. `captions` adds the `teacher` reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,7 +20,7 @@ from mgap.benchmarks.yesno_questions import LABELS
 from mgap.decoding.effective_states import StepStates, first_states
 from mgap.decoding.model import Model
 from mgap.diagnosis.departure import STRENGTHS
-from mgap.diagnosis.reference_states import aligned_states, closest_text, common, forced_states, right_states
+from mgap.diagnosis.reference_states import aligned_states, closest_text, forced_states, right_states, shared_prefix_length
 from mgap.diagnosis.representation import Line, Representation, figures
 from mgap.diagnosis.shift import Terms, split_shift
 from mgap.diagnosis.theorem1 import Oracle
@@ -37,7 +37,7 @@ from mgap.types import Sample
 
 @dataclass(frozen=True)
 class TrueCaptions:
-    """Requests to describe, and what is true: one text or several for every sample, by its id."""
+    """Caption prompts, with one or more true texts for every sample, by its id."""
 
     benchmark: Benchmark
     texts: Mapping[str, Sequence[str]]
@@ -65,8 +65,8 @@ def measure_representation(
 ) -> Representation:
     """Shifts of every method at every strength, split by `prior`, and Theorem 1 against the `aligned` and `teacher` references.
 
-    The theorem is about a method's own subspace, where it has one. `bank_samples` are the bank's rows. `captions` are for
-    methods at the head: what others read along a caption is not followed here.
+    The theorem uses a method's own subspace if it has one. `bank_samples` are the bank's rows. `captions` are measured only for
+    methods at the head.
     """
     _check(model, benchmark, bank, bank_samples, methods, prior, strengths)
     at_head = {label: method for label, method in methods.items() if method.seam is Seam.HEAD}
@@ -80,17 +80,17 @@ def measure_representation(
         gathered = _Gathered(label, method, prior, strengths)
         with first_states(model, method) as read:
             for rows in _batches(benchmark.samples, batch_size):
-                seen = read(_encode(model, benchmark, benchmark.samples[rows]))
-                gathered.add(seen, {name: states[rows] for name, states in plain.references.items()})
-                _tell(progress, f"states of {label}", rows.stop, len(benchmark.samples))
+                states = read(_encode(model, benchmark, benchmark.samples[rows]))
+                gathered.add(states, {name: reference[rows] for name, reference in plain.references.items()})
+                _report(progress, f"states of {label}", rows.stop, len(benchmark.samples))
         shifts += gathered.shift_lines(benchmark.samples)
         oracle += gathered.oracle_lines(benchmark.samples, {"wrong": plain.wrong, "right": plain.right})
     counts = {"right": sum(plain.right), "wrong": sum(plain.wrong)}
     counts["unclear"] = len(benchmark.samples) - sum(counts.values())
     notes: list[str] = []
     if captions is not None:
-        found, steps = _teach(model, captions, at_head, prior, strengths, batch_size, progress)
-        oracle, counts = [*oracle, *found], counts | steps
+        lines, steps = _measure_captions(model, captions, at_head, prior, strengths, batch_size, progress)
+        oracle, counts = [*oracle, *lines], counts | steps
         if others := [label for label in methods if label not in at_head]:
             notes.append(f"Not followed along captions, because they do not act at the head: {', '.join(others)}.")
     name, (width, rank) = model.backbone.name, prior.basis.shape
@@ -106,7 +106,7 @@ def _check(
     prior: Subspace,
     strengths: Sequence[float],
 ) -> None:
-    """Everything that can be refused before the model runs."""
+    """Refuse whatever can be refused before the model runs."""
     if not methods or not strengths:
         raise SettingError("nothing to measure: give at least one method and one strength, such as 0.5")
     for strength in strengths:
@@ -129,18 +129,18 @@ def _check(
 
 
 def known_answers(model: Model, bank: Bank, bank_samples: Sequence[Sample]) -> dict[str, Tensor]:
-    """By true answer, the states of a bank of questions [m, d] that plain decoding answered rightly, on the head's device."""
+    """By true answer, the bank's states [m, d] of questions that plain decoding answered correctly, on the head's device."""
     truths = [bank_samples[row].truth for row in bank.rows.tolist()]
-    is_right = [word == truth for word, truth in zip(_words(model, bank.tokens.tolist()), truths, strict=True)]
+    is_right = [verdict == truth for verdict, truth in zip(_verdicts(model, bank.tokens.tolist()), truths, strict=True)]
     return right_states(bank.states.to(model.backbone.device), truths, is_right)
 
 
 @dataclass(frozen=True)
 class _Plain:
-    """What plain decoding says to the questions, and their `aligned` references and controls."""
+    """How plain decoding answers the questions, with their `aligned` references and controls."""
 
     right: list[bool]
-    wrong: list[bool]  # neither: the first word says neither yes nor no
+    wrong: list[bool]  # if neither, the first word is neither yes nor no
     references: dict[str, Tensor]  # [n, d] each
 
     @classmethod
@@ -154,28 +154,27 @@ class _Plain:
         batches: Iterator[slice],
         progress: Progress | None,
     ) -> _Plain:
-        known = known_answers(model, bank, bank_samples)
-        words, found = list[str | None](), dict[str, list[Tensor]]()
+        by_answer = known_answers(model, bank, bank_samples)
+        verdicts, parts = list[str | None](), dict[str, list[Tensor]]()
         with first_states(model, None) as read:
             for rows in batches:
                 samples = benchmark.samples[rows]
-                seen = read(_encode(model, benchmark, samples))
-                words += _words(model, seen.plain_tokens())
+                states = read(_encode(model, benchmark, samples))
+                verdicts += _verdicts(model, states.plain_tokens())
                 truths = [sample.truth for sample in samples]
                 others = [LABELS[truth == LABELS[0]] for truth in truths]
                 for name, answers in (("aligned", truths), ("other answer", others)):
-                    states = aligned_states(seen.h, answers, known, k)
-                    found.setdefault(name, []).append(states.cpu())
-                _tell(progress, "states of plain decoding", rows.stop, len(benchmark.samples))
-        pairs = list(zip(words, (sample.truth for sample in benchmark.samples), strict=True))
-        wrong = [word is not None and word != truth for word, truth in pairs]
-        references = {name: torch.cat(parts) for name, parts in found.items()}
-        return cls([word == truth for word, truth in pairs], wrong, references)
+                    parts.setdefault(name, []).append(aligned_states(states.h, answers, by_answer, k).cpu())
+                _report(progress, "states of plain decoding", rows.stop, len(benchmark.samples))
+        pairs = list(zip(verdicts, (sample.truth for sample in benchmark.samples), strict=True))
+        wrong = [verdict is not None and verdict != truth for verdict, truth in pairs]
+        references = {name: torch.cat(batch_states) for name, batch_states in parts.items()}
+        return cls([verdict == truth for verdict, truth in pairs], wrong, references)
 
 
 @dataclass
 class _Gathered:
-    """The terms of one method, strength by strength, as batches come in; no state is kept."""
+    """The terms of one method by strength, added batch by batch; no states are kept."""
 
     label: str
     method: Method
@@ -184,14 +183,14 @@ class _Gathered:
     shifts: dict[float, list[Terms]] = field(default_factory=dict)
     oracles: dict[tuple[str, float], list[Terms]] = field(default_factory=dict)  # by reference and strength
 
-    def add(self, seen: StepStates, references: Mapping[str, Tensor]) -> None:
-        h = seen.h.cpu()
+    def add(self, states: StepStates, references: Mapping[str, Tensor]) -> None:
+        h = states.h.cpu()
         for strength in self.strengths:
-            after = seen.at(strength).cpu()
+            after = states.at(strength).cpu()
             self.shifts.setdefault(strength, []).append(split_shift(h, after, self.prior.basis).terms())
-            beta = self.method.betas(seen.head, seen.h, strength).cpu() if isinstance(self.method, MGAP) else None
-            for name, states in references.items():
-                terms = Oracle.of(h, states, self._basis).terms(after, beta)
+            beta = self.method.betas(states.head, states.h, strength).cpu() if isinstance(self.method, MGAP) else None
+            for name, reference in references.items():
+                terms = Oracle.of(h, reference, self._basis).terms(after, beta)
                 self.oracles.setdefault((name, strength), []).append(terms)
 
     @property
@@ -203,16 +202,16 @@ class _Gathered:
 
     def oracle_lines(self, samples: Sequence[Sample], groups: Mapping[str, Sequence[bool]]) -> list[Line]:
         lines = []
-        for group, chosen in groups.items():
-            inside = torch.tensor(chosen, dtype=torch.bool)
-            own = [sample for sample, is_inside in zip(samples, chosen, strict=True) if is_inside]
+        for group, is_member in groups.items():
+            mask = torch.tensor(is_member, dtype=torch.bool)
+            members = [sample for sample, inside in zip(samples, is_member, strict=True) if inside]
             for (reference, strength), parts in self.oracles.items():
-                terms = {name: (part[inside], whole[inside]) for name, (part, whole) in _join(parts).items()}
-                lines.append(Line(self.label, strength, figures(own, terms), reference, group))
+                terms = {name: (part[mask], whole[mask]) for name, (part, whole) in _join(parts).items()}
+                lines.append(Line(self.label, strength, figures(members, terms), reference, group))
         return lines
 
 
-def _teach(
+def _measure_captions(
     model: Model,
     captions: TrueCaptions,
     methods: Mapping[str, Method],
@@ -221,44 +220,44 @@ def _teach(
     batch_size: int,
     progress: Progress | None,
 ) -> tuple[list[Line], dict[str, int]]:
-    """Theorem 1 along captions, and at how many steps plain and true text agree so far or are apart."""
+    """Theorem 1 along captions, and the number of steps before (agree) and after (apart) plain and true text diverge."""
     samples, backbone, head = captions.benchmark.samples, model.backbone, model.backbone.probe_head()
     gathered = [_Gathered(label, method, prior, strengths) for label, method in methods.items()]
-    rows_of, apart = list[Sample](), list[bool]()
+    step_samples, apart = list[Sample](), list[bool]()
     for rows in _batches(samples, batch_size):
         batch = samples[rows]
         images = open_pictures(batch, captions.benchmark.picture)
         prompts = [sample.prompt for sample in batch]
         answers = model.answers(images, prompts, batch_size=batch_size, max_new_tokens=captions.max_new_tokens)
         plain = [list(answer.token_ids) for answer in answers]
-        true = [closest_text(said, _spell(model, captions.texts[s.id], said)) for said, s in zip(plain, batch, strict=True)]
+        true = [closest_text(ids, _tokenize(model, captions.texts[s.id], ids)) for ids, s in zip(plain, batch, strict=True)]
         lengths = [min(map(len, pair)) for pair in zip(plain, true, strict=True)]
         inputs = backbone.encode(images, prompts)
         h, reference = (
             torch.cat(forced_states(backbone, inputs, [text[:n] for text, n in zip(texts, lengths, strict=True)]))
             for texts in (plain, true)
         )
-        for one in gathered:
-            seen = StepStates(one.method, head, HeadInputs(h.to(head.device, head.wide)))
-            one.add(seen, {"teacher": reference, "other step": reference.roll(len(reference) // 2, 0)})
-        for sample, said, truth, length in zip(batch, plain, true, lengths, strict=True):
-            alike = common(said, truth)
-            rows_of += [sample] * length
-            apart += [step > alike for step in range(length)]
-        _tell(progress, "captions", rows.stop, len(samples))
-    lines = [line for one in gathered for line in one.oracle_lines(rows_of, {"apart": apart})]
+        for method_terms in gathered:
+            states = StepStates(method_terms.method, head, HeadInputs(h.to(head.device, head.wide)))
+            method_terms.add(states, {"teacher": reference, "other step": reference.roll(len(reference) // 2, 0)})
+        for sample, plain_ids, true_ids, length in zip(batch, plain, true, lengths, strict=True):
+            prefix = shared_prefix_length(plain_ids, true_ids)
+            step_samples += [sample] * length
+            apart += [step > prefix for step in range(length)]
+        _report(progress, "captions", rows.stop, len(samples))
+    lines = [line for method_terms in gathered for line in method_terms.oracle_lines(step_samples, {"apart": apart})]
     return lines, {"apart": sum(apart), "agree": len(apart) - sum(apart)}
 
 
-def _spell(model: Model, texts: Sequence[str], like: Sequence[int]) -> list[Ids]:
-    """The tokens of texts, which begin as one that the model made: after a colon, with a space."""
+def _tokenize(model: Model, texts: Sequence[str], like: Sequence[int]) -> list[Ids]:
+    """The tokens of texts, with a leading space if the model's own text `like` has one, as after a colon."""
     tokenizer = model.backbone.tokenizer
     space = " " if tokenizer.decode(like, skip_special_tokens=True).startswith(" ") else ""
     return [spell(tokenizer, space + text.strip()) for text in texts]
 
 
-def _words(model: Model, tokens: Sequence[int]) -> list[str | None]:
-    """yes, no or None for each of these first tokens."""
+def _verdicts(model: Model, tokens: Sequence[int]) -> list[str | None]:
+    """yes, no or None for each first token."""
     return [yes_or_no(word) for word in model.backbone.words(tokens)]
 
 
@@ -278,6 +277,6 @@ def _join(parts: Sequence[Terms]) -> Terms:
     return {name: (torch.cat([p[name][0] for p in parts]), torch.cat([p[name][1] for p in parts])) for name in names}
 
 
-def _tell(progress: Callable[[str, int, int], None] | None, what: str, done: int, total: int) -> None:
+def _report(progress: Progress | None, stage: str, done: int, total: int) -> None:
     if progress is not None:
-        progress(what, done, total)
+        progress(stage, done, total)

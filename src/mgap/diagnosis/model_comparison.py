@@ -1,8 +1,8 @@
-"""Priors of different models side by side: their states share no space, the words that both can say do.
+"""Compare the priors of two models through their vocabularies: their states share no space, but their tokens do.
 
 Each prior becomes the span of W V over the tokens that both vocabularies spell alike, centred over these tokens; angles are
-taken there. Two heads have much in common that no prior put there, such as which words are rare: random directions of either
-model, through its own head, tell how much.
+measured there. Two heads have much in common besides any prior, such as which words are rare; random directions of either
+model, through its own head, show how much.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mgap.diagnosis.subspace_words import orient, spellings, word_table
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.priors.subspace import Subspace
 
-TOKENS_A_DIRECTION = 10  # shared tokens for each direction, at least
+TOKENS_A_DIRECTION = 10  # the fewest shared tokens per direction
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Side:
     name: str
     head: Head
     basis: Tensor  # [d, K], oriented
-    tokens: dict[str, int]  # by spelling; of tokens spelled alike the first
+    tokens: dict[str, int]  # by spelling; the first of those spelled alike
 
     @classmethod
     def of(cls, model: Backbone | HasBackbone, prior: Subspace) -> Side:
@@ -47,7 +47,7 @@ class Side:
 def compare_sides(
     one: Side, other: Side, *, draws: int = 20, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> ModelComparison:
-    """Angles between what two priors do to words; refuses vocabularies with hardly a token in common."""
+    """Angles between two priors' effects on tokens; refuses vocabularies with too few tokens in common."""
     common = sorted(one.tokens.keys() & other.tokens.keys())
     ranks = one.basis.shape[1], other.basis.shape[1]
     if len(common) < TOKENS_A_DIRECTION * max(ranks):
@@ -56,7 +56,7 @@ def compare_sides(
             f"{TOKENS_A_DIRECTION * max(ranks)} are needed; lower the rank, or compare models of one language"
         )
     spans = [_span(side, side.basis, common) for side in (one, other)]
-    found = Overlap.of(*spans)
+    overlap = Overlap.of(*spans)
     if draws < 2:
         raise SettingError(f"draws={draws} must be at least 2: they have a spread")
     generator, random = torch.Generator().manual_seed(seed), []
@@ -72,9 +72,9 @@ def compare_sides(
         models=(one.name, other.name),
         ranks=ranks,
         tokens=len(common),
-        degrees=found.degrees,
-        largest=found.largest,
-        shared=found.shared,
+        degrees=overlap.degrees,
+        largest=overlap.largest,
+        shared=overlap.shared,
         chance=max(ranks) / (len(common) - 1),
         heads=fmean(pair.shared for pair in random),
         heads_spread=stdev(pair.shared for pair in random),

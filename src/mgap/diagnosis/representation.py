@@ -1,4 +1,4 @@
-"""Figures of the representation analysis (MGAP paper) with 95% intervals, and the whole of one measurement as plain JSON."""
+"""Figures of the representation analysis (MGAP paper) with 95% intervals, and one full measurement as plain JSON."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mgap.diagnosis.shift import Terms
 from mgap.errors import CorruptFile
 from mgap.types import Sample
 
-SHARES = frozenset({"held", "holds", "contains"})  # never below 0 or above 1, so that 0 and 1 get Wilson's interval
+SHARES = frozenset({"held", "holds", "contains"})  # always within 0..1, so 0 and 1 get Wilson's interval
 
 
 def figures(samples: Sequence[Sample], terms: Terms) -> dict[str, Rate]:
-    """By name, the sum of the first term by that of the second; a bootstrap over the pictures of the samples, row for row.
+    """By name, the sum of the first term divided by that of the second, with a bootstrap over the samples' pictures.
 
-    Rows with nothing in the second term do not count; `of` says how many do.
+    Terms have one row per sample. Rows whose second term is 0 are left out; `of` counts the others.
     """
     return {name: _figure(name, samples, part.tolist(), whole.tolist()) for name, (part, whole) in terms.items()}
 
@@ -38,7 +38,7 @@ def _quotient(counts: Counts) -> Counts:
 
 @dataclass(frozen=True)
 class Line:
-    """The figures of one method at one strength; those of the oracle also name the reference, and of which states."""
+    """The figures of one method at one strength; for the oracle also the reference and the group of states."""
 
     method: str
     strength: float
@@ -49,14 +49,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Representation:
-    """One measurement: shifts by method and strength, Theorem 1 by reference and group, and how many states are in each."""
+    """One measurement: shifts by method and strength, Theorem 1 by reference and group, and the size of each group."""
 
     model: str
     width: int  # d
     rank: int  # K of the subspace that shifts are split by
     bank: int  # states
-    k: int  # neighbours that an aligned reference is the mean of
-    counts: Mapping[str, int]  # questions that are right, wrong or unclear; steps of captions that agree or are apart
+    k: int  # neighbours averaged into an aligned reference
+    counts: Mapping[str, int]  # questions answered right, wrong or unclear; caption steps that agree or are apart
     shifts: tuple[Line, ...]
     oracle: tuple[Line, ...]
     notes: tuple[str, ...] = field(default=())

@@ -1,4 +1,4 @@
-"""The tables of the representation analysis: where methods move states, and Theorem 1 against each reference."""
+"""Tables of the representation analysis: where methods move states, and Theorem 1 against each reference."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from mgap.benchmarks.statistics import Rate
 from mgap.diagnosis.representation import Line, Representation
-from mgap.pages.html_page import NOTHING, Cell, RowGroup, Table, TableRow
+from mgap.pages.html_page import NO_VALUE, Cell, RowGroup, Table, TableRow
 
-SHIFTS = {  # figure: heading, is it in percent
+SHIFTS = {  # figure: (heading, whether it is in percent)
     "prior": ("|V'h|", False),
     "prior_share": ("% of |h|", True),
     "prior_after": ("|V'h'|", False),
@@ -36,30 +36,32 @@ STATES = {
 }
 
 
-def representation_tables(found: Representation) -> list[Table]:
-    """Shifts by method and strength; Theorem 1 for methods that take its step; and how much closer every method comes."""
-    return [_shift_table(found), *_oracle_tables(found), _closer_table(found)]
+def representation_tables(measured: Representation) -> list[Table]:
+    """Shifts by method and strength; Theorem 1 for methods that take its step; how much closer every method comes."""
+    return [_shift_table(measured), *_oracle_tables(measured), _closer_table(measured)]
 
 
-def _shift_table(found: Representation) -> Table:
+def _shift_table(measured: Representation) -> Table:
     caption = (
-        f"Where methods move the state h that the first word of an answer is decoded from ({found.model}), by strength: means "
-        "with 95% intervals from a bootstrap over pictures. Projection: how much of h lies in the prior's subspace before "
-        "and after, as a length and as a share of the whole state. Shift: the lengths of the parts of h' - h inside the "
+        f"Where methods move the state h that the first word of an answer is decoded from ({measured.model}), by strength: "
+        "means with 95% intervals from a bootstrap over pictures. Projection: how much of h lies in the prior's subspace "
+        "before and after, as a length and as a share of the whole state. Shift: the lengths of the parts of h' - h inside the "
         "subspace and outside it, also in percent of |h|, how much of the summed squared shift is inside, and the whole shift."
     )
-    chance = 100 * found.rank / found.width
-    note = f"A shift in a random direction has {chance:.2g}% of its square inside: {found.rank} of {found.width} dimensions."
+    chance = 100 * measured.rank / measured.width
+    note = (
+        f"A shift in a random direction has {chance:.2g}% of its square inside: {measured.rank} of {measured.width} dimensions."
+    )
     groups = [
-        RowGroup(label, tuple(_row(line, SHIFTS) for line in found.shifts if line.method == label))
-        for label in dict.fromkeys(line.method for line in found.shifts)
+        RowGroup(label, tuple(_row(line, SHIFTS) for line in measured.shifts if line.method == label))
+        for label in dict.fromkeys(line.method for line in measured.shifts)
     ]
     spans = (("Projection before", 2), ("Projection after", 2), ("Shift", 6))
     return Table(caption, ("Strength", *(name for name, _ in SHIFTS.values())), groups, spans, (note,))
 
 
-def _oracle_tables(found: Representation) -> list[Table]:
-    """None where no method takes a step along the prior's projection."""
+def _oracle_tables(measured: Representation) -> list[Table]:
+    """No table if no method steps along the prior's projection."""
     caption = (
         "Theorem 1: a step from h to h - \u03b2 VV'h leads closer to a reference state exactly when \u03b2 lies in "
         "(0, 2\u03b2*). e: from the reference to h. Holds: how often the theorem's condition \u27e8e, VV'h\u27e9 > 0 does, "
@@ -67,53 +69,53 @@ def _oracle_tables(found: Representation) -> list[Table]:
         "the summed distances to the references the method takes away (below 0: it leads away), and how much the best steps "
         "would. 95% intervals from a bootstrap over pictures."
     )
-    lines = [line for line in found.oracle if "beta" in line.figures and line.strength > 0]
+    lines = [line for line in measured.oracle if "beta" in line.figures and line.strength > 0]
     groups = [
-        RowGroup(f"{label}, {reference}: {STATES[group]} ({found.counts[group]})", tuple(_row(line, ORACLE) for line in own))
+        RowGroup(f"{label}, {reference}: {STATES[group]} ({measured.counts[group]})", tuple(_row(line, ORACLE) for line in own))
         for (label, group, reference), own in _sorted(lines).items()
     ]
     columns = ("Strength", *(name for name, _ in ORACLE.values()))
-    return [Table(caption, columns, groups, notes=_oracle_notes(found))] if groups else []
+    return [Table(caption, columns, groups, notes=_oracle_notes(measured))] if groups else []
 
 
-def _closer_table(found: Representation) -> Table:
-    """Methods beside each other: the same for those that take another step than the theorem's."""
-    strengths = list(dict.fromkeys(line.strength for line in found.oracle if line.strength > 0))  # at 0 nothing moves
+def _closer_table(measured: Representation) -> Table:
+    """All methods side by side, also those that take another step than the theorem's."""
+    strengths = list(dict.fromkeys(line.strength for line in measured.oracle if line.strength > 0))  # at 0 nothing moves
     caption = (
         "How much of the summed distances to the references each method takes away, in percent, by strength; below 0: it leads "
         "away. 95% intervals from a bootstrap over pictures."
     )
     groups: dict[str, list[TableRow]] = {}
-    for (label, group, reference), own in _sorted(found.oracle).items():
+    for (label, group, reference), own in _sorted(measured.oracle).items():
         cells = {line.strength: _cell(line.figures["closer"], True) for line in own}
-        heading = f"{reference}: {STATES[group]} ({found.counts[group]})"
-        groups.setdefault(heading, []).append(TableRow(label, tuple(cells.get(strength, NOTHING) for strength in strengths)))
+        heading = f"{reference}: {STATES[group]} ({measured.counts[group]})"
+        groups.setdefault(heading, []).append(TableRow(label, tuple(cells.get(strength, NO_VALUE) for strength in strengths)))
     parts = [RowGroup(heading, tuple(rows)) for heading, rows in groups.items()]
-    return Table(caption, ("Method", *(f"{strength:g}" for strength in strengths)), parts, notes=_oracle_notes(found))
+    return Table(caption, ("Method", *(f"{strength:g}" for strength in strengths)), parts, notes=_oracle_notes(measured))
 
 
 def _sorted(lines: Sequence[Line]) -> dict[tuple[str, str, str], list[Line]]:
-    """Lines by method, states and reference, in the order in which they came."""
-    found: dict[tuple[str, str, str], list[Line]] = {}
+    """Lines by method, group of states and reference, in their order."""
+    by_key: dict[tuple[str, str, str], list[Line]] = {}
     for line in lines:
-        found.setdefault((line.method, line.group, line.reference), []).append(line)
-    return found
+        by_key.setdefault((line.method, line.group, line.reference), []).append(line)
+    return by_key
 
 
-def _oracle_notes(found: Representation) -> tuple[str, ...]:
+def _oracle_notes(measured: Representation) -> tuple[str, ...]:
     notes = [
-        f"Aligned: the mean of the {found.k} nearest of the bank's {found.bank} states that were answered rightly and whose "
-        "true answer is the question's. Other answer, a control: the same with the other true answer."
+        f"Aligned: the mean of the {measured.k} nearest of the bank's {measured.bank} states that were answered rightly "
+        "and whose true answer is the question's. Other answer, a control: the same with the other true answer."
     ]
-    if unclear := found.counts.get("unclear"):
+    if unclear := measured.counts.get("unclear"):
         notes.append(f"Left out: {unclear} of the questions, to which plain decoding says neither yes nor no.")
-    if "agree" in found.counts:
+    if "agree" in measured.counts:
         notes.append(
             "Teacher: the state at the same step when a true text is forced. At "
-            f"{found.counts['agree']} steps both texts are still the same, every first one among them: e is 0 there, the "
+            f"{measured.counts['agree']} steps both texts are still the same, every first one among them: e is 0 there, the "
             "theorem says nothing, and they are left out. Other step, a control: a state at another step of the true texts."
         )
-    return (*notes, *found.notes)
+    return (*notes, *measured.notes)
 
 
 def _row(line: Line, columns: dict[str, tuple[str, bool]]) -> TableRow:
@@ -122,9 +124,9 @@ def _row(line: Line, columns: dict[str, tuple[str, bool]]) -> TableRow:
 
 
 def _cell(rate: Rate | None, percent: bool) -> Cell:
-    """Three digits: these figures span orders of magnitude."""
+    """With three digits: these figures span orders of magnitude."""
     if rate is None or rate.of == 0:
-        return NOTHING
+        return NO_VALUE
     scale = 100 if percent else 1
     value, low, high = (_number(scale * number) for number in (rate.value, rate.low, rate.high))
     return Cell(value, f"{low} to {high}")

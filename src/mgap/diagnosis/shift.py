@@ -1,9 +1,9 @@
-"""Where a method moves the state that the head reads (paper, representation analysis): inside the prior's subspace, or out.
+"""Split the shift of a head input (paper, representation analysis) into its parts inside and outside the prior's subspace.
 
     h' - h = V V'(h' - h) + (I - V V')(h' - h)
 
-MGAP moves inside only (its Property III); a contrast moves wherever its second branch differs. All sums are in float64, but
-states come in the model's own precision: the outside part of a step that is all inside is rounding, not zero.
+MGAP moves states only inside (its Property III); a contrastive method moves them wherever its second branch differs. Sums are
+in float64, but states have the model's own precision: the outside part of an inside step is rounding error, not zero.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from mgap.errors import NonFiniteStates, SettingError
 
-Terms = Mapping[str, tuple[Tensor, Tensor]]  # a figure over many states is the sum of the first [n] by that of the second
+Terms = Mapping[str, tuple[Tensor, Tensor]]  # a figure over many states is sum(first [n]) / sum(second [n])
 
 
 @dataclass(frozen=True)
 class StateShift:
-    """The sizes of one step, each [n] float64."""
+    """The lengths of one step for each state, [n] float64."""
 
     size: Tensor  # |h|
     size_after: Tensor  # |h'|
@@ -31,24 +31,24 @@ class StateShift:
     outside: Tensor  # |(I - V V')(h' - h)|
 
     def terms(self) -> Terms:
-        """Means over the states; of the squared shift the share that lies inside is one of the sums.
+        """Means over the states, but `held` is the share of the summed squared shifts that lies inside.
 
-        A state that hardly moves has a share of rounding errors: that way it counts as little as it moves.
+        The share of a state that hardly moves is rounding error; in the sum it counts as little as the state moves.
         """
         is_state = (self.size > 0).double()
         size = self.size.where(self.size > 0, 1.0)
         size_after = self.size_after.where(self.size_after > 0, 1.0)
-        every = torch.ones_like(is_state)
+        ones = torch.ones_like(is_state)
         squares = self.inside.square()
         whole = squares + self.outside.square()
         return {
-            "prior": (self.prior, every),
+            "prior": (self.prior, ones),
             "prior_share": (self.prior / size, is_state),
-            "prior_after": (self.prior_after, every),
+            "prior_after": (self.prior_after, ones),
             "prior_after_share": (self.prior_after / size_after, (self.size_after > 0).double()),
-            "inside": (self.inside, every),
+            "inside": (self.inside, ones),
             "inside_share": (self.inside / size * is_state, is_state),
-            "outside": (self.outside, every),
+            "outside": (self.outside, ones),
             "outside_share": (self.outside / size * is_state, is_state),
             "held": (squares, whole),
             "moved_share": (whole.sqrt() / size * is_state, is_state),
@@ -56,7 +56,7 @@ class StateShift:
 
 
 def split_shift(before: Tensor, after: Tensor, basis: Tensor) -> StateShift:
-    """The shift from states [n, d] to states [n, d], seen from an orthonormal basis V [d, K]."""
+    """Split the shift between states [n, d] and [n, d] by an orthonormal basis V [d, K]."""
     if before.shape != after.shape or before.ndim != 2 or before.shape[1] != basis.shape[0]:
         shapes = f"{list(before.shape)} and {list(after.shape)} with a basis {list(basis.shape)}"
         raise SettingError(f"states before and after must be [n, d] alike, and the basis [d, K]: not {shapes}")

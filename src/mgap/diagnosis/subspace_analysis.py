@@ -1,4 +1,4 @@
-"""What is known of a prior subspace, as one value that can be written and read: its spectrum, its words, its neighbours."""
+"""The analysis of a prior subspace as one value, to and from JSON: its spectrum, its words, its comparisons."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Variation:
-    """How the blind states vary: one number a direction, all of them and not only the first K."""
+    """How the blind states vary along every direction, not only the first K."""
 
     singular_values: tuple[float, ...]  # descending
     share: tuple[float, ...]  # of the states' variance, 0..1
     cumulative: tuple[float, ...]
-    auto_rank: int | None  # directions that stand out from noise (Gavish and Donoho, 2014); None: none, or not all are known
+    auto_rank: int | None  # directions above noise (Gavish and Donoho, 2014); None: there are none, or the spectrum is partial
 
     @classmethod
     def of(cls, prior: Subspace) -> Variation:
         values = beyond_rounding(prior.singular_values, prior.count, prior.mean)
         share = values.square() / prior.total_variance
         rank = None
-        if float(share.sum()) > 1 - 1e-6:  # a partial solver gives the first few only: they have no median
+        if float(share.sum()) > 1 - 1e-6:  # the rule needs the median, and a partial solver returns only the first few
             try:
                 rank = auto_rank(values, prior.count, prior.hidden_size)
             except DegenerateSubspace:
@@ -41,7 +41,7 @@ class Variation:
 
 @dataclass(frozen=True)
 class Halves:
-    """Two priors from disjoint halves of one set of prompts, cut to a rank: how much of them is the prompts' accident."""
+    """Two priors of one rank from disjoint halves of a set of prompts: how much depends on the choice of prompts."""
 
     rank: int
     count: int  # N of each half
@@ -57,11 +57,11 @@ class Halves:
 
 @dataclass(frozen=True)
 class SubspaceAnalysis:
-    """One model's prior subspace. `to_json` writes, and figures and tables read:
+    """The analysis of one model's prior subspace. `to_json` writes, and figures and tables read:
 
     format          1
     model           the model's name;  hidden_size  d;  rank  K;  count  N
-    prior           how the subspace was asked for: rank, count, prompts, null_image; or folder
+    prior           how the subspace was specified: rank, count, prompts, null_image; or folder
     spectrum        singular_values, share, cumulative: lists over directions;  auto_rank  a number or null
     directions      [{number, spread, mean, readout, up, down}]  up, down: [{token, text, change}], per unit of length;
                     change * spread is that for a standard deviation of the blind states;  readout: cosine or null
@@ -71,7 +71,7 @@ class SubspaceAnalysis:
                     first (degrees between the first directions), largest (degrees) and shared (mean cos^2, 0..1)
                     are square matrices in the order of labels;  readout: share of the answers' line in each, or null
     halves          [{rank, count, degrees, largest, shared, chance}], by rank
-    notes           what was left out and why: sentences
+    notes           sentences: what was left out and why
     """
 
     model: str
@@ -92,7 +92,7 @@ class SubspaceAnalysis:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SubspaceAnalysis:
-        """What `to_json` gave, also after it has been a file."""
+        """Read what `to_json` wrote."""
         try:
             if data["format"] > FORMAT:
                 raise CorruptFile(f"a subspace analysis of format {data['format']} is newer than this mgap reads: upgrade mgap")
@@ -114,7 +114,7 @@ class SubspaceAnalysis:
 
 @dataclass(frozen=True)
 class ModelComparison:
-    """Two models' priors by what they do to the words that both can say. As JSON: the same names."""
+    """Two models' priors, compared by their effect on the tokens of both. JSON has the same names."""
 
     models: tuple[str, str]
     ranks: tuple[int, int]
@@ -123,9 +123,9 @@ class ModelComparison:
     largest: float
     shared: float
     chance: float  # `shared` of random subspaces of that space: max(K) / (tokens - 1)
-    heads: float  # mean `shared` of random directions of the two models through their own heads: what the heads have in common
+    heads: float  # mean `shared` of random directions, each through its model's head: what the heads have in common
     heads_spread: float  # its standard deviation over the draws
-    heads_smallest: float  # degrees: the mean smallest angle of these draws
+    heads_smallest: float  # the mean smallest angle of the draws, in degrees
     cosines: tuple[tuple[float, ...], ...]  # [K1][K2] between directions, each oriented to its model's mean blind state
     notes: tuple[str, ...] = ()
 

@@ -1,7 +1,7 @@
-"""Printed figures of prior subspaces: how much of the states' variance each direction holds, and angles between subspaces.
+"""Printed figures of prior subspaces: the share of variance along each direction, and the angles between subspaces.
 
-Both are drawn from plain numbers, as an analysis of subspaces writes them to JSON: `spectrum` with `share` and `auto_rank`, and
-`comparisons`, each with `name`, `labels`, `rank`, and a square matrix `largest` (degrees) or `shared` (mean cos^2, 0..1).
+Both are drawn from the JSON of an analysis: `spectrum` with `share` and `auto_rank`, and `comparisons`, each with `name`,
+`labels`, `rank`, and a square matrix `largest` (degrees) or `shared` (mean cos^2, 0..1).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from mgap.errors import CorruptFile, SettingError
-from mgap.pages.print_figures import COLUMN, GREY, TEXT, Print, Value, grid, legend, looks, sheet, style
+from mgap.pages.print_figures import COLUMN, GREY, TEXT, Print, Value, grid, legend, looks, new_figure, style
 
-DIRECTIONS = 50  # that are drawn, at most
+DIRECTIONS = 50  # the most that are drawn
 COMPARED = {"largest": "largest principal angle (degrees)", "shared": "mean cos\N{SUPERSCRIPT TWO} of the principal angles"}
 _TITLES = {"counts": "number of prompts N"}
 _HIGHEST = {"largest": 90.0, "shared": 1.0}
@@ -26,12 +26,12 @@ _DIGITS = {"largest": 0, "shared": 2}
 
 
 def print_subspaces(analysis: Mapping[str, Any]) -> list[Print]:
-    """The spectrum, and the comparisons that were made, of one model's analysis as it stands in JSON."""
+    """The spectrum and the comparisons in the JSON of one model's analysis."""
     try:
         spectrum, rank = analysis["spectrum"], int(analysis["rank"])
-        found = [print_spectrum({str(analysis["model"]): spectrum["share"]}, rank=rank, auto_rank=spectrum["auto_rank"])]
+        prints = [print_spectrum({str(analysis["model"]): spectrum["share"]}, rank=rank, auto_rank=spectrum["auto_rank"])]
         comparisons = [one for one in analysis["comparisons"] if len(one["labels"]) > 1]
-        return found + ([print_angles(comparisons)] if comparisons else [])
+        return prints + ([print_angles(comparisons)] if comparisons else [])
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFile(f"not an analysis of a subspace ({error!r}); analyse the subspace again") from error
 
@@ -39,27 +39,26 @@ def print_subspaces(analysis: Mapping[str, Any]) -> list[Print]:
 def print_spectrum(
     shares: Mapping[str, Sequence[float]], *, rank: int | None = None, auto_rank: int | None = None, name: str = "spectrum"
 ) -> Print:
-    """Each direction's share (0..1) of the variance of blind states, and what the first ones hold together; a line a model.
+    """Each direction's share (0..1) of the blind states' variance, and the cumulative share; one line per model.
 
-    `rank` is the K of the subspace, `auto_rank` how many directions stand out from noise; both are marked.
+    `rank` is the K of the subspace, `auto_rank` the number of directions above noise; both are marked.
     """
     if not shares or not all(len(values) for values in shares.values()):
         raise SettingError("a spectrum needs the share of at least one direction: give some")
     look, rows = looks(shares), list[tuple[Value, ...]]()
     with style():
-        figure = sheet(COLUMN, 2.1)
-        alone, together = figure.subplots(1, 2)
+        figure = new_figure(COLUMN, 2.1)
+        single, cumulative = figure.subplots(1, 2)
         for model, values in shares.items():
             total = np.cumsum(values)
             shown = range(1, min(len(values), DIRECTIONS) + 1)
             rows += [(model, n, 100 * float(values[n - 1]), 100 * float(total[n - 1])) for n in shown]
-            drawn = {"color": look[model].colour, "marker": look[model].mark, "linestyle": look[model].line, "markersize": 2.5}
-            alone.plot(shown, [100 * float(values[n - 1]) for n in shown], **drawn)
-            together.plot(shown, [100 * float(total[n - 1]) for n in shown], **drawn)
-        alone.set_yscale("log")
-        alone.yaxis.set_major_formatter("{x:g}")
-        together.set_ylim(0, 103)
-        for axes, title in ((alone, "share (%)"), (together, "first k together (%)")):
+            single.plot(shown, [100 * float(values[n - 1]) for n in shown], **look[model].line_style, markersize=2.5)
+            cumulative.plot(shown, [100 * float(total[n - 1]) for n in shown], **look[model].line_style, markersize=2.5)
+        single.set_yscale("log")
+        single.yaxis.set_major_formatter("{x:g}")
+        cumulative.set_ylim(0, 103)
+        for axes, title in ((single, "share (%)"), (cumulative, "first k together (%)")):
             axes.set_title(title)
             axes.set_xlabel("direction k")
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -67,26 +66,27 @@ def print_spectrum(
             for at, line in ((rank, "--"), (auto_rank, ":")):
                 if at is not None:
                     axes.axvline(at, color=GREY, linewidth=0.8, linestyle=line, zorder=1)
-        keys = [Line2D([], [], **_line(look[model])) for model in shares] if len(shares) > 1 else []
-        for key, model in zip(keys, shares, strict=False):
-            key.set_label(model)
-        marked: list[tuple[str, Any, int | None]] = [(f"K = {rank}", "--", rank), (f"above noise: {auto_rank}", ":", auto_rank)]
-        keys += [Line2D([], [], color=GREY, linewidth=0.8, linestyle=s, label=text) for text, s, at in marked if at is not None]
-        if keys:
-            legend(figure, keys)
+        several = shares if len(shares) > 1 else ()
+        handles = [Line2D([], [], **look[model].line_style, markersize=3, label=model) for model in several]
+        if rank is not None:
+            handles.append(Line2D([], [], color=GREY, linewidth=0.8, linestyle="--", label=f"K = {rank}"))
+        if auto_rank is not None:
+            handles.append(Line2D([], [], color=GREY, linewidth=0.8, linestyle=":", label=f"above noise: {auto_rank}"))
+        if handles:
+            legend(figure, handles)
     caption = f"Share of the variance of blind states along each principal direction ({', '.join(shares)})."
     return Print(name, caption, figure, ("model", "direction", "percent", "percent_of_first"), tuple(rows))
 
 
 def print_angles(comparisons: Sequence[Mapping[str, Any]], *, of: str = "largest", name: str = "angles") -> Print:
-    """A panel a comparison: every subspace against every other, darker where they are closer, with the number in it."""
+    """One panel per comparison: every subspace against every other, darker if they are closer, with the number."""
     if of not in COMPARED:
         raise SettingError(f"of={of!r}: choose from {', '.join(COMPARED)}")
     if not comparisons:
         raise SettingError("no subspaces to compare: give at least one comparison of two")
     rows, widest = list[tuple[Value, ...]](), max(len(one["labels"]) for one in comparisons)
     with style():
-        figure = sheet(TEXT if len(comparisons) > 1 else COLUMN, 2.9 if len(comparisons) < 3 else 2.4)
+        figure = new_figure(TEXT if len(comparisons) > 1 else COLUMN, 2.9 if len(comparisons) < 3 else 2.4)
         panels = figure.subplots(1, len(comparisons), squeeze=False)[0]
         for axes, one in zip(panels, comparisons, strict=True):
             labels, matrix = [str(label) for label in one["labels"]], np.asarray(one[of], dtype=float)
@@ -105,7 +105,7 @@ def print_angles(comparisons: Sequence[Mapping[str, Any]], *, of: str = "largest
 
 
 def _heat(axes: Axes, labels: Sequence[str], matrix: Any, of: str, size: float) -> Any:
-    """The lower half, as the upper one is the same; cividis reads the same in grey and for colour-blind readers."""
+    """The lower triangle of a symmetric matrix. Cividis also works in grey and for colour-blind readers."""
     colours = mpl.colormaps["cividis" if of == "largest" else "cividis_r"]
     drawn = axes.imshow(np.ma.masked_where(np.triu(np.ones_like(matrix), 1) > 0, matrix), colours, vmin=0, vmax=_HIGHEST[of])
     for i in range(len(labels)):
@@ -119,7 +119,3 @@ def _heat(axes: Axes, labels: Sequence[str], matrix: Any, of: str, size: float) 
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return drawn
-
-
-def _line(look: Any) -> dict[str, Any]:
-    return {"color": look.colour, "marker": look.mark, "linestyle": look.line, "markersize": 3}

@@ -1,9 +1,9 @@
-"""Theorem 1 (paper, Property I): when does a step along the prior's projection lead towards a reference state, and how far?
+"""Theorem 1 (paper, Property I): when a step along the prior's projection leads towards a reference state, and how far.
 
     e = h - h_gt,   h_proj = V V'h,   |h - beta h_proj - h_gt|^2 = |e|^2 - 2 beta <e, h_proj> + beta^2 |h_proj|^2
 
-So the distance shrinks for exactly those beta >= 0 that lie in (0, 2 beta*), beta* = <e, h_proj> / |h_proj|^2, which is empty
-unless <e, h_proj> > 0; beta* is the best. Which state is the reference is another matter: `diagnosis/reference_states.py`.
+So for beta >= 0 the distance shrinks exactly on (0, 2 beta*), beta* = <e, h_proj> / |h_proj|^2, which is empty unless
+<e, h_proj> > 0; beta* is the best step. `diagnosis/reference_states.py` discusses the choice of reference.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mgap.errors import NonFiniteStates, SettingError
 
 @dataclass(frozen=True)
 class Oracle:
-    """States, what they should be, and the best step between them along the prior; float64."""
+    """States, their references, and the best step along the prior from one to the other; float64."""
 
     h: Tensor  # [n, d]
     reference: Tensor  # [n, d], h_gt
@@ -49,12 +49,12 @@ class Oracle:
 
     @property
     def holds(self) -> Tensor:
-        """Whether the theorem's condition does, bool [n]."""
+        """Whether the theorem's condition holds, bool [n]."""
         return self.aligned > 0
 
     @property
     def best(self) -> Tensor:
-        """beta* [n]: the best step of at least 0, which is 0 where the condition does not hold."""
+        """beta* [n]: the best step of at least 0, so 0 if the condition does not hold."""
         size = self.projection.square().sum(-1)
         return torch.where(self.holds, self.aligned / size.where(size > 0, 1.0), 0.0)
 
@@ -68,28 +68,28 @@ class Oracle:
         return self.distance_of(self.h - self._steps(beta).unsqueeze(-1) * self.projection)
 
     def distance_of(self, states: Tensor) -> Tensor:
-        """How far any states [n, d] in the place of h are from their references, [n]."""
-        found: Tensor = torch.linalg.vector_norm(states.to(self.h) - self.reference, dim=-1)
-        return found
+        """The distances [n] of states [n, d] to the references of h."""
+        distance: Tensor = torch.linalg.vector_norm(states.to(self.h) - self.reference, dim=-1)
+        return distance
 
     def terms(self, after: Tensor, beta: Tensor | None = None) -> Terms:
-        """Figures over the states: of the theorem, of a method's states `after` [n, d], and of its own beta [n] if it has one.
+        """Terms of the theorem, of a method's states `after` [n, d], and of its own beta [n] if it has one.
 
-        `beta` and `best` are means where the condition holds; `closer` is the share of the summed distances that is gone: a
-        state that is at its reference already can go far by the length of its error, and counts by that length only.
+        `beta` and `best` are means over the states where the condition holds. `closer` is the share of the summed distances
+        that the method removes: a state already at its reference can move many times its error, and counts by that error only.
         """
-        every, holds, distance = torch.ones_like(self.distance), self.holds.double(), self.distance
+        ones, holds, distance = torch.ones_like(self.distance), self.holds.double(), self.distance
         size = torch.linalg.vector_norm(self.h, dim=-1)
         terms = {
-            "distance": (distance / size.where(size > 0, 1.0), every),
-            "holds": (holds, every),
+            "distance": (distance / size.where(size > 0, 1.0), ones),
+            "holds": (holds, ones),
             "best": (self.best, holds),
             "closer_best": (distance - self.distance_after(self.best), distance),
             "closer": (distance - self.distance_of(after), distance),
         }
         if beta is not None:
             steps = self._steps(beta)
-            terms |= {"beta": (steps * holds, holds), "contains": (self.contains(steps).double(), every)}
+            terms |= {"beta": (steps * holds, holds), "contains": (self.contains(steps).double(), ones)}
         return terms
 
     def _steps(self, beta: Tensor | float) -> Tensor:

@@ -1,1 +1,1 @@
-"""Tables, plots and pages from plain data. Nothing here knows a run."""
+"""Tables, plots and HTML pages from plain data. Nothing here depends on runs."""

@@ -1,4 +1,4 @@
-"""Pages: one HTML file with everything inside, from plain data. Text is escaped by the template engine, always."""
+"""Self-contained HTML pages from plain data. The template engine escapes all text."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _INVISIBLE = {"": "\u2205", " ": "\u2423", "\n": "\u23ce", "\t": "\u21e5"}
 
 @dataclass(frozen=True)
 class PagePicture:
-    """A picture inside the page, and what it shows in words."""
+    """A picture embedded in the page, with its alt text."""
 
-    source: str  # a data: address
+    source: str  # a data: URL
     alt: str
     width: int
     height: int
@@ -37,7 +37,7 @@ class PagePicture:
 
 @dataclass(frozen=True)
 class PageToken:
-    """A word of an answer with a number under it; `shade` (0..1) colours it, `instead` is what would have stood there."""
+    """A token of an answer with a number below it, coloured by `shade` (0..1); `instead` is the plain choice, if another."""
 
     text: str
     number: str
@@ -46,14 +46,14 @@ class PageToken:
     instead: str | None = None
 
     @classmethod
-    def of(cls, step: Step, name: str, most: float) -> PageToken:
-        """One of the values of a traced step, shaded by its share of `most`, and the plain choice where it was another."""
+    def of(cls, step: Step, name: str, largest: float) -> PageToken:
+        """The value called `name` of a traced step; `largest` is the value with full shade."""
         value, plain = step.values[name], step.before[0]
         others = ", ".join(f"{key} {number:.3f}" for key, number in step.values.items())
         return cls(
             text=visible(step.token),
             number=f"{value:.2f}",
-            shade=min(1.0, max(0.0, value / most)) if most > 0 else 0.0,
+            shade=min(1.0, max(0.0, value / largest)) if largest > 0 else 0.0,
             note=f"{others}; without the method: {visible(plain.token)} {100 * plain.probability:.0f}%",
             instead=None if plain.token_id == step.token_id else visible(plain.token),
         )
@@ -61,23 +61,23 @@ class PageToken:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: a figure, and below it, smaller, how sure it is."""
+    """A table cell: a figure, with its interval in small print below."""
 
     text: str
     small: str = ""
-    tone: str = ""  # right, wrong or unclear: how it is coloured
+    tone: str = ""  # right, wrong or unclear: sets the colour
 
     @classmethod
     def of(cls, rate: Rate) -> Cell:
         return cls(f"{100 * rate.value:.1f}", f"{100 * rate.low:.1f} to {100 * rate.high:.1f}")
 
 
-NOTHING = Cell("\u2014")  # where there is no figure
+NO_VALUE = Cell("\u2014")
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """The heading of a row, and its cells."""
+    """A row: its heading and its cells."""
 
     heading: str
     cells: tuple[Cell, ...]
@@ -85,7 +85,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Rows that belong together, under a common heading."""
+    """Rows under a common heading."""
 
     heading: str
     rows: tuple[TableRow, ...]
@@ -93,29 +93,29 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: the first column holds the rows' headings."""
+    """A table. The first column holds the row headings."""
 
     caption: str
     columns: tuple[str, ...]
     groups: Sequence[RowGroup]
-    spans: tuple[tuple[str, int], ...] = ()  # above the columns, from the second on: a heading, and over how many
+    spans: tuple[tuple[str, int], ...] = ()  # headings above the columns, from the second on: (text, number of columns)
     notes: tuple[str, ...] = ()  # below the table
 
 
 def visible(token: str) -> str:
-    """A token as it can be read: no spaces around it, and a sign for what has no ink."""
+    """A token made readable: stripped, with a symbol in place of whitespace."""
     return token.strip() or _INVISIBLE.get(token, "\u2423")
 
 
 def render_page(template: str, **content: object) -> str:
-    """Fill one of the templates of this package; a name that the template needs and is not given is an error."""
+    """Fill a template of this package; a missing name is an error."""
     return _templates().get_template(template).render(**content)
 
 
 def render_part(part: str, content: object) -> Markup:
-    """One of the parts that pages are made of (table, plot, printed or facts), for a page that is put together elsewhere."""
-    drawn: Markup = getattr(_templates().get_template("parts.html.j2").module, part)(content)
-    return drawn
+    """Render one part (table, plot, printed or facts) for a page that is assembled elsewhere."""
+    html: Markup = getattr(_templates().get_template("parts.html.j2").module, part)(content)
+    return html
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Plots of rates with their intervals, as inline SVG that takes its colours from the page (light or dark)."""
+"""Plots of rates with their intervals, as inline SVG in the colours of the page (light or dark)."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from matplotlib.figure import Figure
 from mgap.benchmarks.statistics import Rate
 from mgap.errors import SettingError
 
-MARKS = ("o", "s", "^", "D", "v", "P")  # shapes as well as colours tell series apart
+MARKS = ("o", "s", "^", "D", "v", "P")  # series differ in shape as well as colour
 SYMBOLS = ("\u25cf", "\u25a0", "\u25b2", "\u25c6", "\u25bc", "\u271a")  # the same shapes as text, for a legend
-INK, GRID = "#010203", "#010204"  # stand-ins, replaced by the page's own colours
+INK, GRID = "#010203", "#010204"  # placeholders, replaced by the page's own colours
 SERIES = tuple(f"#0102{16 + n:02x}" for n in range(len(MARKS)))
-LIGHT = ("#5b6067", "#0067a5", "#bd4800", "#7a3e96", "#1a6e50", "#8a5a00")  # page.css: the series' colours on white
-SETTINGS = {
+LIGHT = ("#5b6067", "#0067a5", "#bd4800", "#7a3e96", "#1a6e50", "#8a5a00")  # the series' colours on white, as in page.css
+_RC_PARAMS = {
     "svg.fonttype": "none", "svg.hashsalt": "mgap", "font.family": ["DejaVu Sans"], "font.size": 12, "text.parse_math": False,
     "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": GRID, "xtick.color": INK, "ytick.color": INK,
 }  # fmt: skip
 
 
-_ONE_AT_A_TIME = threading.Lock()
+_DRAWING_LOCK = threading.Lock()
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Inside the block what is drawn looks as pages do; one thread at a time, for matplotlib's settings are the process's."""
-    with _ONE_AT_A_TIME, mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
+    """Draw in the style of pages. One thread at a time: matplotlib's settings are global to the process."""
+    with _DRAWING_LOCK, mpl.rc_context(_RC_PARAMS):  # type: ignore[arg-type]
         yield
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawn figure: `svg` goes into a page as it is, `text` says in words what it shows."""
+    """A drawn figure: `svg` for the page, `text` as its description."""
 
     title: str
     text: str
     svg: Markup
-    file: str = ""  # the same as a file of its own, on white; where there is one
+    file: str = ""  # optional: the figure as a standalone SVG file, on white
 
 
 def plot_rates(title: str, rates: Mapping[str, Mapping[str, Rate]], lowest: float | None = None) -> Plot:
-    """Groups along the x axis, in each a mark with its interval for every series: `rates[group][series]`, in percent.
+    """Plot `rates[group][series]` in percent: groups along the x axis, a mark with its interval for each series.
 
-    The y axis runs from the ten below `lowest` (0..1; default: the lowest interval) to 100.
+    The y axis runs to 100 from the multiple of ten below `lowest` (0..1; default: the lowest interval).
     """
     lowest = min(rate.low for group in rates.values() for rate in group.values()) if lowest is None else lowest
     series = list(dict.fromkeys(name for group in rates.values() for name in group))
@@ -68,7 +68,7 @@ def plot_rates(title: str, rates: Mapping[str, Mapping[str, Rate]], lowest: floa
             axes.errorbar(
                 [x for x, _ in points],
                 [100 * rate.value for _, rate in points],
-                yerr=_reach([rate for _, rate in points]),
+                yerr=_error_bars([rate for _, rate in points]),
                 fmt=MARKS[number], color=SERIES[number], markersize=8, elinewidth=2, capsize=4, capthick=2,
             )  # fmt: skip
         axes.set_xticks(range(len(rates)), list(rates))
@@ -76,14 +76,14 @@ def plot_rates(title: str, rates: Mapping[str, Mapping[str, Rate]], lowest: floa
         axes.set_ylim(math.floor(10 * lowest) * 10 - 2, 102)
         axes.set_ylabel("percent")
         tidy(axes, "y")
-        drawn = draw_svg(figure)
-    return Plot(title, _words(title, rates), inline(drawn, title))
+        svg = draw_svg(figure)
+    return Plot(title, _describe(title, rates), inline(svg, title))
 
 
 def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = "") -> Plot:
-    """Rows down the y axis, in each a mark with its interval for every series: `rates[row][series]`, in percent.
+    """Plot `rates[row][series]` in percent: rows down the y axis, a mark with its interval for each series.
 
-    For more rows than have room side by side, such as methods. `key` tells plots of one title on one page apart.
+    For groups that do not fit side by side, such as methods. `key` distinguishes plots with the same title on one page.
     """
     series = list(dict.fromkeys(name for row in rates.values() for name in row))
     _check_series(series)
@@ -96,7 +96,7 @@ def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = ""
             axes.errorbar(
                 [100 * rate.value for _, rate in points],
                 [y for y, _ in points],
-                xerr=_reach([rate for _, rate in points]),
+                xerr=_error_bars([rate for _, rate in points]),
                 fmt=MARKS[number], color=SERIES[number], markersize=6, elinewidth=1.5, capsize=2.5, capthick=1.5,
             )  # fmt: skip
         axes.set_yticks(range(len(rates)), list(rates))
@@ -107,42 +107,42 @@ def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = ""
         for at in range(1, len(rates)):
             axes.axhline(at - 0.5, color=GRID, linewidth=1)
         tidy(axes, "x")
-        drawn = draw_svg(figure)
-    return Plot(title, _words(title, rates), inline(drawn, f"{title} {key}"))
+        svg = draw_svg(figure)
+    return Plot(title, _describe(title, rates), inline(svg, f"{title} {key}"))
 
 
 def plot_lines(title: str, lines: Mapping[str, Mapping[float, Rate]], axis: str, key: str = "") -> Plot:
-    """A line with intervals for every series: `lines[series][x]`, in percent, along an axis of numbers called `axis`."""
+    """Plot `lines[series][x]` in percent: a line with intervals for each series, along a numeric axis called `axis`."""
     _check_series(list(lines))
     with drawing():
         figure = Figure(figsize=(4.2, 3.4), layout="constrained")
         axes = figure.add_subplot()
-        places = sorted({x for points in lines.values() for x in points})
-        step = 0.012 * (places[-1] - places[0])  # apart, so that intervals do not hide each other
+        ticks = sorted({x for points in lines.values() for x in points})
+        step = 0.012 * (ticks[-1] - ticks[0])  # shifts the series so that intervals do not hide each other
         for number, points in enumerate(lines.values()):
             axes.errorbar(
                 [x + (number - (len(lines) - 1) / 2) * step for x in points],
                 [100 * rate.value for rate in points.values()],
-                yerr=_reach(list(points.values())),
+                yerr=_error_bars(list(points.values())),
                 fmt=f"{MARKS[number]}-", color=SERIES[number], markersize=7, linewidth=2,
                 elinewidth=1.5, capsize=3, capthick=1.5,
             )  # fmt: skip
-        if are_apart(places):
-            axes.set_xticks(places)
+        if tick_labels_fit(ticks):
+            axes.set_xticks(ticks)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_ylim(*_limits(rate for points in lines.values() for rate in points.values()))
         axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= 100 and axes.get_ylim()[0] <= tick])
         axes.set_xlabel(axis)
         axes.set_ylabel("percent")
         tidy(axes, "y")
-        drawn = draw_svg(figure)
-    said = {name: {f"{axis} {x:g}": rate for x, rate in points.items()} for name, points in lines.items()}
-    return Plot(title, _words(title, said), inline(drawn, f"{title} {key}"))
+        svg = draw_svg(figure)
+    named = {name: {f"{axis} {x:g}": rate for x, rate in points.items()} for name, points in lines.items()}
+    return Plot(title, _describe(title, named), inline(svg, f"{title} {key}"))
 
 
-def are_apart(places: Sequence[float]) -> bool:
-    """Whether each of these places along an axis has room for its number."""
-    ordered = sorted(set(places))
+def tick_labels_fit(ticks: Sequence[float]) -> bool:
+    """Whether there is room for a number at every tick."""
+    ordered = sorted(set(ticks))
     gaps = [after - before for before, after in pairwise(ordered)]
     return all(gap >= 0.06 * (ordered[-1] - ordered[0]) for gap in gaps)
 
@@ -152,14 +152,14 @@ def _check_series(series: Sequence[str]) -> None:
         raise SettingError(f"{len(series)} series in one plot: at most {len(MARKS)} can be told apart; plot fewer")
 
 
-def _reach(rates: Sequence[Rate]) -> list[list[float]]:
-    """How far the intervals reach below and above, in percent."""
+def _error_bars(rates: Sequence[Rate]) -> list[list[float]]:
+    """Lengths of the intervals below and above the values, in percent."""
     below = [100 * max(0.0, rate.value - rate.low) for rate in rates]
     return [below, [100 * max(0.0, rate.high - rate.value) for rate in rates]]
 
 
 def _limits(rates: Iterable[Rate]) -> tuple[float, float]:
-    """From the ten below the lowest interval to the ten above the highest, in percent, with room for marks."""
+    """Axis limits in percent: the intervals rounded out to multiples of ten, with room for marks."""
     low, high = zip(*((rate.low, rate.high) for rate in rates), strict=True)
     return math.floor(10 * min(low)) * 10 - 2, math.ceil(10 * max(high)) * 10 + 2
 
@@ -172,18 +172,18 @@ def tidy(axes: Axes, grid: Literal["x", "y"]) -> None:
 
 
 def draw_svg(figure: Figure) -> str:
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    return drawn.getvalue()
+    file = io.StringIO()
+    figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return file.getvalue()
 
 
-def _words(title: str, rates: Mapping[str, Mapping[str, Rate]]) -> str:
+def _describe(title: str, rates: Mapping[str, Mapping[str, Rate]]) -> str:
     text = "; ".join(f"{group}: {', '.join(f'{name} {rate}' for name, rate in of.items())}" for group, of in rates.items())
     return f"{title}, percent with 95% intervals. {text}."
 
 
 def inline(svg: str, name: str) -> Markup:
-    """Only the svg element; ids that are unique on the page; colours and font of the page."""
+    """The bare svg element, with ids prefixed by `name` and the colours and font of the page."""
     svg = re.sub(r"<defs>\s*<style.*?</defs>", "", svg[svg.index("<svg") :], count=1, flags=re.DOTALL)  # would style the page
     prefix = re.sub(r"\W+", "-", name.lower()).strip("-")
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
@@ -196,7 +196,7 @@ def inline(svg: str, name: str) -> Markup:
 
 
 def standalone(svg: str) -> str:
-    """As a file of its own, with the colours that pages have in the light."""
+    """The SVG as a file of its own, in the light theme's colours."""
     for number, colour in enumerate(SERIES):
         svg = svg.replace(colour, LIGHT[number])
     svg = svg.replace(INK, "#1c1d20").replace(GRID, "#d6d7d4")

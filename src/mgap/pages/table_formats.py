@@ -1,4 +1,4 @@
-"""One table, four forms: `page.Table` is what HTML shows; here it becomes Markdown, LaTeX (booktabs) and plain JSON."""
+"""Tables (`html_page.Table`) as Markdown, LaTeX (booktabs) and plain JSON."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ _LATEX = {
     "\u03b1": r"$\alpha$", "\u03b2": r"$\beta$", "\u03b3": r"$\gamma$", "\u03b4": r"$\delta$", "\u03bb": r"$\lambda$",
     "\u03c4": r"$\tau$", "\n": " ",
 }  # fmt: skip
-WIDE = 7  # columns, from which on a LaTeX table runs over both columns of a paper
+WIDE = 7  # with this many columns or more, a LaTeX table spans both columns of a paper
 
 
 def markdown(table: Table) -> str:
-    """As GitHub reads it: the caption, one table with the groups as its first column, then the notes."""
+    """GitHub's Markdown: the caption, one table with the groups as its first column, then the notes."""
     has_groups = any(group.heading for group in table.groups)
-    heads = [f"{over}: {name}" if over else name for over, name in zip(_over(table), table.columns, strict=True)]
+    heads = [f"{span}: {name}" if span else name for span, name in zip(_span_of_columns(table), table.columns, strict=True)]
     lines = [[*(["group"] if has_groups else []), *heads]]
     lines.append(["---"] * (len(lines[0]) - len(table.columns) + 1) + ["---:"] * (len(table.columns) - 1))
     for group in table.groups:
         for row in group.rows:
-            lines.append([*([group.heading] if has_groups else []), row.heading, *map(_whole, row.cells)])
-    drawn = "\n".join(f"| {' | '.join(line if n == 1 else map(_pipe, line))} |" for n, line in enumerate(lines))
-    notes = "".join(f"\n- {_pipe(note)}" for note in table.notes)
-    return f"{_pipe(table.caption)}\n\n{drawn}\n" + (notes + "\n" if notes else "")
+            lines.append([*([group.heading] if has_groups else []), row.heading, *map(_markdown_cell, row.cells)])
+    body = "\n".join(f"| {' | '.join(line if n == 1 else map(_escape_markdown, line))} |" for n, line in enumerate(lines))
+    notes = "".join(f"\n- {_escape_markdown(note)}" for note in table.notes)
+    return f"{_escape_markdown(table.caption)}\n\n{body}\n" + (notes + "\n" if notes else "")
 
 
 def latex(table: Table, label: str) -> str:
-    """A floating table for a document that uses the package booktabs."""
+    """A floating table; the document needs the package booktabs."""
     width = len(table.columns)
     kind = "table*" if width >= WIDE else "table"
     lines = [rf"\begin{{{kind}}}[t]", r"\centering", r"\small", r"\setlength{\tabcolsep}{4pt}"]
-    lines += [rf"\caption{{{escape(table.caption)}}}", rf"\label{{{re.sub(r'[^A-Za-z0-9:-]+', '-', label)}}}"]
+    lines += [rf"\caption{{{escape_latex(table.caption)}}}", rf"\label{{{re.sub(r'[^A-Za-z0-9:-]+', '-', label)}}}"]
     lines += [rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule"]
     if table.spans:
         lines.append(
-            "& " + " & ".join(rf"\multicolumn{{{size}}}{{c}}{{{escape(name)}}}" for name, size in table.spans) + r" \\"
+            "& " + " & ".join(rf"\multicolumn{{{size}}}{{c}}{{{escape_latex(name)}}}" for name, size in table.spans) + r" \\"
         )
-        lines.append("".join(rf"\cmidrule(lr){{{first}-{last}}}" for first, last in _reach(table.spans)))
-    lines.append(" & ".join(map(escape, table.columns)) + r" \\")
+        lines.append("".join(rf"\cmidrule(lr){{{first}-{last}}}" for first, last in _column_ranges(table.spans)))
+    lines.append(" & ".join(map(escape_latex, table.columns)) + r" \\")
     for group in table.groups:
         lines.append(r"\midrule")
         if group.heading:
-            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{escape(group.heading)}}}}} \\")
-        lines += [" & ".join([escape(row.heading), *map(_small, row.cells)]) + r" \\" for row in group.rows]
+            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{escape_latex(group.heading)}}}}} \\")
+        lines += [" & ".join([escape_latex(row.heading), *map(_latex_cell, row.cells)]) + r" \\" for row in group.rows]
     lines += [r"\bottomrule", r"\end{tabular}"]
-    lines += [rf"\par\smallskip{{\footnotesize {escape(note)}\par}}" for note in table.notes]
+    lines += [rf"\par\smallskip{{\footnotesize {escape_latex(note)}\par}}" for note in table.notes]
     return "\n".join([*lines, rf"\end{{{kind}}}", ""])
 
 
-def plain(table: Table) -> dict[str, Any]:
-    """As JSON: rows with their headings, cells as they are shown."""
+def as_json(table: Table) -> dict[str, Any]:
+    """Plain JSON: rows with their headings, cells as displayed."""
     return {
         "caption": table.caption,
-        "columns": [{"over": over, "name": name} for over, name in zip(_over(table), table.columns, strict=True)],
+        "columns": [{"over": span, "name": name} for span, name in zip(_span_of_columns(table), table.columns, strict=True)],
         "groups": [
             {
                 "heading": group.heading,
@@ -72,30 +72,30 @@ def plain(table: Table) -> dict[str, Any]:
     }
 
 
-def escape(text: str) -> str:
-    """Plain text as LaTeX prints it."""
+def escape_latex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
-def _pipe(text: str) -> str:
-    """Plain text as a cell of a Markdown table."""
+def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\|`*<])", r"\\\1", " ".join(text.split()))
 
 
-def _whole(cell: Cell) -> str:
+def _markdown_cell(cell: Cell) -> str:
     return f"{cell.text} ({cell.small})" if cell.small else cell.text
 
 
-def _small(cell: Cell) -> str:
-    return f"{escape(cell.text)} {{\\scriptsize({escape(cell.small)})}}" if cell.small else escape(cell.text)
+def _latex_cell(cell: Cell) -> str:
+    text = escape_latex(cell.text)
+    return f"{text} {{\\scriptsize({escape_latex(cell.small)})}}" if cell.small else text
 
 
-def _over(table: Table) -> list[str]:
-    """What stands above each column."""
+def _span_of_columns(table: Table) -> list[str]:
+    """For each column, the heading that spans it, or an empty string."""
     return [""] + [name for name, size in table.spans for _ in range(size)] if table.spans else [""] * len(table.columns)
 
 
-def _reach(spans: Sequence[tuple[str, int]]) -> Iterable[tuple[int, int]]:
+def _column_ranges(spans: Sequence[tuple[str, int]]) -> Iterable[tuple[int, int]]:
+    """The first and last column of each span, counted from 1."""
     first = 2
     for _, size in spans:
         yield first, first + size - 1

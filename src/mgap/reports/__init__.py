@@ -1,1 +1,1 @@
-"""From scores to something to read: plots and pages. One file each, no network, nothing to install."""
+"""Reports of runs: scores, tables, plots and self-contained pages that need no network and no installation."""

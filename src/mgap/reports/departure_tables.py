@@ -1,12 +1,12 @@
-"""Departures along whole answers as tables, as plots, and as plain counts for figures of one's own."""
+"""Departures along whole answers, step by step: tables, plots, and plain counts for your own figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from mgap.benchmarks.statistics import Rate
-from mgap.diagnosis.departure_by_step import ANSWERS, DISTANCE, OWN, PLACES, STEPS, departed_by_step, mean_of
-from mgap.pages.html_page import NOTHING, Cell, RowGroup, Table, TableRow
+from mgap.diagnosis.departure_by_step import ANSWERS, DISTANCE, OWN, STEP_RANGES, STEPS, departed_by_step, distance_name
+from mgap.pages.html_page import NO_VALUE, Cell, RowGroup, Table, TableRow
 from mgap.pages.plots import Plot, plot_lines
 from mgap.reports.score_tables import cell, run_names
 from mgap.reports.scores import Kind, Scores
@@ -14,42 +14,42 @@ from mgap.reports.scores import Kind, Scores
 _SHARE = Kind(percent=True, better="lower")
 
 
-def is_along(scores: Scores) -> bool:
-    """Whether a run measured departures along answers."""
+def is_by_step(scores: Scores) -> bool:
+    """Whether a run measured departures along answers, at every step."""
     return (scores.run.plan.get("departure") or {}).get("along") == "answers"
 
 
-def departures_along(scores: Scores) -> dict[str, dict[str, list[tuple[int, int, int]]]]:
-    """By method and strength, (step, departed, of) for every step: of all answers that have it, how many have departed there.
+def departures_by_step(scores: Scores) -> dict[str, dict[str, list[tuple[int, int, int]]]]:
+    """By method and strength, (step, departed, of): how many of the answers that have this step have departed at it.
 
-    Steps are counted from 1. Answers that failed are not in it; plain decoding has strength "0" only, and a method whose
-    strength is no setting has "own".
+    Steps count from 1. Failed answers are left out. Plain decoding has strength "0" only; a method without a strength setting
+    has "own".
     """
     run, tau = scores.run, float(scores.run.plan["departure"]["tau"])
     return {arm.label: departed_by_step(run.records(arm).values(), tau) for arm in run.arms}
 
 
-def along_tables(runs: Sequence[Scores]) -> list[Table]:
-    """Departed steps, answers with one and mean distances by strength; then the steps by their place in the answer."""
-    runs = [scores for scores in runs if is_along(scores)]
+def step_tables(runs: Sequence[Scores]) -> list[Table]:
+    """Two tables by strength: departed steps, answers with one and mean distances; then departed steps by step range."""
+    runs = [scores for scores in runs if is_by_step(scores)]
     if not runs:
         return []
     strengths = _strengths(runs)
     columns = ("Method", *(f"{key} \u2193" for key in strengths))
     notes = _notes(strengths)
-    wholes = {
+    titles = {
         STEPS: "Departed steps, percent",
         ANSWERS: "Answers with a departed step, percent",
         DISTANCE: "Mean distance to the nearest plain states",
     }
-    whole = [
+    overall = [
         RowGroup(_heading(runs, name, title), tuple(_rows(scores, group, strengths)))
-        for group, title in wholes.items()
+        for group, title in titles.items()
         for name, scores in zip(run_names(runs), runs, strict=True)
     ]
-    places = [
+    by_range = [
         RowGroup(_heading(runs, name, group[:1].upper() + group[1:]), tuple(_rows(scores, group, strengths)))
-        for group in PLACES
+        for group in STEP_RANGES
         for name, scores in zip(run_names(runs), runs, strict=True)
     ]
     return [
@@ -57,51 +57,51 @@ def along_tables(runs: Sequence[Scores]) -> list[Table]:
             "Steps of whole answers whose state lies farther than tau from those of plain decoding, by the strength of the "
             "method, with 95% intervals from a bootstrap over pictures. \u2193: lower is better.",
             columns,
-            [group for group in whole if group.rows],
+            [group for group in overall if group.rows],
             notes=notes,
         ),
         Table(
             "Percent of the steps that have departed, by their place in the answer.",
             columns,
-            [group for group in places if group.rows],
+            [group for group in by_range if group.rows],
             notes=notes,
         ),
     ]
 
 
-def along_plots(scores: Scores, labels: Sequence[str], key: str) -> Iterator[Plot]:
-    """The share of departed steps along the answer, a plot for each strength and a line for each of these methods."""
+def step_plots(scores: Scores, labels: Sequence[str], key: str) -> Iterator[Plot]:
+    """The share of departed steps along the answer: a plot for each strength, with a line for each of these methods."""
     strengths = [name for name in _strengths([scores]) if name not in ("0", OWN)]
     for strength in strengths or ["0"]:
         lines = {
             label: _points(scores, label, strength) or _points(scores, label, OWN) or _points(scores, label, "0")
             for label in labels
         }
-        if any(len(points) > 1 for points in lines.values()):  # a line for every label, as the legend has them
+        if any(len(points) > 1 for points in lines.values()):  # every label keeps its line: plots share a legend
             title = "Departed steps" if strength == "0" else f"Departed steps at strength {strength}"
             yield plot_lines(title, lines, "step, from", f"{key} {labels[0]}")
 
 
 def _points(scores: Scores, label: str, strength: str) -> dict[float, Rate]:
-    """By the first step of each place."""
+    """Rates by the first step of each range."""
     groups = scores.results[label].groups
-    found = {first: groups[name].rates.get(strength) for name, (first, _) in PLACES.items() if name in groups}
-    return {float(first): rate for first, rate in found.items() if rate is not None and rate.of}
+    rates = {first: groups[name].rates.get(strength) for name, (first, _) in STEP_RANGES.items() if name in groups}
+    return {float(first): rate for first, rate in rates.items() if rate is not None and rate.of}
 
 
 def _strengths(runs: Sequence[Scores]) -> list[str]:
-    """As numbers in order, then what methods find themselves."""
-    found = {key for s in runs for result in s.results.values() if STEPS in result.groups for key in result.groups[STEPS].rates}
-    return sorted(found - {OWN}, key=float) + sorted(found & {OWN})
+    """The strengths in ascending order, then "own"."""
+    keys = {key for s in runs for result in s.results.values() if STEPS in result.groups for key in result.groups[STEPS].rates}
+    return sorted(keys - {OWN}, key=float) + sorted(keys & {OWN})
 
 
 def _rows(scores: Scores, group: str, strengths: Sequence[str]) -> Iterator[TableRow]:
     for label, result in scores.results.items():
         if group in result.groups:
             rates = result.groups[group].rates
-            cells = (rates.get(mean_of(key) if group == DISTANCE else key) for key in strengths)
-            shown = _distance if group == DISTANCE else _percent
-            yield TableRow(label, tuple(NOTHING if rate is None else shown(rate) for rate in cells))
+            by_strength = (rates.get(distance_name(key) if group == DISTANCE else key) for key in strengths)
+            as_cell = _distance if group == DISTANCE else _percent
+            yield TableRow(label, tuple(NO_VALUE if rate is None else as_cell(rate) for rate in by_strength))
 
 
 def _percent(rate: Rate) -> Cell:
@@ -109,7 +109,7 @@ def _percent(rate: Rate) -> Cell:
 
 
 def _distance(rate: Rate) -> Cell:
-    return Cell(f"{rate.value:.3g}", f"{rate.low:.3g} to {rate.high:.3g}") if rate.of else NOTHING
+    return Cell(f"{rate.value:.3g}", f"{rate.low:.3g} to {rate.high:.3g}") if rate.of else NO_VALUE
 
 
 def _notes(strengths: Sequence[str]) -> tuple[str, ...]:

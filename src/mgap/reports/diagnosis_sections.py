@@ -1,4 +1,4 @@
-"""What `mgap diagnose` measured beside distances, read from the run's folder: tables for its report, figures for print."""
+"""Analyses of `mgap diagnose` besides distances, read from the run's folder: tables for the report, figures for print."""
 
 from __future__ import annotations
 
@@ -34,26 +34,27 @@ _TABLES: dict[str, Callable[[Any], list[Table]]] = {
 
 
 def analysis_tables(folder: Path, name: str) -> list[Table]:
-    """Of a run's folder; none where it was not measured."""
+    """The tables of one analysis in a run's folder; none if it was not measured."""
     data = _read(analysis_file(folder, name))
-    with _understanding(analysis_file(folder, name)):
+    with _refusing_damage(analysis_file(folder, name)):
         return [] if data is None else _TABLES[name](data)
 
 
 def analysis_prints(run: str, scores: Scores) -> list[Print]:
-    """The manifold with the methods' paths, departures by step, the spectrum and angles; those that were measured."""
+    """The figures that were measured, of: the manifold with the methods' paths, departures by shift, spectrum and angles."""
     folder = scores.run.folder
-    picture, subspace, moved = (_read(analysis_file(folder, name)) for name in ("picture", "subspace", "representation"))
-    with _understanding(folder / ANALYSES):
-        found = [] if picture is None else [print_manifold(ManifoldPicture.from_json(picture))]
-        reach = None if moved is None else print_reach(run, scores, Representation.from_json(moved))
-        found += [] if reach is None else [reach]
-        return found if subspace is None else [*found, *print_subspaces(subspace)]
+    names = ("picture", "subspace", "representation")
+    picture, subspace, representation = (_read(analysis_file(folder, name)) for name in names)
+    with _refusing_damage(folder / ANALYSES):
+        prints = [] if picture is None else [print_manifold(ManifoldPicture.from_json(picture))]
+        reach = None if representation is None else print_reach(run, scores, Representation.from_json(representation))
+        prints += [] if reach is None else [reach]
+        return prints if subspace is None else [*prints, *print_subspaces(subspace)]
 
 
 @contextmanager
-def _understanding(path: Path) -> Iterator[None]:
-    """Inside the block, figures that are not there or of another kind end in a sentence."""
+def _refusing_damage(path: Path) -> Iterator[None]:
+    """Turn errors from missing or malformed values into a CorruptFile."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

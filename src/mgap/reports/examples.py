@@ -1,4 +1,4 @@
-"""Samples that a method turned from wrong to right, or from right to wrong, to be read."""
+"""Examples to read: samples that a method turned from wrong to right, or from right to wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from mgap.reports.scores import Scores
 from mgap.types import Sample
 
-SHOWN = 3  # of each effect and method
+SHOWN = 3  # per effect and method
 T = TypeVar("T")
 
 
@@ -30,7 +30,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Changes:
-    """What one method changed, and some of it."""
+    """How many answers one method changed, and examples of them."""
 
     label: str
     gained: int
@@ -39,24 +39,24 @@ class Changes:
 
 
 def changes(scores: Scores) -> list[Changes]:
-    """Of each method against the baseline, evenly drawn from all that changed; a method that changed nothing is left out."""
+    """Changes of each method against the baseline, with evenly spaced examples; methods that changed nothing are left out."""
     if scores.run.plan.get("departure"):
-        return []  # nothing was answered
-    asked = {sample.id: sample for sample in scores.run.samples}
-    plain, found = scores.right[scores.baseline], []
+        return []  # such a run has no answers
+    samples = {sample.id: sample for sample in scores.run.samples}
+    plain, changed = scores.right[scores.baseline], []
     for label, right in scores.right.items():
         gained = [name for name, is_right in right.items() if is_right and not plain[name]]
         lost = [name for name, is_right in right.items() if plain[name] and not is_right]
-        examples = [_example(scores, asked[name], label, "corrected", "right") for name in spread(gained)]
-        examples += [_example(scores, asked[name], label, "spoilt", "wrong") for name in spread(lost)]
+        examples = [_example(scores, samples[name], label, "corrected", "right") for name in spread(gained)]
+        examples += [_example(scores, samples[name], label, "spoilt", "wrong") for name in spread(lost)]
         if examples:
-            found.append(Changes(label, len(gained), len(lost), examples))
-    return found
+            changed.append(Changes(label, len(gained), len(lost), examples))
+    return changed
 
 
 def spread(names: Sequence[T], count: int = SHOWN) -> list[T]:
-    """So many of them, from the whole range."""
-    return [names[place * len(names) // count] for place in range(count)] if len(names) > count else list(names)
+    """At most `count` of them, evenly spaced."""
+    return [names[index * len(names) // count] for index in range(count)] if len(names) > count else list(names)
 
 
 def _example(scores: Scores, sample: Sample, label: str, effect: str, tone: str) -> Example:
@@ -67,7 +67,7 @@ def _example(scores: Scores, sample: Sample, label: str, effect: str, tone: str)
 
 
 def truth_in_words(truth: Any) -> str:
-    """What is true of a sample, in a line."""
+    """The ground truth of a sample in one line."""
     if isinstance(truth, Mapping):
         return "; ".join(f"{name}: {truth_in_words(value)}" for name, value in truth.items())
     return ", ".join(map(str, truth)) if isinstance(truth, list | tuple) else str(truth)

@@ -1,13 +1,13 @@
-"""Figures that a paper printed, as an experiment's file holds them under `published`, to be shown beside ours.
+"""Published figures, as an experiment's file holds them under `published`, to be shown beside ours.
 
     table: Table 1
     columns: [accuracy, precision, f1]          names of our figures
     backbones:
       - name: LLaVA-1.5-7B
         family: llava                           transformers' model_type
-        rows: {Vanilla: {random: [88.88, 89.70, 89.76], note: what is known to be wrong with the row}}
+        rows: {Vanilla: {random: [88.88, 89.70, 89.76], note: a known problem of the row}}
 
-A table without groups has a list for a row, or {figures: [...], note: ...}. `of` is given where figures are counts.
+In a table without groups a row is a list, or {figures: [...], note: ...}. `of` is given if figures are counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALL = ""  # the group of a table without groups
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One method of a printed table."""
+    """One method of a published table."""
 
     figures: dict[str, tuple[float | None, ...]]  # by group, in the order of the columns; None: not printed
     note: str = ""
@@ -40,12 +40,12 @@ class PublishedBackbone:
 
 @dataclass(frozen=True)
 class PublishedFigures:
-    """One printed table."""
+    """One published table."""
 
     table: str
     columns: tuple[str, ...]
     backbones: tuple[PublishedBackbone, ...]
-    of: int | None = None  # figures are counts out of so many
+    of: int | None = None  # if figures are counts, their total
     note: str = ""
 
     @classmethod
@@ -54,16 +54,16 @@ class PublishedFigures:
             columns = tuple(str(column) for column in data["columns"])
             backbones = tuple(
                 PublishedBackbone(
-                    one["name"], one["family"], {str(label): _row(row, columns) for label, row in one["rows"].items()}
+                    entry["name"], entry["family"], {str(label): _row(row, columns) for label, row in entry["rows"].items()}
                 )
-                for one in data["backbones"]
+                for entry in data["backbones"]
             )
             return cls(str(data["table"]), columns, backbones, data.get("of"), str(data.get("note", "")))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise SettingError(f"published: not a printed table ({error!r}); see experiments/pope-main.yaml") from error
 
     def beside(self, family: str | None, name: str | None = None) -> PublishedBackbone | None:
-        """The backbone of this name, or the first of this family; None where no printed model is of the family."""
+        """The backbone of this name, else the first of this family; None if no published model is of the family."""
         if name is None:
             return next((backbone for backbone in self.backbones if backbone.family == family), None)
         for backbone in self.backbones:
@@ -74,11 +74,11 @@ class PublishedFigures:
 
     @property
     def digits(self) -> int:
-        """Behind the point, as printed."""
-        shown = (
+        """Decimals, as published."""
+        values = (
             value for backbone in self.backbones for row in backbone.rows.values() for f in row.figures.values() for value in f
         )
-        return max((len(f"{value:.4f}".rstrip("0").partition(".")[2]) for value in shown if value is not None), default=0)
+        return max((len(f"{value:.4f}".rstrip("0").partition(".")[2]) for value in values if value is not None), default=0)
 
 
 def _row(data: Any, columns: tuple[str, ...]) -> PublishedRow:

@@ -1,4 +1,4 @@
-"""A report of one run or of several side by side: tables as Markdown, LaTeX and JSON, and a page that holds everything."""
+"""The report of one run or of several side by side: tables as Markdown, LaTeX and JSON, and an HTML page with everything."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from mgap.pages.html_page import Table, render_page
 from mgap.pages.plots import SYMBOLS
 from mgap.pages.print_figures import FIGURES, Print
-from mgap.pages.table_formats import latex, markdown, plain
-from mgap.reports.departure_tables import along_tables, is_along
+from mgap.pages.table_formats import as_json, latex, markdown
+from mgap.reports.departure_tables import is_by_step, step_tables
 from mgap.reports.diagnosis_sections import HEADINGS, analysis_tables
 from mgap.reports.examples import Changes, changes
 from mgap.reports.published_comparison import beside_tables
@@ -28,7 +28,7 @@ Facts = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Section:
-    """Tables that answer one question."""
+    """A section: tables that answer one question."""
 
     name: str  # unique in the report
     heading: str
@@ -36,51 +36,51 @@ class Section:
 
 
 def report_files(runs: Sequence[Scores], *, beside: str | None = None, prints: Sequence[Print] = ()) -> dict[str, str]:
-    """The texts of the files by name; `beside` names the printed backbone, default: that of the model's family.
+    """The texts of the files by name; `beside` names the published backbone, default: that of the model's family.
 
-    `prints` are shown too; the Markdown file finds them in the folder `figures` beside it.
+    `prints` are shown too; the Markdown file links to them in the folder `figures` beside it.
     """
     parts = sections(runs, beside)
-    warned = [f"{name}: {text}" if len(runs) > 1 else text for name, s in _named(runs) for text in s.warnings]
-    found = {
-        "report.md": _markdown(runs, parts, warned, prints),
+    warnings = [f"{name}: {text}" if len(runs) > 1 else text for name, s in _named(runs) for text in s.warnings]
+    texts = {
+        "report.md": _markdown(runs, parts, warnings, prints),
         "report.tex": _latex(runs, parts),
         "report.json": json.dumps(
             {
                 "runs": [scores.to_json() for scores in runs],
-                "tables": {part.name: [plain(table) for table in part.tables] for part in parts},
+                "tables": {part.name: [as_json(table) for table in part.tables] for part in parts},
             },
             indent=1,
             ensure_ascii=False,
         )
         + "\n",
-        "report.html": _page(runs, parts, warned, prints),
+        "report.html": _page(runs, parts, warnings, prints),
     }
-    return {name: found[name] for name in FILES}
+    return {name: texts[name] for name in FILES}
 
 
 def sections(runs: Sequence[Scores], beside: str | None = None) -> list[Section]:
-    """All but empty ones, in order."""
+    """The sections that have tables, in order."""
     effort = effort_table(runs)
-    all_of_them = [
-        Section("results", "Results", [*score_tables([s for s in runs if not is_along(s)]), *along_tables(runs)]),
+    every_section = [
+        Section("results", "Results", [*score_tables([s for s in runs if not is_by_step(s)]), *step_tables(runs)]),
         Section("published", "Beside the published figures", beside_tables(runs, beside)),
         Section("paired", "What each method changes", paired_tables(runs)),
-        *(Section(name, heading, _analysed(runs, name)) for name, heading in HEADINGS.items()),
+        *(Section(name, heading, _tables_of_analysis(runs, name)) for name, heading in HEADINGS.items()),
         Section("matched", "At equal length", matched_tables(runs)),
         Section("time", "Time", [effort] if effort else []),
         Section("answers", "Answers", [coverage_table(runs)]),
     ]
-    return [section for section in all_of_them if section.tables]
+    return [section for section in every_section if section.tables]
 
 
-def _analysed(runs: Sequence[Scores], name: str) -> list[Table]:
-    """One of the analyses of runs that were diagnosed."""
-    found = []
+def _tables_of_analysis(runs: Sequence[Scores], name: str) -> list[Table]:
+    """The tables of one analysis, from all runs that have it."""
+    tables = []
     for run, scores in _named(runs):
-        tables = analysis_tables(scores.run.folder, name)
-        found += [replace(t, caption=f"{run}. {t.caption}") for t in tables] if len(runs) > 1 else tables
-    return found
+        own = analysis_tables(scores.run.folder, name)
+        tables += [replace(table, caption=f"{run}. {table.caption}") for table in own] if len(runs) > 1 else own
+    return tables
 
 
 def title_of(runs: Sequence[Scores]) -> str:
@@ -89,10 +89,10 @@ def title_of(runs: Sequence[Scores]) -> str:
 
 
 def facts_of(scores: Scores) -> Facts:
-    """What must be known to repeat one run's scores."""
+    """The facts needed to repeat one run's scores."""
     plan = scores.run.plan
     groups = {name: part.samples for name, part in scores.results[scores.baseline].groups.items()}
-    if is_along(scores):
+    if is_by_step(scores):
         groups = {"answers, state by state": scores.scored}
     model = {k: v for k, v in plan.get("model", {}).items() if k != "name" and isinstance(v, str | int | float)}
     decoding = {k: v for k, v in plan.get("decoding", {}).items() if k == "max_new_tokens" or v != PLAIN.get(k)}
@@ -115,17 +115,17 @@ def facts_of(scores: Scores) -> Facts:
 
 
 def _method(arm: Arm) -> str:
-    said = "plain decoding" if arm.method == "vanilla" else arm.method
-    said += f" with {_settings(arm.settings)}" if arm.settings else ""
-    said += f"; prior: {_settings(arm.prior)}" if arm.prior else ""
-    return f"{said}; questions about one picture share its keys and values" if arm.prefill == "shared" else said
+    text = "plain decoding" if arm.method == "vanilla" else arm.method
+    text += f" with {_settings(arm.settings)}" if arm.settings else ""
+    text += f"; prior: {_settings(arm.prior)}" if arm.prior else ""
+    return f"{text}; questions about one picture share its keys and values" if arm.prefill == "shared" else text
 
 
 def _settings(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_said(value)}" for name, value in values.items() if value not in (None, "", {}, []))
+    return ", ".join(f"{name} {_value(value)}" for name, value in values.items() if value not in (None, "", {}, []))
 
 
-def _said(value: Any) -> str:
+def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"({_settings(value)})"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -135,15 +135,15 @@ def _named(runs: Sequence[Scores]) -> Iterator[tuple[str, Scores]]:
     yield from zip(run_names(runs), runs, strict=True)
 
 
-def _markdown(runs: Sequence[Scores], parts: Sequence[Section], warned: Sequence[str], prints: Sequence[Print]) -> str:
+def _markdown(runs: Sequence[Scores], parts: Sequence[Section], warnings: Sequence[str], prints: Sequence[Print]) -> str:
     lines = [f"# {title_of(runs)}", ""]
-    for text in warned:
+    for text in warnings:
         lines += [f"**Note:** {text}.", ""]
     for part in parts:
         lines += [f"## {part.heading}", "", *(markdown(table) for table in part.tables)]
     lines += ["## Figures", ""] if prints else []
-    for one in prints:
-        lines += [f"![{one.name}]({FIGURES}/{one.name}.png)", "", one.caption, ""]
+    for figure in prints:
+        lines += [f"![{figure.name}]({FIGURES}/{figure.name}.png)", "", figure.caption, ""]
     lines += ["## How this was made", ""]
     for name, scores in _named(runs):
         lines += [f"### {name}", ""] if len(runs) > 1 else []
@@ -163,21 +163,23 @@ def _latex(runs: Sequence[Scores], parts: Sequence[Section]) -> str:
     return "\n".join([*head, *tables])
 
 
-def _page(runs: Sequence[Scores], parts: Sequence[Section], warned: Sequence[str], prints: Sequence[Print]) -> str:
-    drawn: list[Plots] = draw(runs)
+def _page(runs: Sequence[Scores], parts: Sequence[Section], warnings: Sequence[str], prints: Sequence[Print]) -> str:
+    plot_groups: list[Plots] = draw(runs)
     changed: list[tuple[str, str, list[Changes]]] = [
-        (name if len(runs) > 1 else "", scores.baseline, found) for name, scores in _named(runs) if (found := changes(scores))
+        (name if len(runs) > 1 else "", scores.baseline, methods)
+        for name, scores in _named(runs)
+        if (methods := changes(scores))
     ]
     return render_page(
         "report.html.j2",
         title=title_of(runs),
         lead=[_lead(name, scores) for name, scores in _named(runs)],
-        warnings=warned,
+        warnings=warnings,
         sections=parts,
-        drawn=drawn,
+        plot_groups=plot_groups,
         symbols=SYMBOLS,
         changed=changed,
-        pictures=[one.picture() for one in prints],
+        pictures=[figure.picture() for figure in prints],
         facts=[(name if len(runs) > 1 else "", facts_of(scores)) for name, scores in _named(runs)],
     )
 

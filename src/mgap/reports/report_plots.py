@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mgap.benchmarks.statistics import Rate
 from mgap.diagnosis.departure_by_step import OWN, STEPS
 from mgap.pages.plots import MARKS, Plot, plot_lines, plot_rows
-from mgap.reports.departure_tables import along_plots, is_along
+from mgap.reports.departure_tables import is_by_step, step_plots
 from mgap.reports.score_tables import column, run_names
 from mgap.reports.scores import STATES, Scores
 
@@ -17,7 +17,7 @@ PLOTTED = (("CHAIRs", "CHAIRi", "recall"), ("chair", "hal", "cover"), ("f1", "pr
 
 @dataclass(frozen=True)
 class Plots:
-    """Plots with the same series, and so with one legend."""
+    """Plots with the same series, which share a legend."""
 
     heading: str
     series: list[str]
@@ -25,16 +25,16 @@ class Plots:
 
 
 def draw(runs: Sequence[Scores]) -> list[Plots]:
-    found: list[Plots] = []
+    drawn: list[Plots] = []
     for name, scores in zip(run_names(runs), runs, strict=True):
         heading = name if len(runs) > 1 else ""
         if scores.run.plan.get("departure"):
-            found += _along(scores, heading) if is_along(scores) else _departures(scores, heading)
+            drawn += _step_departures(scores, heading) if is_by_step(scores) else _departures(scores, heading)
         else:
             for figures, groups in same_figures(scores).items():
-                for several in _few(groups):
-                    found.append(_plots(scores, heading, _chosen(scores, figures), several))
-    return [plots for plots in found if plots.plots]
+                for several in _chunks(groups):
+                    drawn.append(_plots(scores, heading, _choose_figures(scores, figures), several))
+    return [plots for plots in drawn if plots.plots]
 
 
 def _plots(scores: Scores, heading: str, figures: Sequence[str], groups: Sequence[str]) -> Plots:
@@ -59,24 +59,24 @@ def _rows(scores: Scores, name: str, groups: Sequence[str]) -> dict[str, dict[st
 
 
 def _lines(scores: Scores, name: str, groups: Sequence[str]) -> dict[str, dict[float, Rate]]:
-    at = points_on_axis(scores)
-    return {group: {x: scores.results[at[x]].groups[group].rates[name] for x in at} for group in groups}
+    label_at = points_on_axis(scores)
+    return {group: {x: scores.results[label].groups[group].rates[name] for x, label in label_at.items()} for group in groups}
 
 
 def points_on_axis(scores: Scores) -> dict[float, str]:
-    """Methods by their place on the axis; two on one spot would hide each other, so the first stays."""
-    at: dict[float, str] = {}
+    """Labels of methods by their x; of two with the same x, which would hide each other, the first."""
+    label_at: dict[float, str] = {}
     for label, result in scores.results.items():
         if result.arm.x is not None and result.groups:
-            at.setdefault(result.arm.x, label)
-    return dict(sorted(at.items()))
+            label_at.setdefault(result.arm.x, label)
+    return dict(sorted(label_at.items()))
 
 
 def departure_lines(scores: Scores) -> dict[str, dict[float, Rate]]:
-    """The share of departed states, or steps of answers, by strength, of each method that was measured at several."""
+    """The share of departed states, or of steps of answers, by strength, for each method measured at several."""
     lines = {}
     for label, result in scores.results.items():
-        part = result.groups.get(STEPS if is_along(scores) else STATES)
+        part = result.groups.get(STEPS if is_by_step(scores) else STATES)
         rates = {} if part is None else {float(n): rate for n, rate in part.rates.items() if rate.of and n != OWN}
         if len(rates) > 1:
             lines[label] = rates
@@ -84,32 +84,32 @@ def departure_lines(scores: Scores) -> dict[str, dict[float, Rate]]:
 
 
 def _departures(scores: Scores, heading: str) -> Iterator[Plots]:
-    """The share of departed states along the strength, a line for each method."""
+    """The share of departed states by strength, one line per method."""
     lines = departure_lines(scores)
-    for several in _few(list(lines)):
+    for several in _chunks(list(lines)):
         chosen = {label: lines[label] for label in several}
         yield Plots(heading, several, [plot_lines("Departed states", chosen, "strength", f"{heading} {several[0]}")])
 
 
-def _along(scores: Scores, heading: str) -> Iterator[Plots]:
+def _step_departures(scores: Scores, heading: str) -> Iterator[Plots]:
     """The share of departed steps along the answer."""
-    for several in _few([label for label, result in scores.results.items() if result.groups]):
-        yield Plots(heading, several, list(along_plots(scores, several, heading)))
+    for several in _chunks([label for label, result in scores.results.items() if result.groups]):
+        yield Plots(heading, several, list(step_plots(scores, several, heading)))
 
 
 def same_figures(scores: Scores) -> Mapping[tuple[str, ...], list[str]]:
     """Groups by the figures that they have."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    groups_by_figures: dict[tuple[str, ...], list[str]] = {}
     for group, part in scores.results[scores.baseline].groups.items():
-        found.setdefault(tuple(part.rates), []).append(group)
-    return found
+        groups_by_figures.setdefault(tuple(part.rates), []).append(group)
+    return groups_by_figures
 
 
-def _few(names: list[str]) -> list[list[str]]:
-    """At most so many at once as can be told apart."""
+def _chunks(names: list[str]) -> list[list[str]]:
+    """Split names into chunks that one plot can distinguish."""
     return [names[first : first + len(MARKS)] for first in range(0, len(names), len(MARKS))]
 
 
-def _chosen(scores: Scores, figures: Sequence[str]) -> Sequence[str]:
+def _choose_figures(scores: Scores, figures: Sequence[str]) -> Sequence[str]:
     shares = [name for name in figures if scores.figures[name].percent]
     return next((names for names in PLOTTED if set(names) <= set(shares)), shares[:3])

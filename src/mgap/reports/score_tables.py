@@ -1,4 +1,4 @@
-"""The tables of a report, from the scores of one run or of several side by side."""
+"""Tables of a report, from the scores of one run or of several side by side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Difference, PairedComparison
-from mgap.pages.html_page import NOTHING, Cell, RowGroup, Table, TableRow
+from mgap.pages.html_page import NO_VALUE, Cell, RowGroup, Table, TableRow
 from mgap.reports.scores import Effort, Kind, Part, Scores
 
 DEPARTED = (
@@ -17,7 +17,7 @@ TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR"}
 
 
 def run_names(runs: Sequence[Scores]) -> list[str]:
-    """What tells the runs apart: their models, with their folders where these are the same."""
+    """Names that distinguish the runs: their models, with their folders if models repeat."""
     models = [scores.model for scores in runs]
     folders = [scores.run.folder.resolve() for scores in runs]
     short = [f"{model} ({folder.name})" for model, folder in zip(models, folders, strict=True)]
@@ -28,22 +28,22 @@ def run_names(runs: Sequence[Scores]) -> list[str]:
 
 
 def column(name: str, kind: Kind | None = None) -> str:
-    """A figure's name as a heading, with an arrow where less is better."""
+    """A figure's name as a heading, with an arrow if lower is better."""
     title = TITLES.get(name) or name[:1].upper() + name[1:].replace("_", " ")
     return f"{title} \u2193" if kind is not None and kind.better == "lower" else title
 
 
 def cell(rate: Rate, kind: Kind, digits: int = 1) -> Cell:
-    """A figure and its interval; a dash where nothing was counted."""
+    """A figure and its interval; a dash if nothing was counted."""
     if rate.of == 0:
-        return NOTHING
+        return NO_VALUE
     scale = 100 if kind.percent else 1
     value, low, high = (f"{scale * number:.{digits}f}" for number in (rate.value, rate.low, rate.high))
     return Cell(value, f"{low} to {high}")
 
 
 def score_tables(runs: Sequence[Scores]) -> list[Table]:
-    """Every figure of every method by group; groups that have other figures stand in a table of their own."""
+    """Every figure of every method by group; groups with other figures get a table of their own."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
     kinds = _kinds(runs)
     for name, scores, group in _groups(runs):
@@ -51,24 +51,23 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
         figures = tuple(dict.fromkeys(figure for part in parts.values() for figure in part.rates))
         rows = tuple(TableRow(label, _figures(part, kinds, figures)) for label, part in parts.items())
         tables.setdefault(figures, []).append(RowGroup(_heading(runs, name, group), rows))
-    departed = all(scores.run.plan.get("departure") for scores in runs)
+    is_departure = all(scores.run.plan.get("departure") for scores in runs)
     return [
-        Table(DEPARTED if departed else _caption(figures, kinds), _columns(figures, kinds), groups)
+        Table(DEPARTED if is_departure else _caption(figures, kinds), _columns(figures, kinds), groups)
         for figures, groups in tables.items()
     ]
 
 
 def paired_tables(runs: Sequence[Scores]) -> list[Table]:
-    """Each method less the baseline on the same samples."""
+    """The differences of each method to the baseline on the same samples."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
     kinds = _kinds(runs)
     for name, scores, group in _groups(runs):
-        found = {label: result.groups[group].against for label, result in scores.results.items() if group in result.groups}
-        rows = tuple(
-            TableRow(label, _differences(c, kinds, tuple(c.differences))) for label, c in found.items() if c is not None
-        )
+        parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
+        comparisons = {label: part.against for label, part in parts.items() if part.against is not None}
+        rows = tuple(TableRow(label, _differences(c, kinds, tuple(c.differences))) for label, c in comparisons.items())
         if rows:
-            figures = tuple(next(c for c in found.values() if c is not None).differences)
+            figures = tuple(next(iter(comparisons.values())).differences)
             heading = _heading(runs, name, group)
             against = f"{heading}, against {scores.baseline}" if heading else f"Against {scores.baseline}"
             tables.setdefault(figures, []).append(RowGroup(against, rows))
@@ -84,7 +83,7 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
 
 
 def matched_tables(runs: Sequence[Scores]) -> list[Table]:
-    """Each method beside the baseline's texts cut to its length."""
+    """Each method beside the baseline's texts, cut to the method's length."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
     kinds = _kinds(runs)
     for name, scores, group in _groups(runs):
@@ -93,8 +92,8 @@ def matched_tables(runs: Sequence[Scores]) -> list[Table]:
             if matched is None or group not in matched.groups:
                 continue
             figures = tuple(result.groups[group].rates)
-            whole = matched.words is None
-            cut = f"{scores.baseline}, whole" if whole else f"{scores.baseline}, cut after {matched.words} words"
+            is_whole = matched.words is None
+            cut = f"{scores.baseline}, whole" if is_whole else f"{scores.baseline}, cut after {matched.words} words"
             against = matched.against[group]
             rows = (
                 TableRow(label, _figures(result.groups[group], kinds, figures)[: len(figures)]),
@@ -113,11 +112,11 @@ def matched_tables(runs: Sequence[Scores]) -> list[Table]:
 
 
 def effort_table(runs: Sequence[Scores]) -> Table | None:
-    """How long the answers took; None where no record says so."""
+    """How long the answers took; None if no record has times."""
     groups = []
     for name, scores in zip(run_names(runs), runs, strict=True):
         if scores.run.plan.get("departure"):
-            continue  # distances, not answers
+            continue  # such a run has no answers
         efforts = {label: r.effort for label, r in scores.results.items() if r.effort is not None and r.effort.total > 0}
         base = efforts.get(scores.baseline)
         rows = tuple(
@@ -126,7 +125,7 @@ def effort_table(runs: Sequence[Scores]) -> Table | None:
                 (
                     Cell(clock(effort.total)),
                     seconds_cell(effort.seconds),
-                    Cell(f"{effort.seconds.value / base.seconds.value:.2f}") if base else NOTHING,
+                    Cell(f"{effort.seconds.value / base.seconds.value:.2f}") if base else NO_VALUE,
                     Cell(f"{effort.tokens:.1f}"),
                     Cell(f"{effort.tokens / effort.seconds.value:.1f}"),
                 ),
@@ -161,11 +160,11 @@ def coverage_table(runs: Sequence[Scores]) -> Table:
     for name, scores in zip(run_names(runs), runs, strict=True):
         rows = []
         for label, result in scores.results.items():
-            found = result.coverage
-            counts = (found.answered, found.missing, found.failed, found.cut_off)
+            coverage = result.coverage
+            counts = (coverage.answered, coverage.missing, coverage.failed, coverage.cut_off)
             rows.append(TableRow(label, tuple(Cell(str(count)) for count in counts)))
-            if found.error:
-                notes.append(f"{label}, first failure: {found.error}")
+            if coverage.error:
+                notes.append(f"{label}, first failure: {coverage.error}")
         groups.append(RowGroup(name if len(runs) > 1 else "", tuple(rows)))
     caption = (
         "Samples by method. Only those that every method answered are scored. Cut off: answers that reached the longest length."
@@ -174,16 +173,16 @@ def coverage_table(runs: Sequence[Scores]) -> Table:
 
 
 def clock(seconds: float) -> str:
-    """As the paper prints times: 23:57, 1:46:54; below a minute, in seconds."""
+    """A time as the paper prints it: 23:57, 1:46:54; below a minute, in seconds."""
     if seconds < 60:
         return f"{seconds:.3g} s"
-    whole = round(seconds)
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def seconds_cell(rate: Rate) -> Cell:
-    return Cell(f"{rate.value:.3g}", f"{rate.low:.3g} to {rate.high:.3g}") if rate.of and rate.value > 0 else NOTHING
+    return Cell(f"{rate.value:.3g}", f"{rate.low:.3g} to {rate.high:.3g}") if rate.of and rate.value > 0 else NO_VALUE
 
 
 def efforts(scores: Scores) -> dict[str, Effort]:
@@ -195,14 +194,14 @@ def _kinds(runs: Iterable[Scores]) -> dict[str, Kind]:
 
 
 def _groups(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
-    """(name of the run, run, group), in order; runs of one group stand together."""
-    found = [
+    """(name of the run, run, group), sorted by group and then by run."""
+    triples = [
         (name, scores, group)
         for name, scores in zip(run_names(runs), runs, strict=True)
         for group in scores.results[scores.baseline].groups
     ]
-    order = list(dict.fromkeys(group for _, _, group in found))
-    return sorted(found, key=lambda one: order.index(one[2]))
+    order = list(dict.fromkeys(group for _, _, group in triples))
+    return sorted(triples, key=lambda triple: order.index(triple[2]))
 
 
 def _heading(runs: Sequence[Scores], name: str, group: str) -> str:
@@ -213,14 +212,14 @@ def _heading(runs: Sequence[Scores], name: str, group: str) -> str:
 
 
 def _columns(figures: Sequence[str], kinds: dict[str, Kind]) -> tuple[str, ...]:
-    counted = ("Unparsed",) if "accuracy" in figures else ()
-    return ("Method", *(column(name, kinds[name]) for name in figures), *counted, "Samples")
+    unparsed = ("Unparsed",) if "accuracy" in figures else ()
+    return ("Method", *(column(name, kinds[name]) for name in figures), *unparsed, "Samples")
 
 
 def _figures(part: Part, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:
-    counted = (Cell(str(part.unparsed)),) if "accuracy" in figures else ()
-    shown = (cell(part.rates[name], kinds[name]) if name in part.rates else NOTHING for name in figures)
-    return (*shown, *counted, Cell(str(part.samples)))
+    unparsed = (Cell(str(part.unparsed)),) if "accuracy" in figures else ()
+    rates = (cell(part.rates[name], kinds[name]) if name in part.rates else NO_VALUE for name in figures)
+    return (*rates, *unparsed, Cell(str(part.samples)))
 
 
 def _differences(comparison: PairedComparison, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:

@@ -1,7 +1,7 @@
-"""From a run's folder to its scores: every method on the same samples, each against a baseline, without a model.
+"""Score a run from its folder, without a model: every method on the same samples, each against a baseline.
 
-A sample that failed or is missing under one method is left out of all methods' scores, and counted. A method without a single
-answer is left out itself.
+A sample that failed or is missing under one method is left out of all methods' scores, and counted. A method without any answer
+is left out itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mgap.benchmarks.chair.scorer import cut_words, matching_cut, mean_words
 from mgap.benchmarks.pope.scorer import FIGURES, named_counts, unequal_recall
 from mgap.benchmarks.statistics import Rate, share
 from mgap.benchmarks.tally import Figure, PairedComparison, Scorer, Tally, by_picture, compare
-from mgap.diagnosis.departure_by_step import along_tallies
+from mgap.diagnosis.departure_by_step import tallies_by_step
 from mgap.diagnosis.departure_tally import departure_tally
 from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
@@ -30,30 +30,30 @@ _SECONDS = Figure(value=lambda c: share(c[..., 0], c[..., 1]), of=lambda c: floa
 
 @dataclass(frozen=True)
 class Kind:
-    """How a figure is read."""
+    """How to read a figure."""
 
     percent: bool
-    better: str  # higher, lower, or "" where neither is
+    better: str  # higher, lower, or "" for neither
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What became of the samples under one method."""
+    """How many samples one method answered."""
 
     answered: int
     missing: int
     failed: int
-    error: str  # the first failure's
+    error: str  # of the first failure
     cut_off: int  # answers that reached the longest length
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What the scored answers of one method took."""
+    """The cost of one method's scored answers."""
 
     total: float  # seconds
-    seconds: Rate  # a sample
-    tokens: float  # an answer
+    seconds: Rate  # per sample
+    tokens: float  # per answer
 
 
 @dataclass(frozen=True)
@@ -63,22 +63,22 @@ class Part:
     samples: int
     unparsed: int  # answers that say neither yes nor no
     rates: dict[str, Rate]
-    counts: dict[str, int] = field(default_factory=dict)  # of yes and no: TP, FP, TN, FN
-    against: PairedComparison | None = None  # this method less the baseline
+    counts: dict[str, int] = field(default_factory=dict)  # for yes/no questions: TP, FP, TN, FN
+    against: PairedComparison | None = None  # this method minus the baseline
 
 
 @dataclass(frozen=True)
 class Matched:
-    """The baseline's texts, cut so that they are as long as one method's on average."""
+    """The baseline's texts, cut to the mean length of one method's."""
 
-    words: int | None  # that were kept; None: they are no longer than the method's, and stay whole
+    words: int | None  # the most words left in a text; None: not cut, as the texts are no longer than the method's
     groups: dict[str, Part]  # of the cut texts
-    against: dict[str, PairedComparison]  # the method less the cut baseline
+    against: dict[str, PairedComparison]  # the method minus the cut baseline
 
 
 @dataclass(frozen=True)
 class MethodScores:
-    """One method of a run."""
+    """The scores of one method of a run."""
 
     arm: Arm
     coverage: Coverage
@@ -89,7 +89,7 @@ class MethodScores:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a run's answers come to."""
+    """The scores of a run."""
 
     run: Run
     scorer: dict[str, Any]  # its task and settings
@@ -98,8 +98,8 @@ class Scores:
     figures: dict[str, Kind]
     results: dict[str, MethodScores]
     right: dict[str, dict[str, bool]]  # by method and sample
-    texts: dict[str, dict[str, str]]  # the same, as answered
-    warnings: tuple[str, ...] = ()  # what looks wrong
+    texts: dict[str, dict[str, str]]  # the answers, by method and sample
+    warnings: tuple[str, ...] = ()  # sentences about what looks wrong
 
     @property
     def model(self) -> str:
@@ -110,7 +110,7 @@ class Scores:
         return str(self.run.plan.get("experiment", {}).get("title") or self.run.plan["benchmark"]["name"])
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON: everything a table shows, and the settings that it depends on."""
+        """Plain JSON: everything a table shows, and the settings it depends on."""
         plan = self.run.plan
         return {
             "format": FORMAT,
@@ -128,31 +128,32 @@ class Scores:
 
 
 def score(run: Run, *, against: str | None = None, match_length: bool = False, **settings: Any) -> Scores:
-    """Score a run with the settings that it was planned with, or with these instead.
+    """Score a run with the settings it was planned with, or with these instead.
 
     `against` names the baseline; default: the plain method, else the first. `match_length` scores the baseline's captions
     again, cut to the mean length of each method's.
     """
     records = {arm.label: run.records(arm) for arm in run.arms}
-    coverage = {label: _coverage(run.samples, found) for label, found in records.items()}
+    coverage = {label: _coverage(run.samples, by_id) for label, by_id in records.items()}
     arms = [arm for arm in run.arms if coverage[arm.label].answered]
-    asked = [sample for sample in run.samples if all(_is_answered(records[arm.label], sample) for arm in arms)]
-    if not arms or not asked:
-        raise RunError(f"{run.folder}: {_nothing(coverage)}; go on with the command that began it and --out {run.folder}")
+    samples = [sample for sample in run.samples if all(_is_answered(records[arm.label], sample) for arm in arms)]
+    if not arms or not samples:
+        raise RunError(f"{run.folder}: {_no_answers(coverage)}; go on with the command that began it and --out {run.folder}")
     baseline = _baseline(arms, against)
     if run.plan.get("departure"):
         if settings or match_length:
             raise SettingError(f"{run.folder} holds distances, not answers: {', '.join(settings) or 'match_length'} has no use")
-        scorer, said = None, dict(run.plan["departure"])
-        measured = {arm.label: [records[arm.label][sample.id] for sample in asked] for arm in arms}
-        if said.get("along") == "answers":
-            tallies = {label: along_tallies(asked, found, said["tau"]) for label, found in measured.items()}
+        scorer, scored_with = None, dict(run.plan["departure"])
+        measured = {arm.label: [records[arm.label][sample.id] for sample in samples] for arm in arms}
+        tau = scored_with["tau"]
+        if scored_with.get("along") == "answers":
+            tallies = {label: tallies_by_step(samples, departures, tau) for label, departures in measured.items()}
         else:
-            tallies = {label: {STATES: departure_tally(asked, found, said["tau"])} for label, found in measured.items()}
+            tallies = {label: {STATES: departure_tally(samples, departures, tau)} for label, departures in measured.items()}
     else:
         scorer = build_scorer(run, **settings)
-        said = {"task": run.plan["benchmark"]["task"], **scorer.settings()}
-        tallies = {arm.label: scorer.tally(asked, _texts(records[arm.label], asked)) for arm in arms}
+        scored_with = {"task": run.plan["benchmark"]["task"], **scorer.settings()}
+        tallies = {arm.label: scorer.tally(samples, _texts(records[arm.label], samples)) for arm in arms}
     figures = {name: f for groups in tallies.values() for tally in groups.values() for name, f in tally.figures.items()}
     results = {}
     for arm in run.arms:
@@ -160,32 +161,33 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         other = tallies[baseline] if scorer is not None and arm.label != baseline else {}
         matched = None
         if match_length and other and groups:
-            matched = _match(scorer, asked, _texts(records[baseline], asked), _texts(records[arm.label], asked), groups)
+            plain, own = (_texts(records[label], samples) for label in (baseline, arm.label))
+            matched = _match(scorer, samples, plain, own, groups)
         results[arm.label] = MethodScores(
             arm=arm,
             coverage=coverage[arm.label],
-            effort=_effort(asked, records[arm.label]) if groups else None,
+            effort=_effort(samples, records[arm.label]) if groups else None,
             groups={name: _part(tally, other.get(name)) for name, tally in groups.items()},
             matched=matched,
         )
     return Scores(
         run=run,
-        scorer=said,
+        scorer=scored_with,
         baseline=baseline,
-        scored=len(asked),
+        scored=len(samples),
         figures={name: Kind(figure.percent, figure.better) for name, figure in figures.items()},
         results=results,
         right={label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()},
-        texts={arm.label: _texts(records[arm.label], asked) for arm in arms},
-        warnings=tuple(_warnings(run, len(asked), coverage, tallies)),
+        texts={arm.label: _texts(records[arm.label], samples) for arm in arms},
+        warnings=tuple(_warnings(run, len(samples), coverage, tallies)),
     )
 
 
 def build_scorer(run: Run, **settings: Any) -> Scorer:
-    """The scorer of the run's task, with what its benchmark gave it to know."""
+    """The scorer of the run's task, with the benchmark's lexicon."""
     benchmark = run.plan["benchmark"]
-    given = {**run.plan.get("scoring", {}), **settings}
-    scorer: Scorer = SCORERS.get(benchmark["task"]).of(benchmark.get("lexicon") or {}, **given)
+    merged = {**run.plan.get("scoring", {}), **settings}
+    scorer: Scorer = SCORERS.get(benchmark["task"]).of(benchmark.get("lexicon") or {}, **merged)
     return scorer
 
 
@@ -207,33 +209,33 @@ def _is_answered(records: Mapping[str, Record], sample: Sample) -> bool:
     return sample.id in records and not records[sample.id].failed
 
 
-def _texts(records: Mapping[str, Record], asked: Sequence[Sample]) -> dict[str, str]:
-    return {sample.id: records[sample.id].text for sample in asked}
+def _texts(records: Mapping[str, Record], samples: Sequence[Sample]) -> dict[str, str]:
+    return {sample.id: records[sample.id].text for sample in samples}
 
 
 def _coverage(samples: Sequence[Sample], records: Mapping[str, Record]) -> Coverage:
-    found = [records[sample.id] for sample in samples if sample.id in records]
-    errors = [record.failed for record in found if record.failed]
+    recorded = [records[sample.id] for sample in samples if sample.id in records]
+    errors = [record.failed for record in recorded if record.failed]
     return Coverage(
-        answered=len(found) - len(errors),
-        missing=len(samples) - len(found),
+        answered=len(recorded) - len(errors),
+        missing=len(samples) - len(recorded),
         failed=len(errors),
         error=errors[0] if errors else "",
-        cut_off=sum(record.stop == "length" for record in found),
+        cut_off=sum(record.stop == "length" for record in recorded),
     )
 
 
-def _nothing(coverage: Mapping[str, Coverage]) -> str:
-    counts = ", ".join(f"{label} {found.answered}" for label, found in coverage.items())
-    first = next((f" (first failure: {found.error})" for found in coverage.values() if found.error), "")
+def _no_answers(coverage: Mapping[str, Coverage]) -> str:
+    counts = ", ".join(f"{label} {method.answered}" for label, method in coverage.items())
+    first = next((f" (first failure: {method.error})" for method in coverage.values() if method.error), "")
     return f"no sample was answered under every method; answers so far: {counts or 'none'}{first}"
 
 
 def _warnings(
     run: Run, scored: int, coverage: Mapping[str, Coverage], tallies: Mapping[str, Mapping[str, Tally]]
 ) -> Iterator[str]:
-    if left := [label for label, found in coverage.items() if not found.answered]:
-        yield f"without a single answer, and left out: {', '.join(left)}"
+    if left_out := [label for label, method in coverage.items() if not method.answered]:
+        yield f"without a single answer, and left out: {', '.join(left_out)}"
     if scored < len(run.samples):
         yield f"{scored} of {len(run.samples)} samples are scored: the others are missing or failed under some method"
     if (
@@ -246,27 +248,27 @@ def _warnings(
                 yield f"{label}: {sentence}"
 
 
-def _effort(asked: Sequence[Sample], records: Mapping[str, Record]) -> Effort:
-    found = [records[sample.id] for sample in asked]
-    pictures, counts = by_picture(asked, [(record.milliseconds / 1000, 1.0) for record in found])
+def _effort(samples: Sequence[Sample], records: Mapping[str, Record]) -> Effort:
+    scored = [records[sample.id] for sample in samples]
+    pictures, counts = by_picture(samples, [(record.milliseconds / 1000, 1.0) for record in scored])
     rates = Tally(pictures, counts, {"seconds": _SECONDS}, {}).rates()
-    return Effort(float(counts[:, 0].sum()), rates["seconds"], sum(record.tokens for record in found) / len(found))
+    return Effort(float(counts[:, 0].sum()), rates["seconds"], sum(record.tokens for record in scored) / len(scored))
 
 
 def _match(
     scorer: Scorer | None,
-    asked: Sequence[Sample],
+    samples: Sequence[Sample],
     plain: Mapping[str, str],
-    ours: Mapping[str, str],
+    own: Mapping[str, str],
     tallies: Mapping[str, Tally],
 ) -> Matched | None:
-    """On the groups that hold captions; None where there are none."""
-    texts = [sample for sample in asked if "accuracy" not in tallies[sample.group].figures]  # questions are not cut
-    if scorer is None or not texts:
+    """Cut the baseline's captions to a method's mean length, and score them; None if no group holds captions."""
+    captions = [sample for sample in samples if "accuracy" not in tallies[sample.group].figures]  # questions are not cut
+    if scorer is None or not captions:
         return None
-    whole, wanted = [plain[s.id] for s in texts], mean_words([ours[s.id] for s in texts])
-    words = matching_cut(whole, wanted) if mean_words(whole) > wanted else None
-    cut = {s.id: plain[s.id] if words is None else cut_words(plain[s.id], words) for s in texts}
-    found = scorer.tally(texts, cut)
-    against = {name: compare(tallies[name], tally) for name, tally in found.items()}
-    return Matched(words, {name: _part(tally, None) for name, tally in found.items()}, against)
+    whole, target = [plain[s.id] for s in captions], mean_words([own[s.id] for s in captions])
+    words = matching_cut(whole, target) if mean_words(whole) > target else None
+    cut = {s.id: plain[s.id] if words is None else cut_words(plain[s.id], words) for s in captions}
+    cut_tallies = scorer.tally(captions, cut)
+    against = {name: compare(tallies[name], tally) for name, tally in cut_tallies.items()}
+    return Matched(words, {name: _part(tally, None) for name, tally in cut_tallies.items()}, against)

@@ -1,1 +1,1 @@
-"""Choose the settings of MGAP for a model."""
+"""Choosing MGAP's settings for a model."""

@@ -1,9 +1,9 @@
-"""Which setting of a grid to take: by labels, or without them by a criterion that is stated beforehand.
+"""Choose one setting of a grid: by labels, or without them by a criterion stated beforehand.
 
-- labels: the best mean over splits of F1, or of accuracy.
-- departure: the farthest step along alpha that leaves no more states outside than is allowed; of several paths the longest.
+- labels: the highest F1 or accuracy, averaged over splits.
+- departure: the farthest step along alpha with no more states outside than the limit; of several paths the longest.
 
-Every criterion is a figure of counts that pictures add to, so that intervals and paired differences come as for any other.
+Every criterion is a figure over per-picture counts, so it has the usual intervals and paired differences.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 @dataclass(frozen=True)
 class SettingChoice:
-    """The settings in the order of a rule, by their place in the grid; those that it does not consider are not among them."""
+    """Indices into the grid, ranked by a rule; settings that the rule does not consider are left out."""
 
     order: tuple[int, ...]  # best first
-    leaders: tuple[int, ...]  # of those that give the very same answers the first only
-    alike: int  # others that give the same answers as the best
+    leaders: tuple[int, ...]  # the first of each set of settings with identical answers
+    alike: int  # other settings with the same answers as the best
 
     @property
     def picked(self) -> int:
@@ -46,130 +46,134 @@ class SettingChoice:
 
     @property
     def runner_up(self) -> int | None:
-        """The best that answers otherwise; None: there is none."""
+        """The best setting with different answers, or None."""
         return self.leaders[1] if len(self.leaders) > 1 else None
 
 
 @dataclass(frozen=True)
 class SettingFigures:
-    """What is known of one setting on the judged questions."""
+    """The results of one setting on the judged questions."""
 
     point: Point
     step: float  # the mean of |h_cut - h|
     departed: Tally  # over states
     labels: Tally | None
-    turned: Mapping[str, int]  # answers that differ from plain decoding's, such as "yes to no"
-    value: float | None = None  # what a rule orders by; None: it does not consider this one
+    turned: Mapping[str, int]  # how many answers differ from plain decoding's, by kind, such as "yes to no"
+    value: float | None = None  # the value that a rule ranks by; None: the rule does not consider this setting
 
     def rates(self) -> dict[str, Rate]:
         return {**({} if self.labels is None else self.labels.rates()), **self.departed.rates()}
 
     def less(self, other: SettingFigures) -> dict[str, Difference]:
         """Paired differences on the same pictures."""
-        found = compare(self.departed, other.departed).differences
+        departed = compare(self.departed, other.departed).differences
         if self.labels is None or other.labels is None:
-            return found
-        return {**compare(self.labels, other.labels).differences, **found}
+            return departed
+        return {**compare(self.labels, other.labels).differences, **departed}
 
     def to_json(self) -> dict[str, Any]:
         rates = {name: [rate.value, rate.low, rate.high] for name, rate in self.rates().items()}
         return {**self.point.to_json(), "value": self.value, "step": self.step, **rates, "turned": dict(self.turned)}
 
 
-def kinds_of(words: Sequence[str]) -> list[int]:
-    """The place among `VERDICTS` of what each word says as an answer, as POPE is scored."""
+def verdict_indices(words: Sequence[str]) -> list[int]:
+    """For each word, the index in `VERDICTS` of its verdict, parsed as for POPE."""
     return [VERDICTS.index(yes_or_no(word)) for word in words]
 
 
-def choose(values: dict[int, float], points: Sequence[Point], steps: Sequence[float], said: Array) -> SettingChoice:
-    """The highest value; of equal ones the smaller mean step, then the smaller settings. `said` is [points, n]."""
+def choose(values: dict[int, float], points: Sequence[Point], steps: Sequence[float], verdicts: Array) -> SettingChoice:
+    """Rank by value; ties go to the smaller mean step, then to the smaller settings. `verdicts` is [points, n]."""
 
-    def key(place: int) -> tuple[float, ...]:
-        point = points[place]
-        return -round(values[place], 12), round(steps[place], 12), point.alpha, point.rank, point.lam
+    def key(index: int) -> tuple[float, ...]:
+        point = points[index]
+        return -round(values[index], 12), round(steps[index], 12), point.alpha, point.rank, point.lam
 
     order = tuple(sorted(values, key=key))
-    answers = [said[place].tobytes() for place in order]
-    leaders = dict(zip(reversed(answers), reversed(order), strict=True))  # the first of each stays
+    answers = [verdicts[index].tobytes() for index in order]
+    leaders = dict(zip(reversed(answers), reversed(order), strict=True))  # keeps the first of each
     return SettingChoice(order, tuple(sorted(leaders.values(), key=order.index)), answers.count(answers[0]) - 1)
 
 
-def label_values(samples: Sequence[Sample], said: Array, objective: str = "f1") -> dict[int, float]:
-    """For each row of `said` [points, samples], the mean over the samples' groups."""
+def label_values(samples: Sequence[Sample], verdicts: Array, objective: str = "f1") -> dict[int, float]:
+    """The objective's mean over the samples' groups, for each row of `verdicts` [points, samples]."""
     if objective not in OBJECTIVES:
         raise SettingError(f"objective={objective!r}: choose from {', '.join(OBJECTIVES)}")
     groups = list(_groups(samples).values())
-    labels = [[samples[place].truth for place in members] for members in groups]
-    found = {}
-    for point, row in enumerate(said):
+    labels = [[samples[index].truth for index in members] for members in groups]
+    values = {}
+    for point, row in enumerate(verdicts):
         counts = [
-            outcomes(truth, [VERDICTS[row[place]] for place in members]).sum(0)
+            outcomes(truth, [VERDICTS[row[index]] for index in members]).sum(0)
             for members, truth in zip(groups, labels, strict=True)
         ]
-        found[point] = float(FIGURES[objective].value(np.stack(counts)).mean())
-    return found
+        values[point] = float(FIGURES[objective].value(np.stack(counts)).mean())
+    return values
 
 
-def label_tally(samples: Sequence[Sample], said: Array) -> Tally:
-    """POPE's figures, each as its mean over the groups, of one row of answers [samples]."""
-    groups = {group: place for place, group in enumerate(_groups(samples))}
-    verdicts = [VERDICTS[kind] for kind in said]
+def label_tally(samples: Sequence[Sample], verdicts: Array) -> Tally:
+    """POPE's figures for one setting's verdicts [samples], each averaged over the groups."""
+    groups = {group: index for index, group in enumerate(_groups(samples))}
+    answers = [VERDICTS[verdict] for verdict in verdicts]
     rows = np.zeros((len(samples), len(groups), _OUTCOMES))
-    rows[np.arange(len(samples)), [groups[s.group] for s in samples]] = outcomes([s.truth for s in samples], verdicts)
+    rows[np.arange(len(samples)), [groups[s.group] for s in samples]] = outcomes([s.truth for s in samples], answers)
     pictures, counts = by_picture(samples, rows.reshape(len(samples), -1).tolist())
     figures = {
         name: Figure(partial(_mean, figure.value, len(groups)), lambda c: float(asked(c.reshape(-1, _OUTCOMES)).sum()))
         for name, figure in FIGURES.items()
     }
-    right = {sample.id: verdict == sample.truth for sample, verdict in zip(samples, verdicts, strict=True)}
-    return Tally(pictures, counts, figures, right, sum(verdict is None for verdict in verdicts))
+    right = {sample.id: answer == sample.truth for sample, answer in zip(samples, answers, strict=True)}
+    return Tally(pictures, counts, figures, right, sum(answer is None for answer in answers))
 
 
 def _mean(value: Callable[[Counts], Counts], groups: int, counts: Counts) -> Counts:
-    found: Counts = value(counts.reshape(*counts.shape[:-1], groups, _OUTCOMES)).mean(-1)
-    return found
+    mean: Counts = value(counts.reshape(*counts.shape[:-1], groups, _OUTCOMES)).mean(-1)
+    return mean
 
 
 def _groups(samples: Sequence[Sample]) -> dict[str, list[int]]:
+    """The indices of the samples of each group."""
     groups: dict[str, list[int]] = {}
-    for place, sample in enumerate(samples):
-        groups.setdefault(sample.group, []).append(place)
+    for index, sample in enumerate(samples):
+        groups.setdefault(sample.group, []).append(index)
     return groups
 
 
 def departed_tally(samples: Sequence[Sample], departed: Array) -> Tally:
-    """The share of states outside, from whether each one is; a sample is right where it is not."""
-    pictures, counts = by_picture(samples, [[1.0, float(gone)] for gone in departed])
+    """The share of departed states; a sample counts as right if its state has not departed."""
+    pictures, counts = by_picture(samples, [[1.0, float(is_departed)] for is_departed in departed])
     figure = Figure(lambda c: share(c[..., 1], c[..., 0]), lambda c: float(c[..., 0]), better="lower")
-    right = {sample.id: not gone for sample, gone in zip(samples, departed, strict=True)}
+    right = {sample.id: not is_departed for sample, is_departed in zip(samples, departed, strict=True)}
     return Tally(pictures, counts, {"departed": figure}, right)
 
 
-def farthest(
-    points: Sequence[Point], share_outside: Callable[[int], float], limit: float, told: Callable[[int, int], None] | None = None
+def farthest_points(
+    points: Sequence[Point],
+    share_outside: Callable[[int], float],
+    limit: float,
+    progress: Callable[[int, int], None] | None = None,
 ) -> dict[int, float]:
-    """Along each path, alpha ascending, the last point before the share of states outside first exceeds the limit.
+    """On each path, the last point before the share of states outside first exceeds the limit, alpha ascending.
 
-    Points stand path by path, as a grid gives them. What is given back are those points' places, with their shares.
+    Points must be ordered path by path, as `Grid.points` returns them. Returns their indices with their shares.
     """
-    paths = [list(places) for _, places in groupby(range(len(points)), key=lambda place: points[place].path)]
-    stayed = {}
+    paths = [list(indices) for _, indices in groupby(range(len(points)), key=lambda index: points[index].path)]
+    farthest = {}
     for done, path in enumerate(paths, start=1):
-        found: tuple[int, float] | None = None
-        for place in path:
-            outside = share_outside(place)
+        last: tuple[int, float] | None = None
+        for index in path:
+            outside = share_outside(index)
             if outside > limit:
                 break
-            found = place, outside
-        if found is not None:
-            stayed[found[0]] = found[1]
-        if told is not None:
-            told(done, len(paths))
-    return stayed
+            last = index, outside
+        if last is not None:
+            farthest[last[0]] = last[1]
+        if progress is not None:
+            progress(done, len(paths))
+    return farthest
 
 
-def turned(before: Array, after: Array) -> dict[str, int]:
-    """How many answers [n] became others, such as "yes to no"."""
+def count_changes(before: Array, after: Array) -> dict[str, int]:
+    """How many verdicts [n] changed, by kind, such as "yes to no"."""
     names = ("yes", "no", "neither")
     pairs = [(one, two) for one in range(3) for two in range(3) if one != two]
     counts = {f"{names[one]} to {names[two]}": int(np.sum((before == one) & (after == two))) for one, two in pairs}

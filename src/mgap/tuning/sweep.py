@@ -1,8 +1,8 @@
-"""The first token of many questions under every setting of MGAP on a grid, for one pass through the model.
+"""The first token of many questions under every MGAP setting of a grid, from one pass through the model.
 
-MGAP acts after the last layer, so the states that the head reads are those of plain decoding whatever the setting: they are
-read once, and each setting is one small product more. What is said is what decoding says, to the rounding of its logits: the
-same correction, cast to the model's dtype. Memory is bounded by a batch's logits.
+MGAP acts after the last layer, so the head reads the states of plain decoding whatever the setting: they are read once, and
+each setting costs one more small product. Tokens equal those of decoding, up to the rounding of its logits: the correction is
+the same, cast to the model's dtype. Memory is bounded by one batch of logits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mgap.settings import check_count, check_strength
 
 @dataclass(frozen=True)
 class Point:
-    """One setting of the grid, under the names that MGAP has for them."""
+    """One setting of the grid, with MGAP's names."""
 
     alpha: float
     lam: float
@@ -47,7 +47,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Grid:
-    """The values to try of each setting, ascending. Alpha begins with 0, which is plain decoding."""
+    """The values to try for each setting, ascending. Alpha starts at 0, which is plain decoding."""
 
     alpha: tuple[float, ...] = tuple(step / 4 for step in range(33))  # 0 to 8
     lam: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
@@ -64,20 +64,20 @@ class Grid:
                 _check(f.name, value)
             if f.name in ("alpha", "lam"):
                 values = map(float, values)
-            found = sorted({0.0, *values} if f.name == "alpha" else set(values))
-            object.__setattr__(self, f.name, tuple(found))
+            ascending = sorted({0.0, *values} if f.name == "alpha" else set(values))
+            object.__setattr__(self, f.name, tuple(ascending))
 
     @classmethod
     def of(cls, values: Mapping[str, Sequence[Any]]) -> Grid:
-        """From lists by name; what is not named has the default."""
-        known = [f.name for f in fields(cls)]
+        """From lists by name; other settings keep their defaults."""
+        names = [f.name for f in fields(cls)]
         for name in values:
-            if name not in known:
-                raise SettingError(f"the grid has no {name!r}: choose from {', '.join(known)}")
-        return cls(**{name: tuple(given) for name, given in values.items()})
+            if name not in names:
+                raise SettingError(f"the grid has no {name!r}: choose from {', '.join(names)}")
+        return cls(**{name: tuple(several) for name, several in values.items()})
 
     def points(self) -> list[Point]:
-        """Path by path, alpha ascending in each."""
+        """All settings, path by path, alpha ascending on each."""
         paths = product(self.rank, self.lam, self.gate, self.protect)
         return [Point(alpha, lam, rank, gate, protect) for rank, lam, gate, protect in paths for alpha in self.alpha]
 
@@ -96,7 +96,7 @@ def _check(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Swept:
-    """What came of every point, in their order."""
+    """The results of a sweep, in the order of its points."""
 
     points: tuple[Point, ...]
     tokens: Tensor  # [points, n] the likeliest first token
@@ -112,7 +112,10 @@ def sweep(
     batch_size: int = 64,
     progress: Callable[[int], None] | None = None,
 ) -> Swept:
-    """Of plain states [n, d]; `basis` [d, K] reaches to the largest rank. `progress` hears how many states are done."""
+    """Apply every setting to plain states [n, d]; `basis` is [d, K] with K at least the largest rank.
+
+    `progress` is called with the number of states done.
+    """
     corrections = {rank: _correction(head, basis, rank) for rank in sorted({point.rank for point in points})}
     tokens = torch.empty(len(points), len(states), dtype=torch.long)
     steps = torch.zeros(len(points), dtype=torch.float64)
@@ -123,19 +126,19 @@ def sweep(
             wide = output.to(head.wide)
             entropy, norm = entropy_of(head.post(wide)), torch.linalg.vector_norm(h, dim=-1)
             coeffs = {rank: h @ correction.basis for rank, correction in corrections.items()}  # [b, K]
-            for place, point in enumerate(points):
+            for index, point in enumerate(points):
                 coeff, s = coeffs[point.rank], point.settings
                 gate = gate_of(norm, coeff, entropy, s)
                 logits = head.post(corrections[point.rank].correct(h, output, wide, coeff, norm, gate, s))
-                tokens[place, span] = logits.float().argmax(-1).cpu()
-                steps[place] += (gate.beta * torch.linalg.vector_norm(coeff, dim=-1)).sum().double().cpu()
+                tokens[index, span] = logits.float().argmax(-1).cpu()
+                steps[index] += (gate.beta * torch.linalg.vector_norm(coeff, dim=-1)).sum().double().cpu()
         if progress is not None:
             progress(span.stop)
     return Swept(tuple(points), tokens, steps / max(1, len(states)))
 
 
 def cut_states(head: Head, basis: Tensor, states: Tensor, point: Point, *, batch_size: int = 64) -> Tensor:
-    """h_cut [n, d] of plain states [n, d], where the head is."""
+    """h_cut [n, d] for plain states [n, d], on the head's device."""
     correction = _correction(head, basis, point.rank, point.settings)
     return torch.cat([correction.cut(states[span]) for span in _spans(len(states), batch_size)])
 

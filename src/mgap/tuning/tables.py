@@ -1,4 +1,4 @@
-"""What a tuning found, as tables: the best settings in the order of the rule, and what the pick changes."""
+"""Tables of a tuning: the best settings as the rule ranks them, and what the pick changes."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ def spell(point: Point) -> str:
 
 
 def best_table(rule: str, leaders: Sequence[SettingFigures], plain: SettingFigures, notes: Sequence[str] = ()) -> Table:
-    """The settings that a rule puts first, and plain decoding below them."""
+    """The settings that a rule ranks first, with plain decoding below."""
     has_labels = plain.labels is not None
     columns = ("setting", *([] if has_labels else [VALUES[rule]]), *(["F1", "accuracy"] if has_labels else []))
     columns = (*columns, *(["mean step"] if rule != "departure" else []), "states outside", "answers changed")
 
-    def row(each: SettingFigures) -> TableRow:
-        rates, cells = each.rates(), []
+    def row(setting: SettingFigures) -> TableRow:
+        rates, cells = setting.rates(), []
         if has_labels:
             cells += [Cell.of(rates["f1"]), Cell.of(rates["accuracy"])]
         else:
-            cells.append(Cell("" if each.value is None else f"{each.value:.3f}"))
+            cells.append(Cell("" if setting.value is None else f"{setting.value:.3f}"))
         if rule != "departure":
-            cells.append(Cell(f"{each.step:.3f}"))
-        return TableRow(spell(each.point), (*cells, Cell.of(rates["departed"]), Cell(str(sum(each.turned.values())))))
+            cells.append(Cell(f"{setting.step:.3f}"))
+        return TableRow(spell(setting.point), (*cells, Cell.of(rates["departed"]), Cell(str(sum(setting.turned.values())))))
 
-    rows = [*leaders, *([] if plain.point in [each.point for each in leaders] else [plain])]
+    rows = [*leaders, *([] if plain.point in [setting.point for setting in leaders] else [plain])]
     return Table("The best settings, first the pick", columns, [RowGroup("", tuple(map(row, rows)))], notes=tuple(notes))
 
 
 def change_table(picked: SettingFigures, plain: SettingFigures) -> Table:
-    """Figure by figure, the pick against plain decoding on the same pictures."""
+    """The figures of the pick against plain decoding, on the same pictures."""
     before, after = plain.rates(), picked.rates()
     rows = [
         TableRow(

@@ -1,4 +1,4 @@
-"""Choose MGAP's settings for a model: states once, every setting of a grid from them, one rule, and a record of it all.
+"""Choose MGAP's settings for a model: read states once, try every setting of a grid on them, rank by one rule, record it all.
 
 development = pocket_questions(300)                          # or own_questions("mine.jsonl", "photos")
 states = read_states(model, development)                     # the one pass through the model
@@ -31,18 +31,18 @@ from mgap.tuning.choice import (
     SettingChoice,
     SettingFigures,
     choose,
+    count_changes,
     departed_tally,
-    farthest,
-    kinds_of,
+    farthest_points,
     label_tally,
     label_values,
-    turned,
+    verdict_indices,
 )
 from mgap.tuning.departed import are_outside
 from mgap.tuning.development import Development, States
 from mgap.tuning.sweep import Grid, Point, cut_states, sweep
 
-STATED = {
+_RULE_TEXTS = {
     "departure": "without labels: along alpha, up to the largest of the grid, the last step before the share of states outside "
     "those of plain decoding exceeds the limit, which is delta, or the share of plain states outside where that is larger; of "
     "the ranks and lambdas, the one whose states are moved farthest on average",
@@ -51,7 +51,7 @@ STATED = {
 
 
 class Judged:
-    """What each of some settings makes of a development set, from its states alone; the first one is plain decoding."""
+    """The results of several settings on a development set, from its states alone; the first setting is plain decoding."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Judged:
         self.points, self.development, self.states = list(points), development, states
         device = model.backbone.device
         self.manifold = Manifold.of(Bank.of(states.bank), k=k, delta=delta, metric=metric, device=device)
-        kinds = torch.tensor(kinds_of(model.backbone.words(range(self.head.vocab_size))))
+        verdict_of_token = torch.tensor(verdict_indices(model.backbone.words(range(self.head.vocab_size))))
         self.swept = sweep(
             self.head,
             self.basis,
@@ -80,48 +80,48 @@ class Judged:
             batch_size=states.batch_size,
             progress=None if progress is None else lambda done: progress("settings tried on states", done, len(states.judged)),
         )
-        self.said: Array = kinds[self.swept.tokens].numpy()  # [points, rows]
+        self.row_verdicts: Array = verdict_of_token[self.swept.tokens].numpy()  # [points, rows] into VERDICTS
         self._plain = states.judged.to(self.head.device)
         self._distances = self.manifold.distances(self._plain)
         self._departed: dict[int, Array] = {}
 
     @cached_property
-    def answers(self) -> Array:
-        """The same by sample, [points, samples]: what several splits ask is read once and counts in each."""
-        by_sample: Array = self.said[:, self.development.row_of]
+    def verdicts(self) -> Array:
+        """The verdicts by sample, [points, samples]: a question of several splits is read once and counts in each."""
+        by_sample: Array = self.row_verdicts[:, self.development.row_of]
         return by_sample
 
-    def departed(self, place: int) -> Array:
-        """Whether each row's state is outside, [rows]."""
-        if place not in self._departed:
+    def departed(self, index: int) -> Array:
+        """Whether each row's state is outside under the setting at `index`, [rows]."""
+        if index not in self._departed:
             size = self.states.batch_size
-            moved = cut_states(self.head, self.basis, self._plain, self.points[place], batch_size=size)
-            self._departed[place] = are_outside(self.manifold, self._plain, self._distances, moved).cpu().numpy()
-        return self._departed[place]
+            moved = cut_states(self.head, self.basis, self._plain, self.points[index], batch_size=size)
+            self._departed[index] = are_outside(self.manifold, self._plain, self._distances, moved).cpu().numpy()
+        return self._departed[index]
 
-    def figures(self, place: int) -> SettingFigures:
-        development, answers = self.development, self.answers[place]
+    def figures(self, index: int) -> SettingFigures:
+        development, verdicts = self.development, self.verdicts[index]
         return SettingFigures(
-            point=self.points[place],
-            step=float(self.swept.steps[place]),
-            departed=departed_tally(development.rows, self.departed(place)),
-            labels=label_tally(development.judged, answers) if development.has_labels else None,
-            turned=turned(self.answers[0], answers),
+            point=self.points[index],
+            step=float(self.swept.steps[index]),
+            departed=departed_tally(development.rows, self.departed(index)),
+            labels=label_tally(development.judged, verdicts) if development.has_labels else None,
+            turned=count_changes(self.verdicts[0], verdicts),
         )
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The outcome: which setting, by which rule, from what."""
+    """The outcome of a tuning: the chosen setting, the rule, and the data behind it."""
 
     judged: Judged
-    values: Mapping[int, float]  # what the rule orders settings by, of those that it considers
+    values: Mapping[int, float]  # by index: the values that the rule ranks by, for the settings it considers
     choice: SettingChoice
-    about: Mapping[str, Any]  # rule, grid, data, model, date: the record without what was found
+    about: Mapping[str, Any]  # rule, grid, data, model, date: the record without the results
 
-    def figures(self, place: int) -> SettingFigures:
-        """Of a setting, by its place in the grid."""
-        return replace(self.judged.figures(place), value=self.values.get(place))
+    def figures(self, index: int) -> SettingFigures:
+        """The figures of the setting at `index` in the grid."""
+        return replace(self.judged.figures(index), value=self.values.get(index))
 
     @cached_property
     def picked(self) -> SettingFigures:
@@ -137,18 +137,18 @@ class Tuned:
 
     @property
     def is_at_cap(self) -> bool:
-        """Whether alpha could not grow further for the grid's end."""
+        """Whether the picked alpha is the largest of the grid."""
         return self.picked.point.alpha == max(point.alpha for point in self.judged.points) > 0
 
     def record(self) -> dict[str, Any]:
         """Plain JSON, for the prior."""
-        found = {"chosen": self.picked, "plain": self.plain, "runner_up": self.runner_up}
-        figures = {name: each.to_json() for name, each in found.items() if each is not None}
+        settings = {"chosen": self.picked, "plain": self.plain, "runner_up": self.runner_up}
+        figures = {name: setting.to_json() for name, setting in settings.items() if setting is not None}
         return {"settings": self.picked.point.to_json(), **self.about, "figures": figures, "alike": self.choice.alike}
 
     @property
     def prior(self) -> Subspace:
-        """The prior with the tuning in it."""
+        """The prior with this tuning recorded in it."""
         return replace(self.judged.prior, tuning=self.record())
 
 
@@ -166,7 +166,7 @@ def tune(
     metric: str = "euclidean",
     progress: Progress | None = None,
 ) -> Tuned:
-    """Choose by a rule; `objective`, f1 or accuracy, is of the rule labels. Nothing goes through the model's layers here."""
+    """Choose by a rule; `objective`, f1 or accuracy, belongs to the rule labels. Runs none of the model's layers."""
     _check(rule, development)
     points = (grid or Grid()).points()
     judged = Judged(model, prior, development, states, points, k=k, delta=delta, metric=metric, progress=progress)
@@ -174,17 +174,17 @@ def tune(
 
 
 def decide(judged: Judged, rule: str, objective: str = "f1", *, progress: Progress | None = None) -> Tuned:
-    """The same from what is judged already: several rules then cost little more than one."""
+    """As `tune`, from settings judged already: several rules then cost little more than one."""
     development, steps = judged.development, judged.swept.steps.tolist()
     _check(rule, development)
     limit = max(judged.manifold.delta, float(judged.departed(0).mean()))
     if rule == "labels":
-        values = label_values(development.judged, judged.answers, objective)
+        values = label_values(development.judged, judged.verdicts, objective)
     else:
-        told = None if progress is None else lambda done, total: progress("paths along alpha", done, total)
-        stayed = farthest(judged.points, lambda place: float(judged.departed(place).mean()), limit, told)
-        values = {place: steps[place] for place in stayed}
-    stated = {"name": rule, "stated": STATED[rule].format(objective=objective)}
+        report = None if progress is None else lambda done, total: progress("paths along alpha", done, total)
+        farthest = farthest_points(judged.points, lambda index: float(judged.departed(index).mean()), limit, report)
+        values = {index: steps[index] for index in farthest}
+    stated = {"name": rule, "stated": _RULE_TEXTS[rule].format(objective=objective)}
     about = {
         "rule": {**stated, **({"objective": objective} if rule == "labels" else {})},
         "outside": {**judged.manifold.to_json(), "limit": limit},
@@ -198,7 +198,7 @@ def decide(judged: Judged, rule: str, objective: str = "f1", *, progress: Progre
         "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "mgap": mgap.__version__,
     }
-    return Tuned(judged, values, choose(values, judged.points, steps, judged.said), about)
+    return Tuned(judged, values, choose(values, judged.points, steps, judged.row_verdicts), about)
 
 
 def _check(rule: str, development: Development) -> None:

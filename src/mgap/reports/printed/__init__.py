@@ -1,1 +1,1 @@
-"""Figures for print: `look` is how they look and are saved, `gallery` which run gives which, and a file for each kind."""
+"""Figures for print: `catalogue` decides which figures a run gives; each kind has its own module."""

@@ -1,4 +1,4 @@
-"""Which printed figures runs can give: decided by what the runs are, drawn for all of them or refused."""
+"""The printed figures of runs: decide by the kind of run which ones to draw, and refuse a run that gives none."""
 
 from __future__ import annotations
 
@@ -20,46 +20,50 @@ from mgap.reports.score_tables import run_names
 from mgap.reports.scores import Scores
 
 PRINTED = (("CHAIRs", "CHAIRi", "recall"), ("chair", "hal", "cover"), ("accuracy", "precision", "f1"))
-SIDE_BY_SIDE = 4  # runs in one figure
+RUNS_PER_FIGURE = 4
 CAPTIONS = "captions.md"
 
 Named = tuple[str, Scores]
 
 
 def draw_prints(runs: Sequence[Scores], beside: str | None = None) -> list[Print]:
-    """Runs along an axis stand side by side in one figure; every other run has its own. Refuses a run that gives none.
+    """Sweeps stand side by side in one figure; every other run has its own. Refuses a run that gives none.
 
-    `beside` names the printed backbone whose figures are shown too; default: the one of the model's family.
+    `beside` names the published backbone to show too; default: the one of the model's family.
     """
     named = list(zip(run_names(runs), runs, strict=True))
     for _, scores in named:
         _refuse_empty(scores)
-    along = [one for one in named if _is_along(one[1])]
-    found = [("", one) for one in _sensitivities(along, beside)]  # of several runs together
+    sweeps = [(name, scores) for name, scores in named if _is_sweep(scores)]
+    drawn = [("", figure) for figure in _sensitivities(sweeps, beside)]  # these cover several runs, so they carry no run name
     for name, scores in named:
         if scores.run.plan.get("departure"):
             prints = [*print_departures("departures", name, scores, beside), *analysis_prints(name, scores)]
         else:
-            prints = [*(_tradeoffs(name, scores) if _is_along(scores) else _bars(name, scores, beside))]
-        found += [(name, one) for one in prints]
-    return _with_own_names(found)
+            prints = [*(_tradeoffs(name, scores) if _is_sweep(scores) else _bars(name, scores, beside))]
+        drawn += [(name, figure) for figure in prints]
+    return _with_unique_names(drawn)
 
 
 def save_prints(prints: Sequence[Print], folder: str | os.PathLike[str]) -> list[Path]:
-    """Every figure in all its formats, and their captions in one file."""
-    paths = [path for one in prints for path in one.save(folder)]
-    files = [f"## {one.name}\n\n{one.caption}\n\n" + ", ".join(f"{one.name}.{form}" for form in FORMATS) for one in prints]
-    return [*paths, *write_files(folder, {CAPTIONS: "\n\n".join(files) + "\n"})]
+    """Write every figure in all formats, and the captions in one file."""
+    paths = [path for figure in prints for path in figure.save(folder)]
+    captions = [
+        f"## {figure.name}\n\n{figure.caption}\n\n" + ", ".join(f"{figure.name}.{form}" for form in FORMATS)
+        for figure in prints
+    ]
+    return [*paths, *write_files(folder, {CAPTIONS: "\n\n".join(captions) + "\n"})]
 
 
 def _sensitivities(named: Sequence[Named], beside: str | None) -> Iterator[Print]:
-    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Named]] = {}
+    """Runs with the same figures and groups share a figure."""
+    comparable: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Named]] = {}
     for name, scores in named:
-        for figures, groups in _sets(scores):
-            alike.setdefault((figures, groups), []).append((name, scores))
-    for (figures, groups), runs in alike.items():
-        for first in range(0, len(runs), SIDE_BY_SIDE):
-            yield print_sensitivity("sensitivity", runs[first : first + SIDE_BY_SIDE], figures, groups, beside)
+        for figures, groups in _figure_sets(scores):
+            comparable.setdefault((figures, groups), []).append((name, scores))
+    for (figures, groups), runs in comparable.items():
+        for first in range(0, len(runs), RUNS_PER_FIGURE):
+            yield print_sensitivity("sensitivity", runs[first : first + RUNS_PER_FIGURE], figures, groups, beside)
 
 
 def _tradeoffs(name: str, scores: Scores) -> Iterator[Print]:
@@ -70,14 +74,14 @@ def _tradeoffs(name: str, scores: Scores) -> Iterator[Print]:
 
 
 def _bars(name: str, scores: Scores, beside: str | None) -> Iterator[Print]:
-    sets = list(_sets(scores))
+    sets = list(_figure_sets(scores))
     for figures, groups in sets:
-        own = "bars" if len(sets) == 1 else f"bars-{_slug(groups[-1])}"  # the last group sums up the others, where one does
-        yield print_bars(own, name, scores, figures, groups, beside)
+        file = "bars" if len(sets) == 1 else f"bars-{_slug(groups[-1])}"  # a group that sums up the others comes last
+        yield print_bars(file, name, scores, figures, groups, beside)
 
 
-def _sets(scores: Scores) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Figures worth printing with the groups that have them; groups that have no shares are not drawn."""
+def _figure_sets(scores: Scores) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """The figures to print, with the groups that have them; groups without shares are left out."""
     for figures, groups in same_figures(scores).items():
         shares = [figure for figure in figures if scores.figures[figure].percent]
         chosen = next((names for names in PRINTED if set(names) <= set(shares)), tuple(shares[:3]))
@@ -85,39 +89,40 @@ def _sets(scores: Scores) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
             yield chosen, tuple(groups)
 
 
-def _is_along(scores: Scores) -> bool:
+def _is_sweep(scores: Scores) -> bool:
+    """Whether the run's experiment has an axis with at least two points."""
     return bool((scores.run.plan.get("experiment") or {}).get("axis")) and len(points_on_axis(scores)) > 1
 
 
 def _refuse_empty(scores: Scores) -> None:
-    """A run must have something to compare, and no more than can be told apart."""
+    """Refuse a run with nothing to compare, or with too many methods to distinguish."""
     folder = scores.run.folder
     if scores.run.plan.get("departure"):
         if not departure_lines(scores):
             raise SettingError(f"{folder}: no method was measured at two strengths, so it has no figure; leave --figures out")
         return
     methods = [label for label, result in scores.results.items() if result.groups]
-    if not _is_along(scores) and len(methods) < 2:
+    if not _is_sweep(scores) and len(methods) < 2:
         raise SettingError(f"{folder}: one method and no axis, so it has no figure to compare in; leave --figures out")
-    if not _is_along(scores) and len(methods) > len(COLOURS):
+    if not _is_sweep(scores) and len(methods) > len(COLOURS):
         raise SettingError(f"{folder}: {len(methods)} methods, and {len(COLOURS)} can be told apart; leave --figures out")
-    if not any(_sets(scores)):
+    if not any(_figure_sets(scores)):
         raise SettingError(f"{folder}: none of its figures is a share, so it has no figure; leave --figures out")
 
 
-def _with_own_names(prints: Sequence[tuple[str, Print]]) -> list[Print]:
-    """Those that share a name get the run's, and a number where that is the same too."""
-    names = [one.name for _, one in prints]
-    own = [
+def _with_unique_names(prints: Sequence[tuple[str, Print]]) -> list[Print]:
+    """Append the run's name to names that occur twice, and a number if they still do."""
+    names = [figure.name for _, figure in prints]
+    with_run = [
         name if names.count(name) == 1 or not run else f"{name}-{_slug(run)}"
         for name, (run, _) in zip(names, prints, strict=True)
     ]
-    return [replace(one, name=_numbered(own, at)) for at, (_, one) in enumerate(prints)]
+    return [replace(figure, name=_numbered(with_run, index)) for index, (_, figure) in enumerate(prints)]
 
 
-def _numbered(names: Sequence[str], at: int) -> str:
-    earlier = names[:at].count(names[at])
-    return names[at] if not earlier else f"{names[at]}-{earlier + 1}"
+def _numbered(names: Sequence[str], index: int) -> str:
+    earlier = names[:index].count(names[index])
+    return names[index] if not earlier else f"{names[index]}-{earlier + 1}"
 
 
 def _slug(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Printed figures along an axis: how scores follow K, N, alpha or lambda, and departures the strength of a method."""
+"""Printed figures along an axis: scores by K, N, alpha or lambda, and departures by the strength of a method."""
 
 from __future__ import annotations
 
@@ -13,10 +13,24 @@ from matplotlib.ticker import MaxNLocator
 
 from mgap.benchmarks.statistics import Rate
 from mgap.errors import SettingError
-from mgap.pages.plots import are_apart
-from mgap.pages.print_figures import COLOURS, COLUMN, FAINT, GREY, TEXT, Look, Print, Value, grid, legend, looks, sheet, style
-from mgap.reports.departure_tables import is_along
-from mgap.reports.published_comparison import OTHER, backbone_of, printed_values
+from mgap.pages.plots import tick_labels_fit
+from mgap.pages.print_figures import (
+    COLOURS,
+    COLUMN,
+    FAINT,
+    GREY,
+    TEXT,
+    Look,
+    Print,
+    Value,
+    grid,
+    legend,
+    looks,
+    new_figure,
+    style,
+)
+from mgap.reports.departure_tables import is_by_step
+from mgap.reports.published_comparison import CAVEAT, backbone_of, printed_values
 from mgap.reports.report_plots import departure_lines, points_on_axis
 from mgap.reports.score_tables import column
 from mgap.reports.scores import STATES, Scores
@@ -32,75 +46,75 @@ class PrintedCurve:
 
     group: str
     points: dict[float, tuple[str, Rate]]  # by x: the method's label, and its figure
-    base: tuple[str, Rate] | None  # the baseline's, where it does not stand on the axis itself
-    printed: dict[float, float]  # percent, as a paper has it
+    base: tuple[str, Rate] | None  # the baseline, unless it is a point of the axis
+    printed: dict[float, float]  # by x: the published figure, in percent
 
 
 def symbol(axis: str) -> str:
-    """An axis's name as it is printed."""
+    """The printed name of an axis."""
     return SYMBOLS.get(axis, axis)
 
 
-def curve(scores: Scores, name: str, group: str, beside: str | None = None) -> PrintedCurve:
-    at = points_on_axis(scores)
-    points = {x: (label, scores.results[label].groups[group].rates[name]) for x, label in at.items()}
-    known = printed_values(scores, beside)
+def read_curve(scores: Scores, metric: str, group: str, beside: str | None = None) -> PrintedCurve:
+    label_at = points_on_axis(scores)
+    points = {x: (label, scores.results[label].groups[group].rates[metric]) for x, label in label_at.items()}
+    published = printed_values(scores, beside)
     base = None
-    if scores.baseline not in at.values():
-        base = (scores.baseline, scores.results[scores.baseline].groups[group].rates[name])
-    printed = {x: known[label, group, name] for x, label in at.items() if (label, group, name) in known}
+    if scores.baseline not in label_at.values():
+        base = (scores.baseline, scores.results[scores.baseline].groups[group].rates[metric])
+    printed = {x: published[label, group, metric] for x, label in label_at.items() if (label, group, metric) in published}
     return PrintedCurve(group, points, base, printed)
 
 
 def print_sensitivity(
     name: str, runs: Sequence[tuple[str, Scores]], figures: Sequence[str], groups: Sequence[str], beside: str | None = None
 ) -> Print:
-    """Named runs side by side, a row a figure; one run has its figures side by side. A line a group, such as a split."""
-    look, rows, panels = looks(groups), list[tuple[Value, ...]](), len(runs) if len(runs) > 1 else len(figures)
-    deep = len(figures) if len(runs) > 1 else 1
+    """One column per run, one row per figure; a single run has all figures in one row. One line per group, such as a split."""
+    look, rows, across = looks(groups), list[tuple[Value, ...]](), len(runs) if len(runs) > 1 else len(figures)
+    down = len(figures) if len(runs) > 1 else 1
     with style():
-        figure = sheet(TEXT if panels > 1 else COLUMN, 0.8 + 1.2 * deep + 0.6 * (deep == 1))
-        grids = figure.subplots(deep, panels, squeeze=False, sharex="col", sharey="row" if len(runs) > 1 else False)
-        for across, (run, scores) in enumerate(runs):
+        figure = new_figure(TEXT if across > 1 else COLUMN, 0.8 + 1.2 * down + 0.6 * (down == 1))
+        panels = figure.subplots(down, across, squeeze=False, sharex="col", sharey="row" if len(runs) > 1 else False)
+        for run_index, (run, scores) in enumerate(runs):
             axis = str(scores.run.plan["experiment"]["axis"])
-            for down, wanted in enumerate(figures):
-                axes = grids[down][across] if len(runs) > 1 else grids[0][down]
-                curves = [curve(scores, wanted, group, beside) for group in groups]
-                for one in curves:
-                    _draw_curve(axes, one, look[one.group])
-                    rows += _curve_rows(run, axis, wanted, one)
-                is_last = down == deep - 1 or len(runs) == 1
-                _label(axes, symbol(axis) if is_last else "", [x for one in curves for x in one.points])
-                title = column(wanted, scores.figures[wanted])
+            for index, metric in enumerate(figures):
+                axes = panels[index][run_index] if len(runs) > 1 else panels[0][index]
+                curves = [read_curve(scores, metric, group, beside) for group in groups]
+                for curve in curves:
+                    _draw_curve(axes, curve, look[curve.group])
+                    rows += _curve_rows(run, axis, metric, curve)
+                is_last = index == down - 1 or len(runs) == 1
+                _label_axes(axes, symbol(axis) if is_last else "", [x for curve in curves for x in curve.points])
+                title = column(metric, scores.figures[metric])
                 if len(runs) == 1:
                     axes.set_title(title)
-                if across == 0 and (len(runs) > 1 or down == 0):
+                if run_index == 0 and (len(runs) > 1 or index == 0):
                     axes.set_ylabel(f"{title} (%)" if len(runs) > 1 else "percent")
-                if down == 0 and len({s.model for _, s in runs}) > 1:
+                if index == 0 and len({s.model for _, s in runs}) > 1:
                     axes.set_title(scores.model)
-        handles = [_key(group, look[group]) for group in groups]
-        legend(figure, [*handles, *_keys(rows)])
-    axes_said = ", ".join(dict.fromkeys(symbol(str(s.run.plan["experiment"]["axis"])) for _, s in runs))
+        handles = [Line2D([], [], **look[group].line_style, label=group) for group in groups]
+        legend(figure, [*handles, *_shared_handles(rows)])
+    axis_names = ", ".join(dict.fromkeys(symbol(str(s.run.plan["experiment"]["axis"])) for _, s in runs))
     models = ", ".join(dict.fromkeys(scores.model for _, scores in runs))
-    caption = f"Scores along {axes_said} ({models}; {_asked(runs)}). {BAND}{_published_said(rows, runs, beside)}"
+    caption = f"Scores along {axis_names} ({models}; {_sample_counts(runs)}). {BAND}{_published_note(rows, runs, beside)}"
     return Print(name, caption, figure, COLUMNS, tuple(rows))
 
 
 def print_departures(name: str, run: str, scores: Scores, beside: str | None = None) -> list[Print]:
-    """The share of departed states, or of steps along answers, by strength, a line a method; more figures than one where
-    there are more methods than can be told apart.
+    """The share of departed states, or of steps along answers, by strength: one line per method, in as many figures as needed
+    to distinguish all methods.
     """
     lines = departure_lines(scores)
     if not lines:
         raise SettingError(f"{scores.run.folder}: no method was measured at two strengths, so nothing can be drawn along them")
     if len(scores.results) <= len(COLOURS):
         return [_departures(name, run, scores, lines, looks(scores.results), beside)]  # a method keeps its colour
-    labels, found = list(lines), list[Print]()
+    labels, prints = list(lines), list[Print]()
     for first in range(0, len(labels), len(COLOURS)):
         some = labels[first : first + len(COLOURS)]
-        own = f"{name}-{len(found) + 1}" if found else name
-        found.append(_departures(own, run, scores, {label: lines[label] for label in some}, looks(some), beside))
-    return found
+        file = f"{name}-{len(prints) + 1}" if prints else name
+        prints.append(_departures(file, run, scores, {label: lines[label] for label in some}, looks(some), beside))
+    return prints
 
 
 def _departures(
@@ -111,81 +125,68 @@ def _departures(
     look: Mapping[str, Look],
     beside: str | None,
 ) -> Print:
-    what = "steps" if is_along(scores) else "states"
-    known, rows = printed_values(scores, beside), list[tuple[Value, ...]]()
+    unit = "steps" if is_by_step(scores) else "states"
+    published, rows = printed_values(scores, beside), list[tuple[Value, ...]]()
     with style():
-        figure = sheet(COLUMN, 2.75)
+        figure = new_figure(COLUMN, 2.75)
         axes = figure.subplots()
         for label, rates in lines.items():
-            printed = {x: known[key] for x in rates if (key := (label, STATES, f"{x:.12g}")) in known}
-            one = PrintedCurve(label, {x: (label, rate) for x, rate in rates.items()}, None, printed)
-            _draw_curve(axes, one, look[label])
-            rows += _curve_rows(run, "strength", "departed", one)
-        _label(axes, "strength", [x for rates in lines.values() for x in rates])
+            printed = {x: published[key] for x in rates if (key := (label, STATES, f"{x:.12g}")) in published}
+            curve = PrintedCurve(label, {x: (label, rate) for x, rate in rates.items()}, None, printed)
+            _draw_curve(axes, curve, look[label])
+            rows += _curve_rows(run, "strength", "departed", curve)
+        _label_axes(axes, "strength", [x for rates in lines.values() for x in rates])
         axes.set_ylim(-3, 103)
         axes.set_yticks(range(0, 101, 20))
-        axes.set_ylabel(f"departed {what} (%)")
-        legend(figure, [*(_key(label, look[label]) for label in lines), *_keys(rows)])
-    said = scores.run.plan["departure"]
+        axes.set_ylabel(f"departed {unit} (%)")
+        handles = [Line2D([], [], **look[label].line_style, label=label) for label in lines]
+        legend(figure, [*handles, *_shared_handles(rows)])
+    plan = scores.run.plan["departure"]
     caption = (
-        f"{what.capitalize()} farther than τ from those of plain decoding, by strength ({scores.model}; {scores.scored} "
-        f"{'answers' if is_along(scores) else 'states'}, "
-        f"k = {said['k']}, τ = {said['tau']:.4g}, the bank's {100 * (1 - said['delta']):g}% quantile). {BAND}"
-        f"{_published_said(rows, [(run, scores)], beside)}"
+        f"{unit.capitalize()} farther than τ from those of plain decoding, by strength ({scores.model}; {scores.scored} "
+        f"{'answers' if is_by_step(scores) else 'states'}, "
+        f"k = {plan['k']}, τ = {plan['tau']:.4g}, the bank's {100 * (1 - plan['delta']):g}% quantile). {BAND}"
+        f"{_published_note(rows, [(run, scores)], beside)}"
     )
     return Print(name, caption, figure, COLUMNS, tuple(rows))
 
 
-def _draw_curve(axes: Axes, one: PrintedCurve, look: Look) -> None:
-    places = sorted(one.points)
-    rates = [one.points[x][1] for x in places]
+def _draw_curve(axes: Axes, curve: PrintedCurve, look: Look) -> None:
+    xs = sorted(curve.points)
+    rates = [curve.points[x][1] for x in xs]
     axes.fill_between(
-        places, [100 * rate.low for rate in rates], [100 * rate.high for rate in rates],
+        xs, [100 * rate.low for rate in rates], [100 * rate.high for rate in rates],
         color=look.colour, alpha=0.15, linewidth=0,
     )  # fmt: skip
-    axes.plot(places, [100 * rate.value for rate in rates], color=look.colour, marker=look.mark, linestyle=look.line)
-    if one.base is not None:
-        axes.axhline(100 * one.base[1].value, color=look.colour, linewidth=0.6, linestyle=(0, (1, 2)))
+    axes.plot(xs, [100 * rate.value for rate in rates], **look.line_style)
+    if curve.base is not None:
+        axes.axhline(100 * curve.base[1].value, color=look.colour, linewidth=0.6, linestyle=(0, (1, 2)))
     axes.plot(
-        list(one.printed), list(one.printed.values()),
+        list(curve.printed), list(curve.printed.values()),
         color=look.colour, marker=look.mark, markerfacecolor="white", markeredgewidth=0.7, linestyle="none",
     )  # fmt: skip
 
 
-def _label(axes: Axes, name: str, places: Sequence[float]) -> None:
-    if are_apart(places):
-        axes.set_xticks(sorted(set(places)))
+def _label_axes(axes: Axes, name: str, ticks: Sequence[float]) -> None:
+    if tick_labels_fit(ticks):
+        axes.set_xticks(sorted(set(ticks)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.set_xlabel(name)
     grid(axes)
 
 
-def _curve_rows(run: str, axis: str, figure: str, one: PrintedCurve) -> Iterator[tuple[Value, ...]]:
-    for x, (label, rate) in sorted(one.points.items()):
-        values = (100 * rate.value, 100 * rate.low, 100 * rate.high, one.printed.get(x))
-        yield (run, label, axis, x, one.group, figure, *values)
-    if one.base is not None:
-        yield (
-            run,
-            one.base[0],
-            axis,
-            None,
-            one.group,
-            figure,
-            100 * one.base[1].value,
-            None,
-            None,
-            None,
-        )  # a line without band
+def _curve_rows(run: str, axis: str, metric: str, curve: PrintedCurve) -> Iterator[tuple[Value, ...]]:
+    for x, (label, rate) in sorted(curve.points.items()):
+        values = (100 * rate.value, 100 * rate.low, 100 * rate.high, curve.printed.get(x))
+        yield (run, label, axis, x, curve.group, metric, *values)
+    if curve.base is not None:  # drawn as a line without a band
+        label, rate = curve.base
+        yield (run, label, axis, None, curve.group, metric, 100 * rate.value, None, None, None)
 
 
-def _key(group: str, look: Look) -> Artist:
-    return Line2D([], [], color=look.colour, marker=look.mark, linestyle=look.line, label=group)
-
-
-def _keys(rows: Sequence[Sequence[Value]]) -> Iterator[Artist]:
-    """What else is drawn, in grey: it is the same for all series."""
+def _shared_handles(rows: Sequence[Sequence[Value]]) -> Iterator[Artist]:
+    """Legend entries that are the same for all series, in grey."""
     if names := [str(row[1]) for row in rows if row[3] is None]:
         label = ", ".join(dict.fromkeys(names))
         yield Line2D([], [], color=GREY, linewidth=0.6, linestyle=(0, (1, 2)), label=label)
@@ -194,13 +195,13 @@ def _keys(rows: Sequence[Sequence[Value]]) -> Iterator[Artist]:
         yield Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="none", label="published")
 
 
-def _asked(runs: Sequence[tuple[str, Scores]]) -> str:
+def _sample_counts(runs: Sequence[tuple[str, Scores]]) -> str:
     return " and ".join(f"{count}" for count in sorted({scores.scored for _, scores in runs})) + " samples"
 
 
-def _published_said(rows: Sequence[Sequence[Value]], runs: Sequence[tuple[str, Scores]], beside: str | None) -> str:
+def _published_note(rows: Sequence[Sequence[Value]], runs: Sequence[tuple[str, Scores]], beside: str | None) -> str:
     if all(row[-1] is None for row in rows):
         return ""
     backbones = [backbone_of(scores, beside) for _, scores in runs]
-    names = ", ".join(dict.fromkeys(one.name for one in backbones if one is not None))
-    return f" Hollow marks: published, {names}; {OTHER}."
+    names = ", ".join(dict.fromkeys(backbone.name for backbone in backbones if backbone is not None))
+    return f" Hollow marks: published, {names}; {CAVEAT}."

@@ -1,7 +1,7 @@
-"""The printed figure of departures by how far a method moves a state: methods at equal steps, where strengths cannot compare.
+"""The printed figure of departures by the length of the shift, which compares methods where strengths cannot.
 
 A strength of 1 moves a state by half its length under one method, and by a fiftieth under another. Here each point is a method
-at one strength: across, the mean length of its shift in percent of the state's; up, the share of states that have departed.
+at one strength. x: the mean length of its shift, in percent of the state's length; y: the share of departed states.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from matplotlib.lines import Line2D
 
 from mgap.diagnosis.representation import Representation
-from mgap.pages.print_figures import COLUMN, GREY, Print, Value, grid, legend, looks, sheet, style
+from mgap.pages.print_figures import COLUMN, GREY, Print, Value, grid, legend, looks, new_figure, style
 from mgap.reports.report_plots import departure_lines
 from mgap.reports.scores import Scores
 
@@ -17,9 +17,9 @@ COLUMNS = ("run", "method", "strength", "moved_percent", "moved_low", "moved_hig
 MOVED = "moved_share"
 
 
-def print_reach(run: str, scores: Scores, found: Representation, name: str = "reach") -> Print | None:
-    """A line a method; None where no method was moved at two strengths."""
-    moved = {(line.method, line.strength): line.figures[MOVED] for line in found.shifts if MOVED in line.figures}
+def print_reach(run: str, scores: Scores, representation: Representation, name: str = "reach") -> Print | None:
+    """One line per method; None if no method was measured at two strengths."""
+    moved = {(line.method, line.strength): line.figures[MOVED] for line in representation.shifts if MOVED in line.figures}
     lines = {
         label: {x: (moved[label, x], rate) for x, rate in sorted(rates.items()) if (label, x) in moved and x > 0}
         for label, rates in departure_lines(scores).items()
@@ -30,17 +30,17 @@ def print_reach(run: str, scores: Scores, found: Representation, name: str = "re
     look, rows = looks(scores.results), list[tuple[Value, ...]]()
     delta = 100 * scores.run.plan["departure"]["delta"]
     with style():
-        figure = sheet(COLUMN, 2.75)
+        figure = new_figure(COLUMN, 2.75)
         axes = figure.subplots()
         axes.axhline(delta, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
         for label, points in lines.items():
-            own, across = look[label], [100 * step.value for step, _ in points.values()]
+            own, xs = look[label], [100 * step.value for step, _ in points.values()]
             shares = [rate for _, rate in points.values()]
             axes.fill_between(
-                across, [100 * rate.low for rate in shares], [100 * rate.high for rate in shares],
+                xs, [100 * rate.low for rate in shares], [100 * rate.high for rate in shares],
                 color=own.colour, alpha=0.15, linewidth=0,
             )  # fmt: skip
-            axes.plot(across, [100 * rate.value for rate in shares], color=own.colour, marker=own.mark, linestyle=own.line)
+            axes.plot(xs, [100 * rate.value for rate in shares], **own.line_style)
             for strength, (step, rate) in points.items():
                 percents = (100 * number for r in (step, rate) for number in (r.value, r.low, r.high))
                 rows.append((run, label, strength, *percents))
@@ -51,7 +51,7 @@ def print_reach(run: str, scores: Scores, found: Representation, name: str = "re
         axes.set_xlabel("mean shift (% of the state's length)")
         axes.set_ylabel("departed states (%)")
         grid(axes)
-        handles = [Line2D([], [], color=look[n].colour, marker=look[n].mark, linestyle=look[n].line, label=n) for n in lines]
+        handles = [Line2D([], [], **look[label].line_style, label=label) for label in lines]
         handles.append(Line2D([], [], color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), label=f"{delta:g}%"))
         legend(figure, handles)
     caption = (

@@ -1,4 +1,4 @@
-"""A printed figure of precision against recall as a strength grows: a path a split, over curves of equal F1."""
+"""A printed figure of precision against recall as a strength grows: one path per split, over curves of equal F1."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
 from mgap.pages.point_labels import label_points
-from mgap.pages.print_figures import COLUMN, FAINT, GREY, Print, Value, legend, looks, settle, sheet, style
+from mgap.pages.print_figures import COLUMN, FAINT, GREY, Print, Value, freeze_layout, legend, looks, new_figure, style
 from mgap.reports.printed.curves import symbol
 from mgap.reports.report_plots import points_on_axis
 from mgap.reports.scores import Scores
 
-STRENGTHS = ("alpha", "lambda")  # axes along which a method acts more and more
-NEEDED = ("accuracy", "precision", "recall")  # of yes and no
+STRENGTHS = ("alpha", "lambda")  # axes along which a method acts ever more strongly
+NEEDED = ("accuracy", "precision", "recall")  # of yes/no questions
 COLUMNS = (
     "run",
     "method",
@@ -37,16 +37,16 @@ Path = list[tuple[float, float]]  # recall and precision, percent
 
 
 def print_tradeoff(name: str, run: str, scores: Scores, groups: Sequence[str]) -> Print:
-    """Needs a run along an axis, of groups that have precision and recall."""
-    axis, at, look = str(scores.run.plan["experiment"]["axis"]), points_on_axis(scores), looks(groups)
+    """Needs a run along an axis, and groups with precision and recall."""
+    axis, label_at, look = str(scores.run.plan["experiment"]["axis"]), points_on_axis(scores), looks(groups)
     rows, paths = list[tuple[Value, ...]](), dict[str, Path]()
     with style():
-        figure = sheet(COLUMN, 3.2)
+        figure = new_figure(COLUMN, 3.2)
         axes = figure.subplots()
         for group in groups:
-            rates = [scores.results[label].groups[group].rates for label in at.values()]
+            rates = [scores.results[label].groups[group].rates for label in label_at.values()]
             paths[group] = [(100 * rate["recall"].value, 100 * rate["precision"].value) for rate in rates]
-            for (x, label), rate, (recall, precision) in zip(at.items(), rates, paths[group], strict=True):
+            for (x, label), rate, (recall, precision) in zip(label_at.items(), rates, paths[group], strict=True):
                 left, right = 100 * rate["recall"].low, 100 * rate["recall"].high
                 low, high = 100 * rate["precision"].low, 100 * rate["precision"].high
                 rows.append((run, label, axis, x, group, recall, left, right, precision, low, high))
@@ -58,32 +58,34 @@ def print_tradeoff(name: str, run: str, scores: Scores, groups: Sequence[str]) -
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlabel("recall (%)")
         axes.set_ylabel("precision (%)")
-        keys = [
+        handles = [
             Line2D([], [], color=look[group].colour, marker=look[group].mark, label=group) for group in groups
-        ]  # paths are whole lines: a break in them would read as a gap
-        keys += [
+        ]  # paths are solid lines: a dash would read as a gap
+        handles += [
             Line2D([], [], color=GREY, linewidth=0.5, label="equal F1"),
             Line2D([], [], linestyle="none", label=f"numbers: {symbol(axis)}"),
         ]
-        legend(figure, keys)
-        settle(figure)
-        _number(figure, axes, paths, [f"{x:g}" for x in at], {group: look[group].colour for group in groups})
+        legend(figure, handles)
+        freeze_layout(figure)
+        _number_points(figure, axes, paths, [f"{x:g}" for x in label_at], {group: look[group].colour for group in groups})
     caption = (
-        f"Precision against recall as {symbol(axis)} grows from {min(at):g} to {max(at):g}, which the numbers say "
+        f"Precision against recall as {symbol(axis)} grows from {min(label_at):g} to {max(label_at):g}, which the numbers say "
         f"({scores.model}; {scores.scored} samples). Crosses: 95% intervals from a bootstrap over pictures. Grey: equal F1."
     )
     return Print(name, caption, figure, COLUMNS, tuple(rows))
 
 
-def _number(figure: Figure, axes: Axes, paths: Mapping[str, Path], texts: Sequence[str], colours: Mapping[str, str]) -> None:
-    taken: list[Bbox] = []
+def _number_points(
+    figure: Figure, axes: Axes, paths: Mapping[str, Path], texts: Sequence[str], colours: Mapping[str, str]
+) -> None:
+    occupied: list[Bbox] = []
     for group, path in paths.items():
         others = [point for name, points in paths.items() if name != group for point in points]
-        taken = label_points(figure, axes, path, texts, colour=colours[group], avoid=others, taken=taken)
+        occupied = label_points(figure, axes, path, texts, colour=colours[group], avoid=others, occupied=occupied)
 
 
 def _equal_f1(axes: Axes) -> None:
-    """Light curves over the panel as it stands, each with its F1 where it ends."""
+    """Draw light curves within the panel's limits, each labelled with its F1 at its end."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     right, top = min(right, 100.5), min(top, 100.5)
     corner = [_f1(left, bottom), _f1(min(right, 100), min(top, 100))]
@@ -96,7 +98,7 @@ def _equal_f1(axes: Axes) -> None:
         if shown.sum() < 20:
             continue
         axes.plot(recall[shown], precision[shown], color=FAINT, linewidth=0.6, zorder=0)
-        is_cut = not shown[-1]  # by the lower edge, where the label stands above the curve instead of behind it
+        is_cut = not shown[-1]  # by the lower edge: the label then goes above the curve, not to its right
         axes.annotate(
             f"{level:g}", (recall[shown][-1], precision[shown][-1]), (0, 3) if is_cut else (2, 0),
             textcoords="offset points", color=GREY, size=6.5, ha="center" if is_cut else "left",
