@@ -17,17 +17,17 @@ import torch
 
 from mgap.backbones.base import Identity, sample_places
 from mgap.errors import SettingError, UnsupportedHead
-from mgap.serving.correcting import Corrected
+from mgap.serving.correcting import CorrectedLogits
 from mgap.serving.counts import Counts
 from mgap.serving.engine_settings import Serving
-from mgap.serving.row_strengths import rows_of
+from mgap.serving.row_strengths import row_strengths_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from vllm.config import ModelConfig, VllmConfig
 
 logger = logging.getLogger("vllm.mgap")  # a child of vLLM's logger, for the same format and destination
-MODEL_ATTRIBUTE = "_mgap"  # holds the `Corrected` of a loaded model
+MODEL_ATTRIBUTE = "_mgap"  # holds the `CorrectedLogits` of a loaded model
 
 
 def watch_loaders() -> None:
@@ -69,10 +69,10 @@ def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config:
         return
     device = next(model.parameters()).device
     like = torch.zeros(1, method.prior.hidden_size, dtype=model_config.dtype, device=device)
-    rows = rows_of(config)
+    rows = row_strengths_of(config)
     rows.alpha = method.settings.alpha
     is_logging_rank = get_tensor_model_parallel_rank() == 0
-    corrected = Corrected(
+    corrected = CorrectedLogits(
         model.compute_logits,  # type: ignore[arg-type]
         method,
         rows,
@@ -131,7 +131,7 @@ def identity_of(model: nn.Module, model_config: ModelConfig) -> Identity:
     )
 
 
-def _watch_weights(model: nn.Module, corrected: Corrected) -> None:
+def _watch_weights(model: nn.Module, corrected: CorrectedLogits) -> None:
     """Measure the head again after a live engine gets new weights, from a file or from training.
 
     They arrive through `load_weights`, or, already packed for the kernels, through modules that `get_submodule` returns.

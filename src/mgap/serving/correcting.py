@@ -14,7 +14,7 @@ from mgap.errors import UnsupportedHead
 from mgap.methods.base import Tap
 from mgap.methods.mgap import MGAP, Correction
 from mgap.serving.counts import Counts
-from mgap.serving.row_strengths import Rows
+from mgap.serving.row_strengths import RowStrengths
 
 Compute = Callable[..., Tensor | None]  # states [rows, d] to logits [rows, vocab]; None on a rank that does not sample
 
@@ -35,14 +35,14 @@ class ComputeLogits(nn.Module):
         return logits
 
 
-class Corrected:
+class CorrectedLogits:
     """`compute_logits` followed by MGAP. A head that may change or is not linear runs a second time instead."""
 
     def __init__(
         self,
         compute: Compute,
         method: MGAP,
-        rows: Rows,
+        rows: RowStrengths,
         counts: Counts,
         *,
         like: Tensor,
@@ -70,7 +70,7 @@ class Corrected:
 
     def __call__(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
         logits = self.compute(hidden_states, *args, **kwargs)
-        strengths, is_off = self.rows.take(len(hidden_states))
+        strengths, is_off = self.rows.take_next(len(hidden_states))
         if logits is None or is_off or len(hidden_states) == 0:
             return logits
         if self.is_stale:

@@ -65,7 +65,7 @@ class EngineRecipe:
     revision: str | None = None
     trust_remote_code: bool = False
 
-    def start(self, serving: Mapping[str, Any]) -> Offline:
+    def start(self, serving: Mapping[str, Any]) -> OfflineEngine:
         """Start an engine with MGAP set to `serving`; without MGAP if that is empty."""
         from mgap.serving.checkpoint import servable
 
@@ -87,7 +87,7 @@ class EngineRecipe:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # torch warns vLLM
-                return Offline(LLM(**arguments), dict(serving))
+                return OfflineEngine(LLM(**arguments), dict(serving))
         except MgapError:
             raise
         except (VLLMError, ValueError, RuntimeError, OSError, TypeError, AttributeError, AssertionError) as error:
@@ -95,7 +95,7 @@ class EngineRecipe:
             raise ModelError(f"{self.model}: vLLM does not start with it ({reason}); its own lines above say more") from error
 
 
-class Offline:
+class OfflineEngine:
     """A running engine and its settings of MGAP."""
 
     def __init__(self, llm: Any, serving: dict[str, Any]) -> None:

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from mgap.serving.engine_settings import own_alpha
-from mgap.serving.row_strengths import Rows
+from mgap.serving.row_strengths import RowStrengths
 
 if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
 
 
-def track_request_rows(model: nn.Module, rows: Rows, config: VllmConfig) -> None:
+def track_request_rows(model: nn.Module, rows: RowStrengths, config: VllmConfig) -> None:
     """Make the runner's model state set `rows` before each step."""
     from vllm.v1.worker.gpu.model_states import resolve_model_state_cls
 
@@ -43,7 +43,7 @@ def track_request_rows(model: nn.Module, rows: Rows, config: VllmConfig) -> None
         def prepare_inputs(self, input_batch: Any, req_states: Any) -> Any:
             alphas = self.alphas[input_batch.idx_mapping_np]
             differ = (alphas != np.float32(alpha)).any()
-            rows.arm(self.device_alphas[input_batch.expanded_idx_mapping] if differ else None, is_off=not alphas.any())
+            rows.set_next(self.device_alphas[input_batch.expanded_idx_mapping] if differ else None, is_off=not alphas.any())
             return super().prepare_inputs(input_batch, req_states)
 
     StrengthState.__name__ = StrengthState.__qualname__ = base.__name__

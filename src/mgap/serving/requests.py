@@ -17,7 +17,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from mgap.errors import SettingError
 from mgap.serving import plugin
 from mgap.serving.engine_settings import ALPHA, KEY, PREFIX, Serving, own_alpha
-from mgap.serving.row_strengths import rows_of
+from mgap.serving.row_strengths import row_strengths_of
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotProcessor
@@ -60,7 +60,7 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
                 f"additional_config asks for {KEY!r}, but {plugin.fault}: put mgap into VLLM_PLUGINS, or leave that unset; "
                 "see docs/serving.md for the versions of vLLM"
             )
-        self.rows = rows_of(vllm_config)
+        self.rows = row_strengths_of(vllm_config)
         self.device = where[0] if isinstance(where[0], torch.device) else None  # None: the second runner
         self.strengths: Tensor | None = None
         self.is_off = False
@@ -89,7 +89,7 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
             alphas = [self.own.get(row, self.rows.alpha) for row in range(batch_update.batch_size)]
             self.strengths = torch.tensor(alphas).to(self.device, non_blocking=True) if self.own else None
             self.is_off = bool(self.own) and not any(alphas)
-        self.rows.arm(self.strengths, is_off=self.is_off)
+        self.rows.set_next(self.strengths, is_off=self.is_off)
 
 
 def watch_requests() -> None:

@@ -24,7 +24,7 @@ from mgap.run.picture_workers import PictureOpening, Pictures
 from mgap.run.records import Arm
 from mgap.run.worker import Work
 from mgap.serving.engine_settings import ALPHA
-from mgap.serving.offline import EngineRecipe, Offline
+from mgap.serving.offline import EngineRecipe, OfflineEngine
 from mgap.serving.sampling import logit_bias, sampling_fields
 from mgap.types import Answer, Decoding
 
@@ -54,7 +54,7 @@ class VllmWorker(AnsweringWorker):
         self.biases = {
             label: logit_bias(method, backbone.tokenizer) for label, method in methods.items() if isinstance(method, Bias)
         }
-        self.engine: Offline | None = None
+        self.engine: OfflineEngine | None = None
 
     @cached_property
     def pictures(self) -> Pictures:
@@ -66,7 +66,7 @@ class VllmWorker(AnsweringWorker):
         self.require(arm.label)
         yield lambda samples: self.ask(samples, arm)
 
-    def require(self, label: str) -> Offline:
+    def require(self, label: str) -> OfflineEngine:
         """The engine for a method: the running one if it fits, else a new one."""
         serving = self.serving[label]
         if serving is None:  # any engine will do: the running one, or the one that a later method needs
