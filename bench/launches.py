@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -194,7 +194,7 @@ class Steps:
     def count(self, method: Method | None) -> Count:
         """Counts of one step, rounded."""
         few, many = (self._counted(method, new) for new in (self.short, self.short + self.more))
-        return Count(*(round((b - a) / self.more) for a, b in zip(_fields(few), _fields(many), strict=True)))
+        return Count(*(round((b - a) / self.more) for a, b in zip(astuple(few), astuple(many), strict=True)))
 
     def milliseconds(self, method: Method | None) -> float:
         spent = []
@@ -215,10 +215,6 @@ class Steps:
 
     def _answer(self, new: int) -> None:
         self.model.answer(self.picture, QUESTION, max_new_tokens=new)
-
-
-def _fields(count: Count) -> tuple[int, int, int]:
-    return count.operations, count.kernels, count.waits
 
 
 def table(model: mgap.Model, names: Sequence[str], args: argparse.Namespace) -> list[str]:

@@ -44,13 +44,6 @@ Answers = list[tuple[int, ...]]  # token ids of each answer, including EOS
 Way = Callable[[Sequence[str], Sequence[str]], Answers]  # from names of pictures and questions, row by row
 
 
-class Album(dict[str, Image.Image]):
-    """Pictures by name."""
-
-    def __call__(self, name: str) -> Image.Image:
-        return self[name]
-
-
 def one_by_one(model: mgap.Model, new: int, show: Callable[[str], ImageSource]) -> Way:
     """The loop that one writes without this package."""
     plain, processor = model.backbone.model, model.backbone.processor
@@ -154,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(args: argparse.Namespace) -> None:
     items = list(islice(pope(args.split, TEST, math.ceil(args.questions / ASKED)), args.questions))
-    album = Album()
+    album: dict[str, Image.Image] = {}
     for scene in {question.scene.seed: question.scene for question in items}.values():
         album[name_of(scene)] = render(scene)
         print(f"\rdrawing: {len(album)} of {math.ceil(len(items) / ASKED)} pictures", end="", file=sys.stderr, flush=True)
@@ -167,12 +160,10 @@ def run(args: argparse.Namespace) -> None:
     for dtype in args.dtypes:
         model = mgap.load(args.model, device="cpu", dtype=dtype)
         kind = str(model.backbone.model.dtype).removeprefix("torch.")
-        new, pictures = (
-            args.max_new_tokens,
-            Pictures(PictureOpening(album, Preparer.of(model.backbone)), 0, model.backbone.device),
-        )
+        new, opening = args.max_new_tokens, PictureOpening(album.__getitem__, Preparer.of(model.backbone))
+        pictures = Pictures(opening, 0, model.backbone.device)
         ways = {
-            "one by one": one_by_one(model, new, album),
+            "one by one": one_by_one(model, new, album.__getitem__),
             "own": in_batches(model, new, args.batch_size, "own", pictures),
             "shared": in_batches(model, new, args.batch_size, "shared", pictures),
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -61,7 +60,7 @@ class Scene:
         return tuple(dict.fromkeys(thing.name for thing in self.things))
 
     def count(self, name: str) -> int:
-        return Counter(thing.name for thing in self.things)[name]
+        return sum(thing.name == name for thing in self.things)
 
     def only(self, name: str) -> Placed:
         """The object of a kind that occurs once."""
