@@ -1,22 +1,22 @@
-"""How many cards answer so many image questions a day, how fast, and what MGAP adds: a simulation of continuous batching.
+"""How many GPUs a day of image questions needs, how fast they answer, and what MGAP adds: simulated continuous batching.
 
     python bench/capacity.py                                  # a million questions a day, both models, half a minute or more
     python bench/capacity.py --questions 5000000 --peak 2     # another day
 
-An estimate, not a measurement of vLLM: what a step takes was measured on an H200 in this package's own decoding loop
-(docs/performance.md) and is put into vLLM's way of scheduling here. The parts:
+An estimate, not a measurement of vLLM: step times were measured on an H200 in this package's own decoding loop
+(docs/performance.md) and are combined here with vLLM's scheduling. The model:
 
-- Questions come at random, more of them at some hours: the rate follows exp(k cos) over the day, with the given peak over mean.
-  Some answers are short (yes or no), the others are descriptions of gamma-distributed length.
-- Cards take questions in turn. A card works in steps. What waits when a step begins is read in it, up to so many prompts at a
-  time and as long as there are seats; every answer that was begun before gets one more token in the same step:
+- Questions arrive at random. The rate follows exp(k cos) over the day, with the given ratio of peak to mean. Some answers are
+  short (yes or no), the others are descriptions of gamma-distributed length.
+- Cards take questions in turn. A card works in steps. A step prefills waiting prompts, up to a limit and while seats are free,
+  and decodes one more token of every running answer:
 
-      ms = a + b * answers in work + c * prompts read, and no less than a fixed time where prompts are read
+      ms = a + b * running answers + c * prompts, and no less than a fixed time if there are prompts
       MGAP adds a share of a + b * tokens chosen
 
-- A question's first token is there at the end of the step that reads it, its last one so many steps later.
+- A question's first token arrives at the end of the step that prefills it; every further token takes one step.
 
-Enough are the fewest cards with which, over the busiest hour, 95 of 100 questions have their first token within --first-ms.
+The result is the fewest cards with which, in the busiest hour, 95 of 100 questions get their first token within --first-ms.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Card:
-    """One card with one copy of a model; milliseconds."""
+    """One card with one copy of a model; times in milliseconds."""
 
-    step_ms: float  # a: weights are read
-    row_ms: float  # b: an answer's cache is read
-    prompt_ms: float  # c: a picture and its question
-    least_ms: float  # a step that reads prompts takes no less
+    step_ms: float  # a: reading the weights
+    row_ms: float  # b: reading an answer's cache
+    prompt_ms: float  # c: prefill of a picture and its question
+    least_ms: float  # minimum of a step with prefill
     seats: int = 64  # max_num_seqs
-    prompts: int = 13  # read in one step at most: max_num_batched_tokens over the tokens of a prompt
+    prompts: int = 13  # per step, at most: max_num_batched_tokens over the tokens of a prompt
     mgap: float = 0.0  # share of a step that MGAP adds
 
-    def own_ms(self, rows: int) -> float:
+    def decode_ms(self, rows: int) -> float:
         return self.step_ms + self.row_ms * rows if rows else 0.0
 
-    def ms(self, rows: int, read: int) -> float:
-        """Of one step."""
-        plain = self.own_ms(rows)
-        if read:
-            plain = max(self.least_ms, plain + self.prompt_ms * read)
-        return plain + self.mgap * self.own_ms(rows + read)
+    def ms(self, rows: int, prompts: int) -> float:
+        """The time of one step."""
+        plain = self.decode_ms(rows)
+        if prompts:
+            plain = max(self.least_ms, plain + self.prompt_ms * prompts)
+        return plain + self.mgap * self.decode_ms(rows + prompts)
 
-    def most_a_second(self, lengths: Ints) -> float:
-        """Questions that one card can answer at all: every seat is taken and every step that reads is full."""
-        reading = self.ms(0, self.prompts) / self.prompts
-        return 1000 / (reading + (lengths.mean() - 1) * self.ms(self.seats, 0) / self.seats)
+    def max_rate(self, lengths: Ints) -> float:
+        """Questions per second at full load: every seat is taken and every prefill is full."""
+        prefill = self.ms(0, self.prompts) / self.prompts
+        return 1000 / (prefill + (lengths.mean() - 1) * self.ms(self.seats, 0) / self.seats)
 
 
 CARDS = {  # one H200, bfloat16, captured steps and first tokens against batch (docs/performance.md, How cost grows)
@@ -74,10 +74,10 @@ CARDS = {  # one H200, bfloat16, captured steps and first tokens against batch (
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked in a day."""
+    """The questions of a day."""
 
     questions: int = 1_000_000
-    peak: float = 3.0  # the busiest moment's rate over the mean
+    peak: float = 3.0  # highest rate over the mean
     short: float = 0.6  # share of yes/no questions
     short_tokens: int = 3  # of their answers, the end included
     tokens: float = 110.0  # of a description, on average
@@ -85,14 +85,14 @@ class Load:
 
 
 class Day(NamedTuple):
-    """Questions in the order in which they come."""
+    """Questions in order of arrival."""
 
     arrivals: Floats  # [n] seconds
     lengths: Ints  # [n] tokens of the answers
 
 
 class Served(NamedTuple):
-    """When each question of a day had its first and its last token, and how long the cards worked."""
+    """When each question got its first and its last token, and how long each card worked."""
 
     first: Floats  # [n] seconds
     last: Floats  # [n]
@@ -112,7 +112,7 @@ def curve(peak: float, minutes: int = 1440) -> Floats:
 
 
 def draw(load: Load, seed: int = 0) -> Day:
-    """A Poisson process with as many questions as asked for."""
+    """A Poisson process with a fixed number of questions."""
     random = np.random.default_rng(seed)
     passed = np.concatenate([[0.0], np.cumsum(curve(load.peak))])
     arrivals = np.interp(random.random(load.questions) * passed[-1], passed, np.linspace(0, DAY, len(passed)))
@@ -122,12 +122,12 @@ def draw(load: Load, seed: int = 0) -> Day:
 
 
 def serve_one(card: Card, day: Day) -> tuple[list[float], list[float], float]:
-    """First and last token of every question that one card has, and the seconds that it worked."""
+    """Times of the first and last token of one card's questions, and the seconds that it worked."""
     arrivals, lengths = day.arrivals.tolist(), day.lengths.tolist()
     count, first, last = len(arrivals), [0.0] * len(arrivals), [0.0] * len(arrivals)
-    ends: list[tuple[int, int]] = []  # answers in work: the step that gives their last token, and which they are
+    ends: list[tuple[int, int]] = []  # running answers: the step of their last token, and the question
     now = busy = 0.0
-    step = taken = 0  # steps so far, and questions that were read or are being read
+    step = taken = 0  # steps so far, and questions that were prefilled
     while taken < count or ends:
         if not ends:
             now = max(now, arrivals[taken])
@@ -135,7 +135,7 @@ def serve_one(card: Card, day: Day) -> tuple[list[float], list[float], float]:
         while taken + read < count and read < min(card.prompts, card.seats - len(ends)) and arrivals[taken + read] <= now:
             read += 1
         each, steps = card.ms(len(ends), read) / 1000, 1
-        if not read:  # nothing changes before an answer ends, or a question comes that finds a seat
+        if not read:  # skip ahead to the next end of an answer, or arrival with a free seat
             steps = ends[0][0] - step
             if taken < count and len(ends) < card.seats:
                 steps = min(steps, max(1, math.ceil((arrivals[taken] - now) / each)))
@@ -150,7 +150,7 @@ def serve_one(card: Card, day: Day) -> tuple[list[float], list[float], float]:
 
 
 def serve(card: Card, cards: int, day: Day) -> Served:
-    """All of them: question number i goes to card i modulo cards."""
+    """Simulate all cards: question number i goes to card i modulo cards."""
     first, last, busy = np.empty_like(day.arrivals), np.empty_like(day.arrivals), np.empty(cards)
     for number in range(cards):
         own = slice(number, None, cards)
@@ -158,48 +158,48 @@ def serve(card: Card, cards: int, day: Day) -> Served:
     return Served(first, last, busy)
 
 
-class Seen(NamedTuple):
-    """Of the questions that came in some part of a day."""
+class Latency(NamedTuple):
+    """Latencies of the questions from some part of a day."""
 
-    first_ms: tuple[float, float]  # median, and what 95 of 100 stay under
+    first_ms: tuple[float, float]  # to the first token: median and 95th percentile
     answer_ms: tuple[float, float]
     mean_ms: float  # of whole answers
 
 
-def look(day: Day, served: Served, since: float, until: float) -> Seen:
+def latency(day: Day, served: Served, since: float, until: float) -> Latency:
     among = (day.arrivals >= since) & (day.arrivals < until)
     waits = [1000 * (times[among] - day.arrivals[among]) for times in (served.first, served.last)]
     first, answer = (tuple(np.percentile(wait, [50, 95]).tolist()) for wait in waits)
-    return Seen(first, answer, float(waits[1].mean()))
+    return Latency(first, answer, float(waits[1].mean()))
 
 
 BUSIEST = (DAY / 2 - HOUR / 2, DAY / 2 + HOUR / 2)
-AROUND = (BUSIEST[0] - HOUR / 2, BUSIEST[1])  # what is simulated to know the busiest hour: half an hour before it as well
+SIMULATED = (BUSIEST[0] - HOUR / 2, BUSIEST[1])  # the busiest hour and the half hour before it
 
 
-def part(day: Day, since: float, until: float) -> Day:
+def between(day: Day, since: float, until: float) -> Day:
     among = (day.arrivals >= since) & (day.arrivals < until)
     return Day(day.arrivals[among], day.lengths[among])
 
 
-def busiest(card: Card, cards: int, day: Day) -> Seen:
-    """The busiest hour, with the half hour before it."""
-    some = part(day, *AROUND)
-    return look(some, serve(card, cards, some), *BUSIEST)
+def busiest_hour(card: Card, cards: int, day: Day) -> Latency:
+    """Latencies in the busiest hour; the half hour before it is simulated too."""
+    busy_hours = between(day, *SIMULATED)
+    return latency(busy_hours, serve(card, cards, busy_hours), *BUSIEST)
 
 
-def enough(card: Card, day: Day, first_ms: float) -> tuple[int, Seen]:
-    """The fewest cards that keep the promise, and how they do; fewer than the load needs are not tried."""
+def fewest_cards(card: Card, day: Day, first_ms: float) -> tuple[int, Latency]:
+    """The fewest cards that meet the limit, and their latencies. The search starts at what the load needs."""
     if first_ms <= card.ms(0, 1):
         raise SystemExit(f"--first-ms {first_ms:g}: reading one prompt takes {card.ms(0, 1):.0f} ms already; allow more")
-    some = part(day, *BUSIEST)
-    cards = max(1, math.floor(len(some.arrivals) / HOUR / card.most_a_second(day.lengths)))
-    while (seen := busiest(card, cards, day)).first_ms[1] > first_ms:
+    busy_hours = between(day, *BUSIEST)
+    cards = max(1, math.floor(len(busy_hours.arrivals) / HOUR / card.max_rate(day.lengths)))
+    while (latencies := busiest_hour(card, cards, day)).first_ms[1] > first_ms:
         cards += 1
-    return cards, seen
+    return cards, latencies
 
 
-# --- what is printed -------------------------------------------------------------------------------------------------
+# --- tables ----------------------------------------------------------------------------------------------------------
 
 
 def ms(pair: tuple[float, float]) -> str:
@@ -207,23 +207,23 @@ def ms(pair: tuple[float, float]) -> str:
 
 
 def main_rows(name: str, card: Card, cards: int, day: Day, mgap: float) -> Iterator[list[object]]:
-    """The day with enough cards, plain and with MGAP, and with one card more: the same questions each time."""
+    """The same day on enough cards, plain and with MGAP, and on one card more."""
     plain: tuple[float, float] | None = None
-    for some, share in ((cards, 0.0), (cards, mgap), (cards + 1, mgap)):
-        say(f"{name}: a day on {some} cards")
-        served = serve(replace(card, mgap=share), some, day)
-        whole, peak = look(day, served, 0, DAY), look(day, served, *BUSIEST)
+    for count, share in ((cards, 0.0), (cards, mgap), (cards + 1, mgap)):
+        say(f"{name}: a day on {count} cards")
+        served = serve(replace(card, mgap=share), count, day)
+        all_day, peak = latency(day, served, 0, DAY), latency(day, served, *BUSIEST)
         work = float(served.busy.sum())
-        now, plain = (work, whole.mean_ms), plain or (work, whole.mean_ms)
+        now, plain = (work, all_day.mean_ms), plain or (work, all_day.mean_ms)
         pairs = zip(now, plain, strict=True)
-        more = " / ".join(f"{100 * (a / b - 1):+.2f}%" for a, b in pairs) if share and some == cards else "-"
+        more = " / ".join(f"{100 * (a / b - 1):+.2f}%" for a, b in pairs) if share and count == cards else "-"
         label = f"MGAP, {share:.1%} a step" if share else "plain"
-        cells = [name, some, label, f"{work / some / DAY:.0%}", ms(whole.first_ms), ms(whole.answer_ms)]
+        cells = [name, count, label, f"{work / count / DAY:.0%}", ms(all_day.first_ms), ms(all_day.answer_ms)]
         yield [*cells, ms(peak.first_ms), ms(peak.answer_ms), more]
 
 
-def what_if(card: Card, load: Load) -> Iterator[tuple[str, Card, Load]]:
-    """One assumption changed at a time."""
+def variations(card: Card, load: Load) -> Iterator[tuple[str, Card, Load]]:
+    """The load and the card with one assumption changed at a time."""
     yield "as above", card, load
     for name, factor in (("30% slower", 1.3), ("30% faster", 0.7)):
         times = {field: getattr(card, field) * factor for field in ("step_ms", "row_ms", "prompt_ms", "least_ms")}
@@ -237,32 +237,32 @@ def what_if(card: Card, load: Load) -> Iterator[tuple[str, Card, Load]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = parse(arguments)
-    began = time.perf_counter()
-    load = Load(given.questions, given.peak, given.short, given.short_tokens, given.tokens)
-    day = draw(load, given.seed)
-    own = {"step_ms": given.step_ms, "row_ms": given.row_ms, "prompt_ms": given.prompt_ms, "least_ms": given.least_ms}
+    args = parse(arguments)
+    started = time.perf_counter()
+    load = Load(args.questions, args.peak, args.short, args.short_tokens, args.tokens)
+    day = draw(load, args.seed)
+    own = {"step_ms": args.step_ms, "row_ms": args.row_ms, "prompt_ms": args.prompt_ms, "least_ms": args.least_ms}
     own = {key: value for key, value in own.items() if value is not None}
-    promise = f"first token within {given.first_ms:g} ms for 95 of 100 in the busiest hour"
+    promise = f"first token within {args.first_ms:g} ms for 95 of 100 in the busiest hour"
     print(f"{load.questions:,} questions a day, {load.peak:g} times the mean at the busiest, {load.short:.0%} short, ", end="")
     print(f"{day.lengths.mean():.0f} tokens an answer, {promise}\n")
     rows: list[list[object]] = []
     changed: list[list[object]] = []
-    for name in given.models:
-        card = replace(CARDS[name], seats=given.seats, **own)
-        cards, _ = enough(replace(card, mgap=given.mgap), day, given.first_ms)
-        rows += main_rows(name, card, cards, day, given.mgap)
-        for what, other, asked in what_if(replace(card, mgap=given.mgap), load):
+    for name in args.models:
+        card = replace(CARDS[name], seats=args.seats, **own)
+        cards, _ = fewest_cards(replace(card, mgap=args.mgap), day, args.first_ms)
+        rows += main_rows(name, card, cards, day, args.mgap)
+        for what, new_card, new_load in variations(replace(card, mgap=args.mgap), load):
             say(f"{name}: {what}")
-            different = day if asked == load else draw(asked, given.seed)
-            found, seen = enough(other, different, given.first_ms)
-            most = other.most_a_second(different.lengths)
-            changed.append([name, what, found, f"{most:.1f}", ms(seen.first_ms), ms(seen.answer_ms)])
+            new_day = day if new_load == load else draw(new_load, args.seed)
+            count, latencies = fewest_cards(new_card, new_day, args.first_ms)
+            rate = f"{new_card.max_rate(new_day.lengths):.1f}"
+            changed.append([name, what, count, rate, ms(latencies.first_ms), ms(latencies.answer_ms)])
     say("")
     heads = ["model", "cards", "decoding", "busy", "first token, ms: p50 / p95", "answer, ms: p50 / p95"]
     print(table([*heads, "first token, busiest hour", "answer, busiest hour", "MGAP: work / mean answer"], rows))
     heads = ["model", "with MGAP, if", "cards", "a card can, questions/s", "first token, busiest hour", "answer, busiest hour"]
-    print(f"\n{table(heads, changed)}\n\n{time.perf_counter() - began:.0f} s")
+    print(f"\n{table(heads, changed)}\n\n{time.perf_counter() - started:.0f} s")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -274,7 +274,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--short", type=at_least(0.0, most=1.0), default=usual.short, help="share of yes/no questions")
     parser.add_argument("--short-tokens", type=at_least(1, int), default=usual.short_tokens, help="of their answers")
     parser.add_argument("--tokens", type=at_least(1.0), default=usual.tokens, help="of a description, on average")
-    parser.add_argument("--first-ms", type=at_least(1.0), default=1000.0, help="promised for a first token, 95 of 100")
+    parser.add_argument(
+        "--first-ms", type=at_least(1.0), default=1000.0, help="limit for the first token of 95 of 100 questions"
+    )
     parser.add_argument("--seats", type=at_least(1, int), default=64, help="max_num_seqs")
     parser.add_argument("--mgap", type=at_least(0.0), default=0.006, help="share of a step that MGAP adds")
     for field, what in (
@@ -289,7 +291,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def at_least(least: float, kind: type = float, most: float = math.inf) -> Callable[[str], float]:
-    """A number of the command line, within its range."""
+    """A parser of command-line numbers within a range."""
 
     def read(text: str) -> float:
         value = kind(text)

@@ -1,4 +1,4 @@
-"""What bench/decoding.py times: rows of pictures and a prompt, ready to be answered, and the methods to answer them with."""
+"""The workload of bench/decoding.py: encoded rows of pictures and a prompt, and the methods to answer them with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import measure
 import shapes
 import torch
-from marks import Marks
+from marks import StepTimer
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
@@ -28,31 +28,31 @@ from mgap.registry import METHODS
 from mgap.types import Decoding
 
 VANILLA = "vanilla"
-AGAIN = "vanilla-again"  # the same once more: how far from 1 a ratio is by chance
-SEQUENTIAL = "-sequential"  # behind a method's name: its branch has forwards of its own
-LARGE = 50.0  # an alpha that no answer survives
-WORDS = 40  # tokens of the prompt besides the picture's
-BEGINNING = 8  # tokens of an answer that are looked at
-DESCRIBES = ("code", "haltrapper")  # ask the model about a picture first, and remember it
-DESCRIBED = 16  # tokens of what it says then
+AGAIN = "vanilla-again"  # vanilla once more: how far from 1 a ratio is by chance
+SEQUENTIAL = "-sequential"  # suffix of a method's name: its branch runs in separate forwards
+LARGE = 50.0  # an alpha that changes every answer
+PROMPT_TOKENS = 40  # without the picture's
+COMPARED_TOKENS = 8  # at the beginning of an answer
+DESCRIBES = ("code", "haltrapper")  # methods that let the model describe a new picture first, and cache the description
+DESCRIPTION_TOKENS = 16
 
 
 class NoEffect(MgapError):
-    """A method that leaves every token as it is: its times would say nothing."""
+    """The method changes no token, so its times would mean nothing."""
 
 
-class Turn(NamedTuple):
-    """One answer of a method."""
+class Timing(NamedTuple):
+    """The times of one answer under a method."""
 
     prompt_ms: float
-    step_ms: float  # the median
-    plain_ms: float  # a plain step's, of the same answer or of one right behind it
-    peak_gib: float  # at most allocated
+    step_ms: float  # median
+    plain_ms: float  # a plain step's, from the same answer or the one right after it
+    peak_gib: float  # allocated
 
 
 @dataclass(frozen=True)
 class Case:
-    """Rows that are ready to be answered, and how."""
+    """Encoded rows and how to decode them."""
 
     model: mgap.Model
     inputs: dict[str, Tensor]
@@ -67,7 +67,7 @@ class Case:
         return Decoding(max_new_tokens=new, **self.options)
 
     def answer(self, new: int) -> Tensor:
-        """Tokens [B, new]; refuses an answer that ended by itself, which would be timed as a longer one."""
+        """Tokens [B, new]. Raises if an answer ended early: its time would count as that of a longer one."""
         backbone, decoding = self.model.backbone, self.decoding(new)
         if is_ours(backbone, decoding.modes(rows=self.rows)):
             tokens = generate_captured(backbone, self.inputs, decoding, head=head_of(backbone), notify=measure.say).tokens
@@ -83,13 +83,13 @@ class Case:
         refuse_modes(method, self.decoding(1).modes(rows=self.rows))
         return self.model.using(method)
 
-    def beginning(self, method: Method | None) -> Tensor:
-        """The first words under a method, [B, n]; also warms up whatever is slow the first time."""
+    def first_tokens(self, method: Method | None) -> Tensor:
+        """The first tokens [B, n] under a method. Also warms up."""
         with self.using(method):
-            return self.answer(self.new_tokens if self.options else min(self.new_tokens, BEGINNING))[:, :BEGINNING]
+            return self.answer(self.new_tokens if self.options else min(self.new_tokens, COMPARED_TOKENS))[:, :COMPARED_TOKENS]
 
-    def turn(self, name: str, method: Method | None) -> dict[str, Turn]:
-        """An answer of its own, and a plain one at once; what a method asks about a picture it sees first is asked before."""
+    def time_method(self, name: str, method: Method | None) -> dict[str, Timing]:
+        """Time an answer under the method, then a plain one. Descriptions of new pictures are made before."""
         with self.using(method):
             if name.partition(SEQUENTIAL)[0] in DESCRIBES:
                 self.answer(1)
@@ -99,62 +99,64 @@ class Case:
         plain = self._timed({VANILLA: None})[VANILLA]
         return {name: made[name]._replace(plain_ms=plain.step_ms)}
 
-    def beside(self, method: mgap.MGAP) -> dict[str, Turn]:
-        """An answer in which plain steps and those of MGAP take turns."""
+    def time_alternating(self, method: mgap.MGAP) -> dict[str, Timing]:
+        """Time an answer in which plain steps and MGAP's alternate."""
         backbone = self.model.backbone
         correction = Correction(method.subspace.basis, head_of(backbone), method.settings, Tap())
         return self._timed({VANILLA: None, method.name: on_main_rows(correction, row_split_of(backbone.model))})
 
-    def _timed(self, ways: dict[str, Hook | None]) -> dict[str, Turn]:
-        with Marks(self.model.backbone, ways) as marks:
+    def _timed(self, ways: dict[str, Hook | None]) -> dict[str, Timing]:
+        with StepTimer(self.model.backbone, ways) as timer:
             self.answer(self.new_tokens)
-        peak = measure.peak_gib() if marks.peak is None else marks.peak / measure.GIB
-        steps = marks.step_ms(self.new_tokens)
-        return {name: Turn(marks.prompt_ms, ms, steps.get(VANILLA, ms), peak) for name, ms in steps.items()}
+        peak = measure.peak_gib() if timer.peak is None else timer.peak / measure.GIB
+        steps = timer.step_ms(self.new_tokens)
+        return {name: Timing(timer.prompt_ms, ms, steps.get(VANILLA, ms), peak) for name, ms in steps.items()}
 
-    def plainly(self, words: Tensor) -> Tensor:
-        """What the plain model would choose at each step of an answer [B, n], after the answer's own words."""
-        follow = Follow(words)
+    def plain_choices(self, words: Tensor) -> Tensor:
+        """The plain model's choice [B, n] at each step of an answer, given the answer's own tokens so far."""
+        follow = ForcedTokens(words)
         eager = Decoding(max_new_tokens=words.shape[1])
         generate(self.model.backbone, self.inputs, eager, logits_processor=LogitsProcessorList([follow]))
         return torch.stack(follow.chosen, dim=1)
 
 
-class Follow(LogitsProcessor):
-    """Makes generate say given words [B, n], and keeps what it would have said at each step."""
+class ForcedTokens(LogitsProcessor):
+    """Makes `generate` produce given tokens [B, n], and keeps its own choice at each step."""
 
     def __init__(self, words: Tensor) -> None:
         self.words, self.chosen = words, list[Tensor]()
 
     def __call__(self, _ids: Tensor, scores: Tensor) -> Tensor:
-        said = self.words[:, len(self.chosen)]
+        tokens = self.words[:, len(self.chosen)]
         self.chosen.append(scores.argmax(-1).cpu())
-        return scores.scatter(1, said.unsqueeze(1).to(scores.device), torch.inf)
+        return scores.scatter(1, tokens.unsqueeze(1).to(scores.device), torch.inf)
 
 
 def make_endless(model: mgap.Model) -> None:
-    """No answer ends by itself: the token that would end it is one that the head does not have."""
+    """Make answers never end by themselves: the EOS id is set outside the head's vocabulary."""
     model.backbone.model.generation_config.eos_token_id = model.backbone.probe_head().vocab_size
 
 
-def ask(model: mgap.Model, rows: int) -> dict[str, Tensor]:
-    """A picture of its own for every row, and one prompt of about so many tokens."""
+def encode_rows(model: mgap.Model, rows: int) -> dict[str, Tensor]:
+    """Encode rows with different pictures and one prompt of about PROMPT_TOKENS tokens."""
     backbone = model.backbone
     words = " ".join(default_prompts()).split()
-    count = next(n for n in range(1, len(words)) if len(backbone.tokenize(backbone.render(" ".join(words[:n])))) > WORDS)
+    count = next(
+        n for n in range(1, len(words)) if len(backbone.tokenize(backbone.render(" ".join(words[:n])))) > PROMPT_TOKENS
+    )
     return backbone.encode([shapes.picture(row) for row in range(rows)], [" ".join(words[:count])] * rows)
 
 
-BANKED = 4096  # states of a tether's bank
+BANK_STATES = 4096  # states of a tether's bank
 
 
 def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method | None:
-    """A method with its usual settings; descriptions are short, and what needs fitted vectors, or a map, gets random ones."""
+    """A method with its usual settings, but short descriptions and random vectors or maps where it needs fitted ones."""
     if name in (VANILLA, AGAIN):
         return None
     backbone, generator = model.backbone, torch.Generator().manual_seed(0)
-    name, apart, _ = name.partition(SEQUENTIAL)
-    settings: dict[str, Any] = {"branch_mode": "sequential"} if apart else {}
+    name, is_sequential, _ = name.partition(SEQUENTIAL)
+    settings: dict[str, Any] = {"branch_mode": "sequential"} if is_sequential else {}
     if name == "mgap":
         settings = {"prior": prior, "preset": "paper"}
     elif name == "predicted-prior":
@@ -163,28 +165,28 @@ def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method |
     elif name == "prompt-prior":
         settings["prior"] = prior
     elif name == "tether":
-        settings["bank"] = mgap.Bank.of(torch.randn(BANKED, prior.hidden_size, generator=generator))
+        settings["bank"] = mgap.Bank.of(torch.randn(BANK_STATES, prior.hidden_size, generator=generator))
     elif name == "asd":
         drawn = torch.randn(len(backbone.layers), prior.hidden_size, generator=generator, dtype=torch.float64)
         settings["steering"] = Steering(drawn, (1, 1), backbone.identity)
     elif name == "bias":
         settings = {"shift": 1.0, "up": ("the",), "down": ("a",)}
     elif name in DESCRIBES:
-        settings["length"] = DESCRIBED
+        settings["length"] = DESCRIPTION_TOKENS
     method: Method = METHODS.get(name).of(**settings)
     return method
 
 
 def require_effect(case: Case, prior: mgap.Subspace) -> None:
-    """Refuse a way of decoding whose steps pass over the hook, and a prior that moves nothing.
+    """Raise if the steps of this way of decoding bypass the hook, or if the prior changes nothing.
 
-    The prompt's own token does not count: in compiled decoding it comes from another forward than the steps.
+    The first token does not count: in compiled decoding it comes from another forward than the steps.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="alpha=")
         strong = mgap.MGAP(prior, alpha=LARGE)
-    words = case.beginning(strong)
-    same = float((words == case.plainly(words))[:, 1:].float().mean())
+    words = case.first_tokens(strong)
+    same = float((words == case.plain_choices(words))[:, 1:].float().mean())
     if same > 0.5:
         raise NoEffect(
             f"mgap at alpha={LARGE:g} chooses what the plain model would in {same:.0%} of the steps: it does not act here, "

@@ -1,4 +1,4 @@
-"""Work in forked processes, each in a copy of the tree in which a file can be changed: for mutation.py."""
+"""Run work in forked processes, each in its own copy of the source tree, where files can change: for mutation.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHARED = ROOT.parent / "shared"
 
 
 class Copies:
-    """Copies of the tree, one a process, in which a file can be changed."""
+    """Copies of the source tree, one per process, in which one file can be changed."""
 
     def __init__(self, count: int, tests: Path) -> None:
         self.home, self.changed = Path(tempfile.mkdtemp(prefix="mutation-")), dict[int, str]()
@@ -41,7 +41,7 @@ class Copies:
         return self.home / str(number) / "tree"
 
     def change(self, number: int, mutant: Mutant) -> None:
-        """Make a copy the whole tree with this mutant alone."""
+        """Apply this mutant to a copy, and undo the previous one."""
         before = self.changed.pop(number, "")
         if before:
             self._write(number, before, (SOURCE / before).read_bytes())
@@ -57,7 +57,7 @@ class Copies:
 
 
 def _copy(source: str, target: str) -> None:
-    """Code is copied, so that it can be edited meanwhile; the rest, such as weights, is linked."""
+    """Copy code, so that it can be edited meanwhile; link the rest, such as weights."""
     try:
         (shutil.copy2 if source.endswith(".py") else os.link)(source, target)
     except OSError:  # another file system
@@ -67,7 +67,7 @@ def _copy(source: str, target: str) -> None:
 def run_apart(
     jobs: int, tasks: Iterable[Any], start: Callable[[int, Any, Path], tuple[Callable[[], None], float]]
 ) -> Iterator[Any]:
-    """Every task in a forked process of its own, `jobs` at a time: (task, its answer or None where it was ended)."""
+    """Run every task in its own forked process, `jobs` at a time; yields (task, its answer, or None if it was killed)."""
     fork, waiting = multiprocessing.get_context("fork"), list(tasks)[::-1]
     free, running = list(range(jobs)), dict[Any, Any]()
     answers = Path(tempfile.mkdtemp(prefix="mutation-answers-"))
@@ -86,7 +86,7 @@ def run_apart(
                 continue
             if process.pid:
                 with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # what a test has left behind goes too
+                    os.killpg(process.pid, signal.SIGKILL)  # with processes that a test left behind
             process.join()
             del running[sentinel]
             free.append(number)
@@ -104,7 +104,7 @@ def _begin(work: Callable[[], None]) -> None:
 
 
 def enter(tree: Path) -> None:
-    """The process now works in a copy: imports, children and relative paths are its own."""
+    """Switch this process to a copy: imports, child processes and relative paths use it."""
     os.chdir(tree)
     os.environ["PYTHONPATH"] = str(tree / "src")
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

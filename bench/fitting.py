@@ -1,22 +1,22 @@
-"""How long a prior takes: the three solvers against the bounds of the paper's appendix, and fitting itself; all from one run.
+"""Time fitting a prior: the three solvers against the bounds of the paper's appendix, and the whole fit, in one run.
 
     python bench/fitting.py                        # on a card at LLaVA-1.5-7B's size, else with a tiny model
     python bench/fitting.py --model qwen3-vl-8b
 
-Solvers: states are drawn (64 directions of falling variance, noise in all, a mean far from the origin), centred, and put on the
-device; the solver alone is timed. The bounds, in multiplications, with K + 1 directions looked for, T products of ARPACK and q
-power iterations of K + 1 + p columns:
+Solvers: random states (64 directions of falling variance, noise in all, a mean far from the origin) are centred and moved to
+the device; only the solver is timed. The bounds, in multiplications, for K + 1 directions, T products of ARPACK and q power
+iterations of K + 1 + p columns:
 
     exact min(N d^2, N^2 d)        lanczos T N d        randomized (1 + q) N d (K + 1 + p)
 
-Where a bound describes how time grows, picoseconds a multiplication are the same in every line of a solver. "off" is the sine
-of the largest principal angle between a solver's top K directions and those of LAPACK's singular value decomposition (above
-1000 states: those of the exact solver). "gathering" comes before any of them: centring on the CPU, the way to the device, and
-from 4 d states on the QR decompositions that bound memory.
+Where a bound predicts the time, picoseconds per multiplication are the same in every line of a solver. "off" is the sine of the
+largest principal angle between a solver's top K directions and those of LAPACK's singular value decomposition (above 1000
+states: those of the exact solver). "gathering" precedes all of them: centring on the CPU, the transfer to the device, and from
+4 d states on the QR decompositions that bound memory.
 
-Fitting: prompts with a null image, as Subspace.fit reads them (packed behind the picture's prefill), and with a picture a
-prompt, one by one and in batches. A state's "off" is its distance from the one that its prompt has alone, over the distance of
-states from their mean: what batches cost in rounding stands beside what packing costs.
+Fitting: prompts with a null image as Subspace.fit runs them (packed behind the picture's prefill), and with one picture per
+prompt, one by one and in batches. "off" is the distance of states from those of prompts run alone, over the distance of states
+from their mean. It compares the rounding errors of batching and of packing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,20 @@ from functools import partial
 from itertools import permutations
 
 import torch
-from measure import about, column, finish, forget_peak, in_turns, median_seconds, peak_gib, ratios, say, seconds, spread, table
+from measure import (
+    about,
+    column,
+    in_turns,
+    median_seconds,
+    peak_gib,
+    ratios,
+    reset_peak,
+    say,
+    seconds,
+    spread,
+    synchronize,
+    table,
+)
 from shapes import SHAPES, build
 from torch import Tensor
 
@@ -55,69 +68,69 @@ def draw(count: int, width: int) -> Tensor:
 
 
 def first_call(solver: str, matrix: Tensor) -> tuple[float, Tensor, float]:
-    """Seconds, the top directions [d, K] on the CPU, and the appendix's bound in multiplications."""
+    """Run a solver once: seconds, the top directions [d, K] on the CPU, and the appendix's bound in multiplications."""
     n, d = matrix.shape
     bound = {"exact": min(n * d * d, n * n * d), "randomized": (1 + POWERS) * n * d * (K + 1 + OVERSAMPLING)}
-    finish(matrix.device)
-    began = time.perf_counter()
+    synchronize(matrix.device)
+    started = time.perf_counter()
     if solver == "lanczos":
         _, vectors, products = lanczos(matrix, K + 1)
         bound[solver] = products * n * d
     else:
         _, vectors = solve(matrix, K, solver)
-    finish(matrix.device)
-    return time.perf_counter() - began, vectors[:, :K].cpu(), float(bound[solver])
+    synchronize(matrix.device)
+    return time.perf_counter() - started, vectors[:, :K].cpu(), float(bound[solver])
 
 
-def time_solvers(given: argparse.Namespace, device: str) -> list[list[str]]:
+def time_solvers(args: argparse.Namespace, device: str) -> list[list[str]]:
     lines = []
     for solver in SOLVERS:
-        first_call(solver, draw(50, 64).double().to(device))  # what is slow the first time only
-    for width in given.widths:
-        for count in given.counts:
+        first_call(solver, draw(50, 64).double().to(device))  # warm up
+    for width in args.widths:
+        for count in args.counts:
             say(f"{device}: {count} states of width {width}")
             rows, states = CentredRows(width, device), draw(count, width)
             gathering = seconds(lambda rows=rows, states=states: rows.add(states) or rows.matrix.to(device), device)
-            matrix = (states.double() - rows.mean).to(device)  # all of them, also where gathering makes fewer rows of them
+            matrix = (states.double() - rows.mean).to(device)  # all rows, even if gathering reduces them
             first = {solver: first_call(solver, matrix) for solver in SOLVERS}
             rounds = [{solver: first[solver][0] for solver in SOLVERS}]
-            if device != "cpu" or sum(rounds[0].values()) < given.patience:  # else once is enough
+            if device != "cpu" or sum(rounds[0].values()) < args.patience:  # else once is enough
                 ways = {solver: partial(solve, matrix, K, solver) for solver in SOLVERS}
                 clock = partial(seconds, device=device)
-                rounds = in_turns(ways, given.rounds, clock=clock, limit_s=given.patience)
+                rounds = in_turns(ways, args.rounds, clock=clock, limit_s=args.patience)
             right = torch.linalg.svd(matrix.cpu(), full_matrices=False).Vh[:K].T if count <= 1000 else first["exact"][1]
-            for solver, (_, found, bound) in first.items():
+            for solver, (_, directions, bound) in first.items():
                 taken, against = spread(column(rounds, solver)), spread(ratios(rounds, solver, "exact"))
-                sine = float(torch.deg2rad(principal_angles(found, right)[-1]).sin())
+                sine = float(torch.deg2rad(principal_angles(directions, right)[-1]).sin())
                 cells = [count, width, solver, f"{1000 * taken.middle:.1f}", f"{against.middle:.3f}"]
-                cells += ["-" if right is found else f"{sine:.0e}", f"{bound:.2g}", f"{1e12 * taken.middle / bound:.3g}"]
+                cells += ["-" if right is directions else f"{sine:.0e}", f"{bound:.2g}", f"{1e12 * taken.middle / bound:.3g}"]
                 lines.append([*map(str, cells), f"{1000 * gathering:.1f}"])
     say("")
     return lines
 
 
 def many_prompts(count: int) -> list[str]:
-    """Different questions after two things each, long and short ones mixed."""
+    """Distinct questions about two objects each, long and short ones mixed."""
     pairs = permutations(Vocabulary.of("coco").names, 2)
-    made = [wording.format(f"a {one} or a {other}") for one, other in pairs for wording in EXISTENCE]
-    random.Random(0).shuffle(made)
-    if count > len(made):
-        raise SystemExit(f"--prompts {count}: there are {len(made)}")
-    return made[:count]
+    questions = [wording.format(f"a {one} or a {other}") for one, other in pairs for wording in EXISTENCE]
+    random.Random(0).shuffle(questions)
+    if count > len(questions):
+        raise SystemExit(f"--prompts {count}: there are {len(questions)}")
+    return questions[:count]
 
 
 def with_pictures(model: mgap.Model, prompts: Sequence[str], size: int) -> Iterator[Tensor]:
-    """A picture for every prompt: what there is without a shared prefill."""
+    """States of prompts with a picture each, without a shared prefill."""
     for start in range(0, len(prompts), size):
         yield last_states(model.backbone, model.backbone.blind(prompts[start : start + size]))
 
 
-def gather(chunks: Callable[[], Iterator[Tensor]], kept: dict[str, Tensor], name: str) -> None:
-    kept[name] = torch.cat(list(chunks()))
+def gather(chunks: Callable[[], Iterator[Tensor]], states: dict[str, Tensor], name: str) -> None:
+    states[name] = torch.cat(list(chunks()))
 
 
 def time_few(model: mgap.Model, prompts: list[str], rounds: int, patience: float) -> list[list[str]]:
-    """N prompts in every way: forwards and spectrum together, and how far states are from those of prompts alone."""
+    """Time N prompts in every way, and how far their states are from those of prompts run alone."""
     ways: dict[str, Callable[[], Iterator[Tensor]]] = {
         "a picture each, one by one": partial(with_pictures, model, prompts, 1),
         "a picture each, batches of 8": partial(with_pictures, model, prompts, 8),
@@ -130,13 +143,13 @@ def time_few(model: mgap.Model, prompts: list[str], rounds: int, patience: float
         call()
     device = model.backbone.device
     clock = partial(seconds, device=device)
-    made = in_turns(calls, rounds, clock=clock, limit_s=patience, label=f"{len(prompts)} prompts")
+    timings = in_turns(calls, rounds, clock=clock, limit_s=patience, label=f"{len(prompts)} prompts")
     base = next(iter(ways))
     around = (states[base] - states[base].mean(0)).norm()
     lines = []
     for name in ways:
-        taken = spread([one[name] for one in made])
-        faster = spread([one[base] / one[name] for one in made])
+        taken = spread([one[name] for one in timings])
+        faster = spread([one[base] / one[name] for one in timings])
         off = float((states[name] - states[base]).norm() / around)
         cells = [name, f"{1000 * taken.middle:.0f} ({1000 * taken.low:.0f} to {1000 * taken.high:.0f})"]
         lines.append([*cells, faster.text(1, "x"), f"{len(prompts) / taken.middle:.0f}", f"{off:.1e}"])
@@ -144,7 +157,7 @@ def time_few(model: mgap.Model, prompts: list[str], rounds: int, patience: float
 
 
 def time_size(model: mgap.Model, prompts: list[str], size: int, least: int) -> list[str]:
-    """Packed prompts, so many a forward: what the host prepares, the forward, and both as they run behind one another."""
+    """Time packed prompts, `size` per forward: preparation on the host, the forward, and both in a row."""
     backbone, device = model.backbone, model.backbone.device
     batch, shared = prompts[:size], SharedPrefill(backbone)
     picture = null_image("black336", backbone.processor)
@@ -156,12 +169,12 @@ def time_size(model: mgap.Model, prompts: list[str], size: int, least: int) -> l
         backbone.model(**packed.inputs, past_key_values=packed.cache, use_cache=True)
 
     say(f"batches of {size}")
-    forget_peak(device)
+    reset_peak(device)
     with torch.no_grad():
         both = median_seconds(forward, device, 5)
         prepared = median_seconds(lambda: pack(shared, picture, batch), device, 5)
-    some = prompts[: max(4 * size, least)]
-    taken = seconds(lambda: list(blind_states(backbone, some, batch_size=size)), device)
+    subset = prompts[: max(4 * size, least)]
+    taken = seconds(lambda: list(blind_states(backbone, subset, batch_size=size)), device)
     rate = 2 * weights * tokens / (both - prepared) / 1e12
     cells = [
         size,
@@ -171,15 +184,15 @@ def time_size(model: mgap.Model, prompts: list[str], size: int, least: int) -> l
         f"{rate:.3g}",
         f"{peak_gib(device):.1f}",
     ]
-    return [*map(str, cells), f"{len(some) / taken:.0f}"]
+    return [*map(str, cells), f"{len(subset) / taken:.0f}"]
 
 
 def time_many(model: mgap.Model, prompts: list[str]) -> list[list[str]]:
-    """Forwards of many prompts, gathering and spectrum by each solver, and one fit from beginning to end."""
+    """Time forwards of many prompts, gathering and spectrum by each solver, and one whole fit."""
     device = model.backbone.device
-    where, chunks = device if device.type == "cuda" else "cpu", list[Tensor]()
+    solver_device, chunks = device if device.type == "cuda" else "cpu", list[Tensor]()
 
-    def told(done: int) -> None:
+    def report(done: int) -> None:
         if done % 500 == 0:
             say(f"{done} of {len(prompts)} prompts")
 
@@ -188,15 +201,15 @@ def time_many(model: mgap.Model, prompts: list[str]) -> list[list[str]]:
 
     lines = [line("forwards", seconds(lambda: chunks.extend(blind_states(model.backbone, prompts)), device))]
     for svd in SOLVERS:
-        call = partial(mgap.Subspace.from_states, chunks, K, svd=svd, device=where)
+        call = partial(mgap.Subspace.from_states, chunks, K, svd=svd, device=solver_device)
         lines.append(line(f"gathering and spectrum, {svd}", seconds(call, device)))
-    whole = seconds(lambda: mgap.Subspace.fit(model, iter(prompts), K, progress=told), device)
+    total = seconds(lambda: mgap.Subspace.fit(model, iter(prompts), K, progress=report), device)
     say("")
-    return [*lines, line("Subspace.fit, exact", whole)]
+    return [*lines, line("Subspace.fit, exact", total)]
 
 
 def gemm_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """TFLOP/s of a large product of matrices: what a forward could reach."""
+    """TFLOP/s of a large matrix product: an upper limit for a forward."""
     size = 8192 if device.type == "cuda" else 1024
     one, other = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return 2 * size**3 / median_seconds(lambda: one @ other, device) / 1e12
@@ -215,30 +228,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sizes", nargs="*", type=int, default=[8, 16, 32, 64, 128, 256], help="prompts a forward")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--patience", type=float, default=4, help="seconds after which a comparison begins no new round")
-    given = parser.parse_args(arguments)
-    print(about(given.device), flush=True)
-    for device in given.devices if given.counts and given.widths else ():
+    args = parser.parse_args(arguments)
+    print(about(args.device), flush=True)
+    for device in args.devices if args.counts and args.widths else ():
         heads = ["N", "d", "solver", "ms", "of exact", "off", "bound", "ps each", "gathering, ms"]
-        print(f"\nSolvers on {device}, K = {K}, float64\n\n{table(heads, time_solvers(given, device))}", flush=True)
-    fit(given)
+        print(f"\nSolvers on {device}, K = {K}, float64\n\n{table(heads, time_solvers(args, device))}", flush=True)
+    fit(args)
 
 
-def fit(given: argparse.Namespace) -> None:
-    model = build(given.model, given.device, torch.bfloat16 if given.device.startswith("cuda") else torch.float32)
-    backbone, prompts = model.backbone, many_prompts(max(given.prompts, given.few, 4 * max(given.sizes, default=0), 256))
+def fit(args: argparse.Namespace) -> None:
+    model = build(args.model, args.device, torch.bfloat16 if args.device.startswith("cuda") else torch.float32)
+    backbone, prompts = model.backbone, many_prompts(max(args.prompts, args.few, 4 * max(args.sizes, default=0), 256))
     kind, normal = str(backbone.model.dtype).removeprefix("torch."), TOGETHER[backbone.device.type]
-    few = time_few(model, prompts[: given.few], given.rounds, 3 * given.patience)
-    print(f"\n{given.model} in {kind}: states of {given.few} prompts\n")
+    few = time_few(model, prompts[: args.few], args.rounds, 3 * args.patience)
+    print(f"\n{args.model} in {kind}: states of {args.few} prompts\n")
     print(table(["way", "ms", "times as fast", "prompts a second", "off"], few), flush=True)
     rate = gemm_rate(backbone.device, backbone.model.dtype)
-    sizes = [time_size(model, prompts, size, min(256, given.prompts)) for size in given.sizes]
+    sizes = [time_size(model, prompts, size, min(256, args.prompts)) for size in args.sizes]
     say("")
     print(f"\nPacked prompts by batch size (default {normal}); a large product of matrices makes {rate:.3g} TFLOP/s\n")
     heads = ["prompts a forward", "tokens", "preparing, ms", "forward, ms", "TFLOP/s", "peak, GiB", "prompts a second"]
     print(table(heads, sizes), flush=True)
-    if given.prompts:
-        many = time_many(model, prompts[: given.prompts])
-        print(f"\nFitting on {given.prompts} prompts\n\n{table(['what', 's', 'prompts a second'], many)}", flush=True)
+    if args.prompts:
+        many = time_many(model, prompts[: args.prompts])
+        print(f"\nFitting on {args.prompts} prompts\n\n{table(['what', 's', 'prompts a second'], many)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The least that a step of decoding must read from memory: the weights of the language model and its head, and the cache."""
+"""The least memory traffic of a decoding step: the weights of the language model and its head, and the cache."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mgap.backbones.base import Backbone
 
 @dataclass(frozen=True)
 class Floor:
-    """Bytes of one step in the middle of an answer, and the time they take at the bandwidth that was measured."""
+    """Bytes read by one step in the middle of an answer, and their time at the measured bandwidth."""
 
     weights: int
     cache: int
-    bandwidth: float  # bytes a second
+    bandwidth: float  # bytes per second
 
     @property
     def ms(self) -> float:
@@ -25,14 +25,14 @@ class Floor:
 
 
 def floor(backbone: Backbone, inputs: dict[str, Tensor], new_tokens: int, speed: Bandwidth) -> Floor:
-    """Of a plain step for these rows; the faster of copying and reading counts, so that nothing can be below it."""
+    """The floor of a plain step for these rows, at the faster of copying and reading, so that nothing can be below it."""
     rows, length = inputs["input_ids"].shape
     middle = length + new_tokens / 2
     return Floor(weights_read(backbone, rows), round(cache_bytes(backbone, inputs) * middle / length), speed.best)
 
 
 def weights_read(backbone: Backbone, rows: int) -> int:
-    """The tower is not run again, and of the input embedding a row is read for every token."""
+    """Bytes of weights read per step: no vision tower, and one row of the input embedding per token."""
     embedding = backbone.model.get_input_embeddings().weight
     parts = [*backbone.language.parameters(), *backbone.head_module.parameters()]
     read = {id(part): part.nbytes for part in parts if part is not embedding or embedding is backbone.head_module.weight}
@@ -40,7 +40,7 @@ def weights_read(backbone: Backbone, rows: int) -> int:
 
 
 def cache_bytes(backbone: Backbone, inputs: dict[str, Tensor]) -> int:
-    """Keys and values of the prompt, as the model makes them."""
+    """Bytes of the prompt's keys and values."""
     with torch.no_grad():
         cache = backbone.model(**inputs, use_cache=True, logits_to_keep=1).past_key_values
     return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)

@@ -1,4 +1,4 @@
-"""How cost grows: time and memory against batch, answer length, K, vocabulary, N and bank size; which is linear in what.
+"""How time and memory grow with batch, answer length, K, vocabulary, N and bank size, and which of them linearly.
 
     python bench/growth.py --out runs/growth                      # both models on a GPU; tiny ones without
     python bench/growth.py --axes k vocabulary --out runs/growth
@@ -8,8 +8,8 @@
     k, vocabulary   MGAP's step alone (bench/growth_parts.py)
     n, bank         fitting a prior; tau and d_k
 
-The last table says of every curve whether it is flat, linear or between (bench/growth_points.py), and what a formula expects.
-With --out, growth.json has every point, and the curves are drawn (bench/growth_figures.py).
+The last table says whether each curve is flat, linear or between (bench/growth_points.py), and what its formula predicts. With
+--out, growth.json has every point, and the curves are drawn (bench/growth_figures.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from growth_decoding import RANK, Bench, along_batch, along_length
 from growth_figures import draw
 from growth_parts import along_bank, along_k, along_n, along_vocabulary
 from growth_points import Point, curves, growth, read, write
-from measure import about, bandwidth, finish, table
+from measure import about, bandwidth, synchronize, table
 from shapes import SHAPES, build
 
 AXES = ("batch", "length", "k", "vocabulary", "n", "bank")
@@ -64,7 +64,7 @@ SMALL: dict[str, Any] = {
     "queries": 200,
 }
 UNITS = {"k": ("us", 1000.0), "vocabulary": ("us", 1000.0), "n": ("s", 0.001), "bank": ("s", 0.001)}  # others in ms
-NAMES = {"k": "MGAP's step", "vocabulary": "MGAP's step", "n": "prior", "bank": "departure"}  # of what has no model
+NAMES = {"k": "MGAP's step", "vocabulary": "MGAP's step", "n": "prior", "bank": "departure"}  # for axes without a model
 STEP = "2 B K (d + V) flops; 4 K (d + V) + 4 B V bytes"
 EXPECTED = {
     ("batch", "time"): "weights once, each row's cache: a fixed part and a linear one",
@@ -82,41 +82,41 @@ EXPECTED = {
 }
 
 
-def measure(given: argparse.Namespace, keep: Callable[[list[Point]], None]) -> list[Point]:
-    """All axes that are asked for, one model at a time; `keep` is given what there is after each."""
-    points, rate = list[Point](), bandwidth(given.device).best
+def measure(args: argparse.Namespace, keep: Callable[[list[Point]], None]) -> list[Point]:
+    """Measure all chosen axes, one model at a time. `keep` gets all points so far after each."""
+    points, rate = list[Point](), bandwidth(args.device).best
     print(f"memory is read or copied at {rate / 1e9:.0f} GB/s at best", flush=True)
 
-    def take(some: Iterator[Point], title: str) -> None:
-        began = time.perf_counter()
-        found = list(some)
-        finish(given.device)
-        points.extend(found)
+    def take(measured: Iterator[Point], title: str) -> None:
+        started = time.perf_counter()
+        new = list(measured)
+        synchronize(args.device)
+        points.extend(new)
         keep(points)
-        print(f"\n{title} ({time.perf_counter() - began:.0f} s)\n\n{along(found)}", flush=True)
+        print(f"\n{title} ({time.perf_counter() - started:.0f} s)\n\n{along(new)}", flush=True)
 
-    for name in given.models if {"batch", "length"} & set(given.axes) else ():
-        began = time.perf_counter()
-        bench = Bench(name, build(name, given.device), rate)
-        print(f"\n{name}: built in {time.perf_counter() - began:.0f} s, {bench.held / 2**30:.2f} GiB", flush=True)
+    for name in args.models if {"batch", "length"} & set(args.axes) else ():
+        started = time.perf_counter()
+        bench = Bench(name, build(name, args.device), rate)
+        print(f"\n{name}: built in {time.perf_counter() - started:.0f} s, {bench.held / 2**30:.2f} GiB", flush=True)
         with frozen():
-            if "batch" in given.axes:
-                take(along_batch(bench, given.batch, given.tokens, given.rounds), f"{name}, batch: ms a step")
-            if "length" in given.axes:
-                take(along_length(bench, given.length), f"{name}, tokens of the answer: ms a step")
+            if "batch" in args.axes:
+                take(along_batch(bench, args.batch, args.tokens, args.rounds), f"{name}, batch: ms a step")
+            if "length" in args.axes:
+                take(along_length(bench, args.length), f"{name}, tokens of the answer: ms a step")
         del bench
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-    for axis in (axis for axis in AXES if axis in given.axes and axis in PARTS):
+    for axis in (axis for axis in AXES if axis in args.axes and axis in PARTS):
         with frozen():
-            take(PARTS[axis](given, rate), f"{axis}: {unit(axis)[0]}")
+            take(PARTS[axis](args, rate), f"{axis}: {unit(axis)[0]}")
     return points
 
 
 @contextmanager
 def frozen() -> Iterator[None]:
-    """What there is already, a model's thousands of objects, is not looked through before every measurement."""
+    """Inside, garbage collection skips existing objects, such as a model's thousands."""
     gc.freeze()
     try:
         yield
@@ -125,12 +125,12 @@ def frozen() -> Iterator[None]:
 
 
 def unit(axis: str) -> tuple[str, float]:
-    """What times of an axis are told in, and how many of it are a millisecond."""
+    """The time unit of an axis, and how many of it are a millisecond."""
     return UNITS.get(axis, ("ms", 1.0))
 
 
 def along(points: Sequence[Point]) -> str:
-    """A row for each place of one axis, a column for each way: medians, ratios to vanilla, memory."""
+    """A table of one axis, with a row per x and a column per way: medians, ratios to vanilla, memory."""
     ways = list(dict.fromkeys(point.way for point in points))
     cells = {(point.x, point.way): point for point in points}
 
@@ -147,31 +147,31 @@ def along(points: Sequence[Point]) -> str:
 
 
 def summary(points: Sequence[Point]) -> str:
-    """What grows with what, how, from where to where, and what the formula says."""
+    """A table with a row per curve: how it grows, its range, and what the formula predicts."""
     rows = []
-    for (axis, model, way), some in curves(points).items():
+    for (axis, model, way), group in curves(points).items():
         name, factor = unit(axis)
         what = ", ".join(part for part in (model or NAMES[axis], way) if part)
-        times = [(point.x, factor * point.ms) for point in some]
-        sizes = [(point.x, point.mib) for point in some if point.mib is not None and point.mib > 0]
-        floors = [factor * point.floor_ms for point in some if point.floor_ms is not None]
+        times = [(point.x, factor * point.ms) for point in group]
+        sizes = [(point.x, point.mib) for point in group if point.mib is not None and point.mib > 0]
+        floors = [factor * point.floor_ms for point in group if point.floor_ms is not None]
         floor = f"; floor {floors[0]:.3g} to {floors[-1]:.3g} {name}" if floors else ""
         expected = "linear: flops" if way == "first token" else EXPECTED[axis, "time"]
         rows.append(_row(f"{what}: {name}", axis, times, expected + floor))
         if sizes:
-            kept = f"{NAMES[axis]}, what it keeps" if axis in ("k", "vocabulary") else what
-            rows.append(_row(f"{kept}: MiB", axis, sizes, EXPECTED[axis, "memory"]))
+            label = f"{NAMES[axis]}, what it keeps" if axis in ("k", "vocabulary") else what
+            rows.append(_row(f"{label}: MiB", axis, sizes, EXPECTED[axis, "memory"]))
     return table(["what", "grows with", "how", "measured from-to", "expected"], rows)
 
 
 def _row(what: str, axis: str, values: Sequence[tuple[float, float]], expected: str) -> list[str]:
     xs, ys = [x for x, _ in values], [y for _, y in values]
-    found = growth(xs, ys)
-    told = f"{ys[0]:.4g} to {ys[-1]:.4g} (x {xs[0]:g} to {xs[-1]:g})"
-    return [what, axis, "one point only" if found is None else found.text(), told, expected]
+    fitted = growth(xs, ys)
+    measured = f"{ys[0]:.4g} to {ys[-1]:.4g} (x {xs[0]:g} to {xs[-1]:g})"
+    return [what, axis, "one point only" if fitted is None else fitted.text(), measured, expected]
 
 
-def arguments_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--axes", nargs="+", default=list(AXES), choices=AXES)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -185,44 +185,46 @@ def arguments_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, help="of states, for MGAP's step and for fitting")
     parser.add_argument("--bank-width", type=int)
     parser.add_argument("--queries", type=int, help="states whose d_k is measured")
-    parser.add_argument("--patience", type=float, default=20.0, help="n and banks beyond one of so many seconds are left out")
+    parser.add_argument(
+        "--patience", type=float, default=20.0, help="seconds; after a slower n or bank, larger ones are skipped"
+    )
     parser.add_argument("--out", help="a folder for growth.json and the figures")
-    parser.add_argument("--from", dest="source", help="a growth.json: draw and tell it again, measure nothing")
-    given = parser.parse_args(arguments)
-    for name, value in (LARGE if given.device.startswith("cuda") else SMALL).items():
-        if getattr(given, name) is None:
-            setattr(given, name, value)
+    parser.add_argument("--from", dest="source", help="a growth.json: print and draw it again without measuring")
+    args = parser.parse_args(arguments)
+    for name, value in (LARGE if args.device.startswith("cuda") else SMALL).items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
     for axis in AXES:
-        if min(getattr(given, axis)) < 1:
+        if min(getattr(args, axis)) < 1:
             parser.error(f"--{axis} must be whole numbers of at least 1")
-        setattr(given, axis, sorted(set(getattr(given, axis))))
-    return given
+        setattr(args, axis, sorted(set(getattr(args, axis))))
+    return args
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = arguments_of(arguments)
-    if given.source:
-        told, points = read(given.source)
+    args = read_arguments(arguments)
+    if args.source:
+        header, points = read(args.source)
     else:
-        told = {
-            "run": about(given.device),
+        header = {
+            "run": about(args.device),
             "rank": RANK,
-            **{k: v for k, v in vars(given).items() if k not in ("source", "out")},
+            **{k: v for k, v in vars(args).items() if k not in ("source", "out")},
         }
 
-        def keep(some: list[Point]) -> None:
-            if given.out:
-                write(Path(given.out) / "growth.json", told, some)
+        def keep(group: list[Point]) -> None:
+            if args.out:
+                write(Path(args.out) / "growth.json", header, group)
 
-        print(told["run"])
-        began = time.perf_counter()
-        points = measure(given, keep)
-        print(f"\nmeasured in {time.perf_counter() - began:.0f} s")
-    if given.out:
-        for figure in draw(points, told["run"]):
-            for path in figure.save(given.out):
+        print(header["run"])
+        started = time.perf_counter()
+        points = measure(args, keep)
+        print(f"\nmeasured in {time.perf_counter() - started:.0f} s")
+    if args.out:
+        for figure in draw(points, header["run"]):
+            for path in figure.save(args.out):
                 print(path)
-    print(f"\n{told['run']}\n\n{summary(points)}", flush=True)
+    print(f"\n{header['run']}\n\n{summary(points)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The curves of bench/growth.py in print: decoding steps by model, and the parts; time above, memory below.
+"""Print figures of bench/growth.py: decoding steps by model, and the parts; time above, memory below.
 
-All axes are logarithmic: what is linear rises as the faint line does, and what is flat is flat. Dotted without marks is the
-floor, the bytes that must be moved over measured bandwidth.
+All axes are logarithmic: linear growth runs parallel to the faint line, and flat curves are flat. The dotted line without
+markers is the floor: the bytes that must move over the measured bandwidth.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ FIGURES = {
     "growth-parts": (("k", "vocabulary", "n", "bank"), "MGAP's step, the fitting of a prior (N), and tau and d_k in a bank"),
 }
 TITLES = {"k": "MGAP's step", "vocabulary": "MGAP's step", "n": "fitting a prior", "bank": "distances"}
-HIDDEN = ("first token",)  # told in the table: a hundred times a step
+HIDDEN = ("first token",)  # only in the table: a hundred times a step
 COLUMNS = ("axis", "model", "way", "x", "quantity", "value", "low", "high", "floor")
 NAMES = {"mgap": "MGAP", "vcd": "VCD", "tau": "τ"}
-LEAST = 8.0  # times that an axis covers at least: a flat curve is to look flat
+LEAST = 8.0  # smallest ratio of an axis's ends, so that a flat curve looks flat
 
 Panel = tuple[str, str]  # axis and model
 
 
 def draw(points: Sequence[Point], about: str) -> list[Print]:
-    """Up to two figures; an axis that was not measured has no panel."""
-    return [found for name in FIGURES if (found := _figure(name, points, about)) is not None]
+    """Up to two figures; an axis without measurements gets no panel."""
+    return [figure for name in FIGURES if (figure := _figure(name, points, about)) is not None]
 
 
 def _figure(name: str, points: Sequence[Point], about: str) -> Print | None:
-    axes_of, said = FIGURES[name]
-    shown = {key: some for key, some in curves(points).items() if key[0] in axes_of and key[2] not in HIDDEN}
+    axes_of, title = FIGURES[name]
+    shown = {key: curve for key, curve in curves(points).items() if key[0] in axes_of and key[2] not in HIDDEN}
     panels = sorted(dict.fromkeys((axis, model) for axis, model, _ in shown), key=lambda panel: axes_of.index(panel[0]))
     if not panels:
         return None
     look, rows = looks(way for _, _, way in shown), list[tuple[Value, ...]]()
-    has_memory = any(point.mib for some in shown.values() for point in some)
+    has_memory = any(point.mib for curve in shown.values() for point in curve)
     with style():
         figure = new_figure(TEXT, 0.75 + 1.45 * (1 + has_memory))
         grids = figure.subplots(1 + has_memory, len(panels), squeeze=False, sharex="col")
         for across, panel in enumerate(panels):
-            mine = {way: some for (axis, model, way), some in shown.items() if (axis, model) == panel}
+            mine = {way: curve for (axis, model, way), curve in shown.items() if (axis, model) == panel}
             rows += _times(grids[0][across], panel, mine, look)
             if has_memory:
                 rows += _sizes(grids[1][across], panel, mine, look)
@@ -62,34 +62,34 @@ def _figure(name: str, points: Sequence[Point], about: str) -> Print | None:
             keys.append(Line2D([], [], color=GREY, linewidth=0.8, linestyle=(0, (1, 1)), label="floor"))
         keys.append(Line2D([], [], color=FAINT, linewidth=2.5, label="linear"))
         legend(figure, keys)
-    caption = f"{said}: time and memory; bars are quartiles. Faint: linear growth. {about}."
+    caption = f"{title}: time and memory; bars are quartiles. Faint: linear growth. {about}."
     return Print(name, caption, figure, COLUMNS, tuple(rows))
 
 
 def _times(axes: Axes, panel: Panel, ways: dict[str, list[Point]], look: dict[str, Look]) -> list[tuple[Value, ...]]:
     label, factor = TIMES[panel[0]]
     rows, drawn = list[tuple[Value, ...]](), list[list[tuple[float, float]]]()
-    for way, some in ways.items():
-        xs, ys = [point.x for point in some], [factor * point.ms for point in some]
-        ends = [[y - factor * point.low for y, point in zip(ys, some, strict=True)],
-                [factor * point.high - y for y, point in zip(ys, some, strict=True)]]  # fmt: skip
+    for way, curve in ways.items():
+        xs, ys = [point.x for point in curve], [factor * point.ms for point in curve]
+        ends = [[y - factor * point.low for y, point in zip(ys, curve, strict=True)],
+                [factor * point.high - y for y, point in zip(ys, curve, strict=True)]]  # fmt: skip
         one = look[way]
         axes.errorbar(xs, ys, ends, color=one.colour, marker=one.mark, linestyle=one.line, elinewidth=0.6)
-        floors = [(point.x, factor * point.floor_ms) for point in some if point.floor_ms is not None]
+        floors = [(point.x, factor * point.floor_ms) for point in curve if point.floor_ms is not None]
         if floors and floors not in drawn:  # ways share theirs
             drawn.append(floors)
             axes.plot(*zip(*floors, strict=True), color=one.colour, linewidth=0.8, linestyle=(0, (1, 1)), alpha=0.6)
-        for point, y in zip(some, ys, strict=True):
+        for point, y in zip(curve, ys, strict=True):
             floor = None if point.floor_ms is None else factor * point.floor_ms
             rows.append((*panel, way, point.x, label, y, factor * point.low, factor * point.high, floor))
-    _finish(axes, label, [point.x for some in ways.values() for point in some])
+    _finish(axes, label, [point.x for curve in ways.values() for point in curve])
     return rows
 
 
 def _sizes(axes: Axes, panel: Panel, ways: dict[str, list[Point]], look: dict[str, Look]) -> list[tuple[Value, ...]]:
     rows: list[tuple[Value, ...]] = []
-    for way, some in ways.items():
-        sizes = [(point.x, point.mib) for point in some if point.mib]
+    for way, curve in ways.items():
+        sizes = [(point.x, point.mib) for point in curve if point.mib]
         if sizes:
             one = look[way]
             axes.plot(*zip(*sizes, strict=True), color=one.colour, marker=one.mark, linestyle=one.line)
@@ -103,7 +103,7 @@ def _sizes(axes: Axes, panel: Panel, ways: dict[str, list[Point]], look: dict[st
 
 
 def _finish(axes: Axes, label: str, places: Sequence[float]) -> None:
-    """Logarithmic both ways, a little room, and what is linear through the middle."""
+    """Set logarithmic scales with some room, and draw linear growth through the middle."""
     axes.set_xscale("log")
     axes.set_yscale("log")
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
@@ -124,14 +124,14 @@ def _finish(axes: Axes, label: str, places: Sequence[float]) -> None:
 
 
 def _apart(places: Sequence[float]) -> list[float]:
-    """Those whose labels have room beside each other, the last one first."""
-    ordered, kept = sorted(set(places), reverse=True), list[float]()
-    whole = math.log(ordered[0] / ordered[-1]) or 1.0
+    """Ticks whose labels fit side by side, chosen from the last one down."""
+    ordered, ticks = sorted(set(places), reverse=True), list[float]()
+    span = math.log(ordered[0] / ordered[-1]) or 1.0
     for x in ordered:
-        wide = 0.03 + 0.03 * len(_short(x) + (_short(kept[-1]) if kept else ""))  # of the panel
-        if not kept or math.log(kept[-1] / x) >= wide * whole:
-            kept.append(x)
-    return kept
+        width = 0.03 + 0.03 * len(_short(x) + (_short(ticks[-1]) if ticks else ""))  # share of the panel
+        if not ticks or math.log(ticks[-1] / x) >= width * span:
+            ticks.append(x)
+    return ticks
 
 
 def _short(value: float) -> str:

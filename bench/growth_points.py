@@ -1,7 +1,7 @@
-"""What bench/growth.py measures, and how it grows: flat, linear, or between.
+"""The points of bench/growth.py, and how their curves grow: flat, linear, or between.
 
-A curve is fitted twice: y = a + b x by least squares over all of it, and the exponent p of y ~ x^p over the last half of its
-points, where what is fixed weighs least. p says what a curve is called; a and b say what it costs.
+A curve is fitted twice: y = a + b x by least squares over all points, and the exponent p of y ~ x^p over the last half, where
+fixed costs weigh least. p decides the kind of the curve; a and b give its cost.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-FLAT, LINEAR = 0.1, 0.9  # exponents up to here, and from here to as much above 1 as this is below it
+FLAT, LINEAR = 0.1, 0.9  # exponents: flat up to 0.1, linear from 0.9 to 1.1
 
 
 @dataclass(frozen=True)
 class Point:
-    """One way at one place of an axis."""
+    """One way at one x of an axis."""
 
     axis: str
-    model: str  # "" where there is none
+    model: str  # "" if there is none
     way: str
     x: float
     ms: float  # median
@@ -35,7 +35,7 @@ class Point:
 
 
 class Growth(NamedTuple):
-    """Of one curve."""
+    """How one curve grows."""
 
     kind: str
     a: float
@@ -45,20 +45,20 @@ class Growth(NamedTuple):
 
     def text(self) -> str:
         line = f"{self.a:.3g} {'-' if self.b < 0 else '+'} {abs(self.b):.3g} x"
-        held = f" (R2 {self.explained:.3f})" if self.kind == "between" else ""  # near 1: a fixed part and a linear one
-        return f"{self.kind}: {line}{held}, exponent {self.exponent:.2f}"
+        r2 = f" (R2 {self.explained:.3f})" if self.kind == "between" else ""  # near 1: a fixed part and a linear one
+        return f"{self.kind}: {line}{r2}, exponent {self.exponent:.2f}"
 
 
 def growth(xs: Sequence[float], ys: Sequence[float]) -> Growth | None:
-    """Of positive values at ascending, positive x; None of fewer than two."""
+    """How positive values grow over ascending, positive x; None for fewer than two points."""
     if len(xs) < 2:
         return None
     b, a = statistics.linear_regression(xs, ys)
     start = min(len(xs) // 2, len(xs) - 2)
     p = statistics.linear_regression([math.log(x) for x in xs[start:]], [math.log(y) for y in ys[start:]])[0]
     spread = statistics.pvariance(ys)
-    left = statistics.fmean((y - a - b * x) ** 2 for x, y in zip(xs, ys, strict=True))
-    return Growth(kind(p), a, b, p, 1 - left / spread if spread else 1.0)
+    residual = statistics.fmean((y - a - b * x) ** 2 for x, y in zip(xs, ys, strict=True))
+    return Growth(kind(p), a, b, p, 1 - residual / spread if spread else 1.0)
 
 
 def kind(exponent: float) -> str:
@@ -72,24 +72,24 @@ def kind(exponent: float) -> str:
 
 
 def curves(points: Iterable[Point]) -> dict[tuple[str, str, str], list[Point]]:
-    """By axis, model and way, each ascending in x."""
-    found: dict[tuple[str, str, str], list[Point]] = {}
+    """Points by axis, model and way, each in ascending x."""
+    groups: dict[tuple[str, str, str], list[Point]] = {}
     for point in points:
-        found.setdefault((point.axis, point.model, point.way), []).append(point)
-    return {key: sorted(some, key=lambda point: point.x) for key, some in found.items()}
+        groups.setdefault((point.axis, point.model, point.way), []).append(point)
+    return {key: sorted(group, key=lambda point: point.x) for key, group in groups.items()}
 
 
 def write(path: str | os.PathLike[str], about: dict[str, Any], points: Sequence[Point]) -> None:
-    told = {"about": about, "points": [asdict(point) for point in points]}
+    content = {"about": about, "points": [asdict(point) for point in points]}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(json.dumps(told, indent=1) + "\n")
+    Path(path).write_text(json.dumps(content, indent=1) + "\n")
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[Point]]:
-    """What `write` wrote; anything else is refused."""
+    """Read a file of `write`; anything else is an error."""
     try:
-        told = json.loads(Path(path).read_text())
-        about, rows = told["about"], told["points"]
+        content = json.loads(Path(path).read_text())
+        about, rows = content["about"], content["points"]
         if any(set(row) != {f.name for f in fields(Point)} for row in rows):
             raise KeyError("fields")
     except (OSError, ValueError, KeyError, TypeError) as error:

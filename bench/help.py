@@ -1,8 +1,8 @@
-"""How long `mgap VERB --help` takes, for every verb: a process each, in turns, milliseconds of wall clock and of processor.
+"""Time `mgap VERB --help` for every verb: one process each, in turns, in milliseconds of wall clock and of CPU.
 
     python bench/help.py [--rounds 15]
 
-Beside them what no verb can save: Python alone, and Python with Typer, which reads the command line.
+For comparison, the least that any verb costs: Python alone, and Python with Typer, which parses the command line.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ BASE = {"(python alone)": ["-c", "pass"], "(import typer)": ["-c", "import typer
 
 
 def verbs() -> list[list[str]]:
-    """The words of every verb, and of every verb of a verb; the empty list is `mgap` itself."""
+    """The words of every command and subcommand; the empty list is `mgap` itself."""
 
-    def below(command: Any, words: list[str]) -> list[list[str]]:
-        inside = getattr(command, "commands", {})
-        return [words, *(found for name in inside for found in below(inside[name], [*words, name]))]
+    def walk(command: Any, words: list[str]) -> list[list[str]]:
+        children = getattr(command, "commands", {})
+        return [words, *(path for name in children for path in walk(children[name], [*words, name]))]
 
-    return below(typer.main.get_command(app), [])
+    return walk(typer.main.get_command(app), [])
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
 
     ways = {name: lambda name=name, words=words: call(name, words) for name, words in {**BASE, **helps}.items()}
     for way in ways.values():
-        way()  # files come from the disk once
+        way()  # warms the file cache
     for times in used.values():
         times.clear()
     taken = in_turns(ways, rounds, clock=milliseconds, label="help")
@@ -63,9 +63,9 @@ def main() -> None:
 
 
 def milliseconds(call: Any) -> float:
-    began = time.perf_counter()
+    started = time.perf_counter()
     call()
-    return 1000 * (time.perf_counter() - began)
+    return 1000 * (time.perf_counter() - started)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""How long a user of the inspector waits: from the click to the first token and to whole answers, and from a slider on.
+"""How long a user of the inspector waits: from a click to the first token and to whole answers, and after moving a slider.
 
     python bench/inspector.py [--rounds 10]
 
-A real `mgap inspect` on the pocket models and a real Chromium; times are the browser's own, in milliseconds: median, and worst.
+It runs a real `mgap inspect` on the pocket models and a real Chromium. Times are the browser's, in milliseconds: median and
+worst.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=10)
     options.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))
-    given = options.parse_args()
-    if given.chromium is None:
+    args = options.parse_args()
+    if args.chromium is None:
         options.error("no Chromium was found: name one with --chromium")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        began = time.monotonic()
+        started = time.monotonic()
         with log.open("wb") as file:
             words = ["inspect", "--port", "0", "--no-open", "--runs", folder]
             server = subprocess.Popen([sys.executable, "-m", "mgap.cli.main", *words], stdout=file, stderr=file)
         try:
             address = wait_for(log, server)
-            print(f"until the page is served: {time.monotonic() - began:.1f} s; {os.cpu_count()} cores")
-            measure(address, given.rounds, given.chromium)
+            print(f"until the page is served: {time.monotonic() - started:.1f} s; {os.cpu_count()} cores")
+            measure(address, args.rounds, args.chromium)
         finally:
             server.terminate()
             server.wait(20)
@@ -55,8 +56,8 @@ def main() -> None:
 
 def wait_for(log: Path, server: subprocess.Popen[bytes]) -> str:
     while server.poll() is None:
-        if said := re.search(r"mgap inspect: (http://\S+)", log.read_text(errors="replace")):
-            return said[1]
+        if match := re.search(r"mgap inspect: (http://\S+)", log.read_text(errors="replace")):
+            return match[1]
         time.sleep(0.1)
     raise SystemExit(log.read_text(errors="replace"))
 
@@ -76,32 +77,34 @@ def measure(address: str, rounds: int, chromium: str) -> None:
             page.locator("#question textarea").fill(question)
             firsts, wholes = [], []
             for _ in range(rounds):
-                forget(page.evaluate)
+                remove_answers(page.evaluate)
                 firsts.append(later("document.querySelector('#ask-button').click()", TOKEN))
                 page.wait_for_function(DONE)
                 page.wait_for_timeout(600)  # cards and figures
-                forget(page.evaluate)
+                remove_answers(page.evaluate)
                 wholes.append(later("document.querySelector('#ask-button').click()", f"{TOKEN} && {DONE}"))
                 page.wait_for_timeout(600)
-            print(f"{question} vanilla and mgap. First token: {told(firsts)}. Both answers: {told(wholes)}.")
-        turned = []
+            print(
+                f"{question} vanilla and mgap. First token: {describe_times(firsts)}. Both answers: {describe_times(wholes)}."
+            )
+        delays = []
         for number in range(rounds):
             alpha = 0.3 + 0.05 * number
             page.locator("#alpha input[type=number]").fill(f"{alpha:.2f}")
-            began = time.perf_counter()
+            started = time.perf_counter()
             page.locator("#alpha input[type=number]").press("Enter")
             page.wait_for_function(f"document.querySelector('#answers').innerText.includes('\u03b1 {alpha:g},')")
-            turned.append(1000 * (time.perf_counter() - began))
+            delays.append(1000 * (time.perf_counter() - started))
             page.wait_for_timeout(600)
-        print(f"Slider to redrawn answer: {told(turned)}.")
+        print(f"Slider to redrawn answer: {describe_times(delays)}.")
 
 
-def forget(evaluate: Callable[[str], object]) -> None:
-    """Take the answers that are there out of the page, so that the next ones can be told."""
+def remove_answers(evaluate: Callable[[str], object]) -> None:
+    """Remove the current answers from the page, so that new ones can be detected."""
     evaluate("document.querySelectorAll('#answers .answer-column').forEach(c => c.remove())")
 
 
-def told(times: list[float]) -> str:
+def describe_times(times: list[float]) -> str:
     return f"{statistics.median(times):.0f} ms, at worst {max(times):.0f}"
 
 

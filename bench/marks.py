@@ -1,8 +1,8 @@
-"""When the head is called, which is once a token: how long steps take, and ways that take turns inside one answer.
+"""Time decoding steps by the calls of the head, one per token, with several ways alternating inside one answer.
 
-A step is from one call of the head to the next, between events on the device: the head, what acts there, the choice of a token
-and the text decoder. Neither the prompt nor what else the processor does from time to time gets into it, and the median of an
-answer's steps passes over hiccups. Ways in turns meet the same cache, the same clocks and the same neighbours on the machine.
+A step runs from one call of the head to the next, between events on the device: the head, the hooks on it, the choice of a
+token and the text decoder. It excludes the prompt, and the median of an answer's steps ignores outliers. Alternating ways share
+the same cache, clock rates and load of the machine.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from measure import between_ms, finish, forget_peak, mark, take_peak
+from measure import between_ms, reset_peak, synchronize, take_peak, timestamp
 from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
 from mgap.methods.kinds.main_rows import Hook
 
-TURN = 2  # steps that a way has in a row
-LATE = 3  # steps at the end that do not count: a loop may run ahead of its reader
+TURN = 2  # steps in a row of one way
+TRAILING = 3  # last steps, not counted: a loop may run ahead of its reader
 
 
 class Step(NamedTuple):
@@ -28,38 +28,38 @@ class Step(NamedTuple):
     way: str
     number: int  # from 1
     ms: float
-    peak: int | None  # bytes that a GPU had allocated at most
+    peak: int | None  # bytes allocated on a GPU, at most
 
 
-class Marks:
-    """Inside the block, every call of the head is noted; `ways` are hooks there, or None, and take turns."""
+class StepTimer:
+    """Inside the block, records every call of the head. `ways` are hooks on the head, or None, and alternate."""
 
     def __init__(self, backbone: Backbone, ways: Mapping[str, Hook | None]) -> None:
         self.device, self.head = backbone.device, backbone.head_module
         self.ways = list(ways.items())
-        self.began: Any = None
-        self.calls: list[tuple[str, Any, int | None]] = []  # whose turn, when, and the peak since the call before
+        self.started: Any = None
+        self.calls: list[tuple[str, Any, int | None]] = []  # the way, the time, and the peak since the previous call
 
-    def __enter__(self) -> Marks:
-        finish(self.device)
-        forget_peak(self.device)
-        self.began, self.calls = mark(self.device), []
+    def __enter__(self) -> StepTimer:
+        synchronize(self.device)
+        reset_peak(self.device)
+        self.started, self.calls = timestamp(self.device), []
         self.handle = self.head.register_forward_hook(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.handle.remove()
-        finish(self.device)
+        synchronize(self.device)
 
     def __call__(self, head: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        name, hook = self.ways[max(len(self.calls) - 1, 0) // TURN % len(self.ways)]  # the prompt's call is nobody's turn
-        self.calls.append((name, mark(self.device), take_peak(self.device)))
+        name, hook = self.ways[max(len(self.calls) - 1, 0) // TURN % len(self.ways)]  # the prompt's call has no way
+        self.calls.append((name, timestamp(self.device), take_peak(self.device)))
         return None if hook is None or len(self.calls) == 1 else hook(head, args, output)
 
     @property
     def prompt_ms(self) -> float:
-        """Up to the first call."""
-        return between_ms(self.began, self.calls[0][1])
+        """Time up to the first call."""
+        return between_ms(self.started, self.calls[0][1])
 
     @property
     def prompt_peak(self) -> int | None:
@@ -67,26 +67,25 @@ class Marks:
 
     @property
     def peak(self) -> int | None:
-        """Of the prompt and all steps."""
+        """Peak over the prompt and all steps."""
         return max((peak for _, _, peak in self.calls if peak is not None), default=None)
 
     def steps(self, tokens: int) -> list[Step]:
-        """Of an answer of so many tokens.
+        """The steps of an answer of so many tokens.
 
-        A branch that has forwards of its own calls the head as well: a step then is from every other call to the next such.
+        A branch with separate forwards calls the head too: a step then spans two calls.
         """
-        own = self.calls[self.each(tokens) :: self.each(tokens)]  # without the prompt's
+        own = self.calls[self.calls_per_token(tokens) :: self.calls_per_token(tokens)]  # without the prompt's
         return [
             Step(name, number, between_ms(at, then), peak)
             for number, ((name, at, _), (_, then, peak)) in enumerate(pairwise(own), start=1)
         ]
 
     def step_ms(self, tokens: int) -> dict[str, float]:
-        """The median step of each way in an answer of so many tokens; its first turns and last steps do not count."""
+        """The median step of each way in an answer of so many tokens, without its first turns and last steps."""
         steps, skipped = self.steps(tokens), TURN * len(self.ways)
-        counted = steps[skipped:-LATE] if len(steps) > 2 * skipped + LATE else steps
+        counted = steps[skipped:-TRAILING] if len(steps) > 2 * skipped + TRAILING else steps
         return {name: statistics.median(step.ms for step in counted if step.way == name) for name, _ in self.ways}
 
-    def each(self, tokens: int) -> int:
-        """Calls a token."""
+    def calls_per_token(self, tokens: int) -> int:
         return max(len(self.calls) // tokens, 1)

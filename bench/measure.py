@@ -1,10 +1,10 @@
-"""How things are timed here: in turns, with the device idle at both ends, as medians with quartiles; and how fast memory is.
+"""Timing for all benchmarks: in turns, with an idle device at both ends, as medians with quartiles; and memory bandwidth.
 
     rounds = in_turns({"plain": plain, "fused": fused}, 7, clock=lambda call: seconds(call, "cuda"))
     print(spread(column(rounds, "fused")), spread(ratios(rounds, "fused", "plain")))
 
-Ways that are compared take turns in every round, and a ratio is of two times of the same round: what else the machine does, and
-how warm the card is, hits all of them alike.
+Ways under comparison take turns in every round, and a ratio uses two times from the same round. So the machine's other load and
+the card's temperature affect all of them alike.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Spread(NamedTuple):
 
 
 class Bandwidth(NamedTuple):
-    """Bytes a second, as measured."""
+    """Measured bytes per second."""
 
-    copied: float  # a large copy: what is read and what is written
+    copied: float  # a large copy: bytes read plus bytes written
     read: float  # a large sum
 
     @property
@@ -56,14 +56,14 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(*statistics.quantiles(values, n=4, method="inclusive"))
 
 
-def finish(device: str | torch.device) -> None:
-    """Wait until the device has nothing left to do."""
+def synchronize(device: str | torch.device) -> None:
+    """Wait until the device is idle."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def mark(device: str | torch.device) -> Any:
-    """This moment on the device, when it comes to it; on the host where that is the device."""
+def timestamp(device: str | torch.device) -> Any:
+    """An event in the device's queue; on a CPU, the time."""
     if torch.device(device).type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -72,29 +72,29 @@ def mark(device: str | torch.device) -> Any:
 
 
 def between_ms(one: Any, other: Any) -> float:
-    """From one mark to another; the device must have come to both."""
+    """Milliseconds between two timestamps; the device must have reached both."""
     return 1000 * (other - one) if isinstance(one, float) else float(one.elapsed_time(other))
 
 
 def seconds(call: Callable[[], object], device: str | torch.device) -> float:
-    """Of one call, with the device idle before and after it."""
-    finish(device)
-    began = time.perf_counter()
+    """Seconds of one call, with the device idle before and after it."""
+    synchronize(device)
+    started = time.perf_counter()
     call()
-    finish(device)
-    return time.perf_counter() - began
+    synchronize(device)
+    return time.perf_counter() - started
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Nothing is collected inside the block; it was before."""
-    was = gc.isenabled()
+def without_gc() -> Iterator[None]:
+    """Collect garbage, then turn collection off inside the block."""
+    was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
 
 
@@ -107,54 +107,54 @@ def in_turns(
     limit_s: float | None = None,
     label: str = "",
 ) -> list[dict[str, Measured]]:
-    """What `clock` says of every way in every round; each round begins with another way. Warm up before.
+    """Apply `clock` to every way in every round; each round starts with another way. Warm up before.
 
-    A way in `seldom` takes part in so many rounds only, from the first on. With `limit_s`, a round that would end later than
-    that, by what its ways took the last time, goes without those of `seldom`; if it still would, there is none. With a label,
-    progress is one line on standard error.
+    A way in `seldom` takes part only in the first so many rounds. With `limit_s`, a round that would end later, judging by its
+    ways' last times, skips those of `seldom`; if that does not suffice, the rounds end. With a label, progress is one line on
+    standard error.
     """
-    rare, cost, made = dict(seldom or {}), dict[str, float](), list[dict[str, Measured]]()
-    began = time.perf_counter()
+    rare, cost, results = dict(seldom or {}), dict[str, float](), list[dict[str, Measured]]()
+    started = time.perf_counter()
     for number in range(rounds):
-        spent = time.perf_counter() - began
+        spent = time.perf_counter() - started
         names = [name for name in ways if number < rare.get(name, rounds)]
-        if limit_s is not None and made and spent + sum(cost[name] for name in names) > limit_s:
+        if limit_s is not None and results and spent + sum(cost[name] for name in names) > limit_s:
             names = [name for name in names if name not in rare]
             if not names or spent + sum(cost[name] for name in names) > limit_s:
                 break
         if label:
             say(f"{label}: round {number + 1} of {rounds}, {spent:.0f} s")
-        made.append({})
+        results.append({})
         first = number % len(names)
-        with undisturbed():
+        with without_gc():
             for name in names[first:] + names[:first]:
                 before = time.perf_counter()
-                made[-1][name] = clock(ways[name])
+                results[-1][name] = clock(ways[name])
                 cost[name] = time.perf_counter() - before
     if label:
         say("")
-    return made
+    return results
 
 
 def column(rounds: Sequence[Numbers], name: str) -> list[float]:
-    """One way's numbers, of the rounds that it took part in."""
-    return [found[name] for found in rounds if name in found]
+    """One way's numbers, from the rounds that it took part in."""
+    return [numbers[name] for numbers in rounds if name in numbers]
 
 
 def ratios(rounds: Sequence[Numbers], name: str, base: str) -> list[float]:
-    """How many times the base's number a way's is, round by round."""
-    return [found[name] / found[base] for found in rounds if name in found and base in found]
+    """A way's numbers relative to the base's, round by round."""
+    return [numbers[name] / numbers[base] for numbers in rounds if name in numbers and base in numbers]
 
 
 def median_seconds(call: Callable[[], object], device: str | torch.device, times: int = 10) -> float:
-    """Of one call among several in a row, after a first one that does not count."""
+    """Median seconds of several calls in a row, after one that does not count."""
     call()
-    with undisturbed():
+    with without_gc():
         return statistics.median(seconds(call, device) for _ in range(times))
 
 
 def bandwidth(device: str | torch.device, size: int | None = None) -> Bandwidth:
-    """Of the device's memory, from random numbers of `size` bytes: 4 GiB of a GPU, 128 MiB of a machine without one."""
+    """Bandwidth of the device's memory, on random numbers of `size` bytes: by default 4 GiB on a GPU, 128 MiB on a CPU."""
     device = torch.device(device)
     size = size or (4 * GIB if device.type == "cuda" else GIB // 8)
     source = torch.rand(size // 4, device=device)  # float32
@@ -164,23 +164,23 @@ def bandwidth(device: str | torch.device, size: int | None = None) -> Bandwidth:
     return Bandwidth(copied, read)
 
 
-def forget_peak(device: str | torch.device) -> None:
-    """Count the peak of a GPU's memory from here."""
+def reset_peak(device: str | torch.device) -> None:
+    """Reset the peak of a GPU's allocated memory."""
     if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def take_peak(device: str | torch.device) -> int | None:
-    """Bytes that a GPU had allocated at most since the peak was last forgotten or taken; None where there is none."""
+    """Peak of a GPU's allocated bytes since the last reset, and reset it; None on a CPU."""
     if torch.device(device).type != "cuda":
         return None
     peak = int(torch.cuda.max_memory_allocated(device))
-    forget_peak(device)
+    reset_peak(device)
     return peak
 
 
 def peak_gib(device: str | torch.device = "cpu") -> float:
-    """A GPU: what was allocated at most since `forget_peak`. Else the process's own so far (Linux says KiB, macOS bytes)."""
+    """On a GPU, the peak allocated since `reset_peak`; on a CPU, the peak of the process (Linux counts KiB, macOS bytes)."""
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_allocated(device) / GIB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (GIB if sys.platform == "darwin" else 1 << 20)
@@ -194,28 +194,28 @@ def device_name(device: str | torch.device) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what times depend on; a package that is not here is left out."""
-    found = {"python": platform.python_version()}
+    """Versions of Python and of installed packages that times depend on."""
+    numbers = {"python": platform.python_version()}
     for name in ("torch", "transformers", "triton"):
         try:
-            found[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return numbers
 
 
 def about(device: str | torch.device) -> str:
-    """Date, device and versions in one line, for the top of what a script prints."""
+    """Date, device and versions in one line, for the top of a script's output."""
     parts = [f"{name} {number}" for name, number in versions().items()]
     return ", ".join([time.strftime("%Y-%m-%d"), device_name(device), *parts])
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Markdown."""
+    """A Markdown table."""
     head, *body = ("| " + " | ".join(map(str, line)) + " |" for line in (heads, *rows))
     return "\n".join([head, "|---" * len(heads) + "|", *body])
 
 
 def say(text: str) -> None:
-    """Progress on standard error, in place of the last; an empty text wipes it."""
+    """Show progress on standard error, replacing the last line; an empty text clears it."""
     print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

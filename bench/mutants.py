@@ -1,7 +1,6 @@
 """Small wrong changes to source code: an operator, a constant, a sign, an off-by-one, swapped branches.
 
-A mutant is one replaced piece of one line. Error messages, docstrings, annotations and decorators are left alone: what they
-say is no arithmetic.
+A mutant replaces one piece of one line. Error messages, docstrings, annotations and decorators stay: they do no arithmetic.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
     ast.And: ("and", "or"),
     ast.Or: ("or", "and"),
 }
-NAMES = {  # functions that have an opposite
+NAMES = {  # functions with an opposite
     "min": "max", "max": "min", "argmin": "argmax", "argmax": "argmin", "any": "all", "all": "any", "amax": "amin",
     "amin": "amax", "clamp_min": "clamp_max", "clamp_max": "clamp_min", "floor": "ceil", "ceil": "floor",
 }  # fmt: skip
@@ -46,7 +45,7 @@ UNTOUCHED = {"strict", "non_blocking", "parents", "exist_ok", "stacklevel", "ind
 class Mutant:
     """The characters from `start` to `end` of a file (offsets in bytes) become `new`."""
 
-    file: str  # below the source's root, such as methods/mgap.py
+    file: str  # relative to the source's root, such as methods/mgap.py
     line: int
     start: int
     end: int
@@ -77,7 +76,7 @@ def find_mutants(path: Path, root: Path) -> list[Mutant]:
         first, last = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
         return first, last
 
-    found = []
+    mutants = []
     for node in _arithmetic(ast.parse(source)):
         if isinstance(node, ast.BinOp):
             pairs = [(node.left, node.op, node.right)]
@@ -92,26 +91,26 @@ def find_mutants(path: Path, root: Path) -> list[Mutant]:
             between = (place(left)[1], place(right)[0])
             at = source.find(sign[0].encode(), *between) if sign else -1
             if at >= 0:
-                found.append(make(node.lineno + source[between[0] : at].count(b"\n"), at, at + len(sign[0]), sign[1]))
+                mutants.append(make(node.lineno + source[between[0] : at].count(b"\n"), at, at + len(sign[0]), sign[1]))
         first, last = place(node) if hasattr(node, "lineno") else (0, 0)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Not):
-            found.append(make(node.lineno, first, place(node.operand)[0], ""))
+            mutants.append(make(node.lineno, first, place(node.operand)[0], ""))
         elif isinstance(node, ast.Constant) and source[first:last]:
             new = _other(node.value)
             if new is not None:
-                found.append(make(node.lineno, first, last, new))
+                mutants.append(make(node.lineno, first, last, new))
         elif isinstance(node, ast.If | ast.IfExp | ast.While):  # swapped branches
             first, last = place(node.test)
-            found.append(make(node.test.lineno, first, last, f"(not ({source[first:last].decode()}))"))
+            mutants.append(make(node.test.lineno, first, last, f"(not ({source[first:last].decode()}))"))
         elif isinstance(node, ast.Attribute) and node.attr in NAMES:
-            found.append(make(node.end_lineno or node.lineno, last - len(node.attr), last, NAMES[node.attr]))
+            mutants.append(make(node.end_lineno or node.lineno, last - len(node.attr), last, NAMES[node.attr]))
         elif isinstance(node, ast.Name) and node.id in NAMES:
-            found.append(make(node.lineno, first, last, NAMES[node.id]))
-    return [mutant for mutant in found if _compiles(mutant.apply(source))]
+            mutants.append(make(node.lineno, first, last, NAMES[node.id]))
+    return [mutant for mutant in mutants if _compiles(mutant.apply(source))]
 
 
 def sample(root: Path, packages: list[str], count: int, seed: int, leave_out: list[str]) -> list[Mutant]:
-    """As many of every package, drawn without looking; all of them where there are fewer."""
+    """A random sample of `count` mutants of every package, or all of them if there are fewer."""
     drawn = list[Mutant]()
     for package in packages:
         files = sorted(path for path in (root / package).rglob("*.py") if str(path.relative_to(root)) not in leave_out)
@@ -139,7 +138,7 @@ def _compiles(source: bytes) -> bool:
 
 
 def _arithmetic(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those of annotations, decorators, messages and formatted text."""
+    """All nodes except those of annotations, decorators, messages and formatted text."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()

@@ -1,13 +1,13 @@
-"""What the tests would notice: change the code in small wrong ways and count the changes that `make test` catches.
+"""Mutation testing: change the code in small wrong ways and count the changes that `make test` catches.
 
-    python bench/mutation.py sample mutants.json --count 150       # as many of every package, drawn by a seed
+    python bench/mutation.py sample mutants.json --count 150       # of every package, drawn by a seed
     python bench/mutation.py cover coverage.json                   # which tests reach which line; needs coverage
     python bench/mutation.py run mutants.json coverage.json caught.jsonl
-    python bench/mutation.py table caught.jsonl                    # share a package, and who survived
+    python bench/mutation.py table caught.jsonl                    # share caught by package, and the survivors
 
-Of every mutant only the tests of FOLDERS that reach its line are run, in a copy of the tree, until one fails or its budget is
-spent: the whole of `make test` might catch a few more. A survivor's line is not asserted, or the change makes no difference;
-one that no test reaches counts as a survivor.
+For each mutant, only the tests of FOLDERS that reach its line run, in a copy of the tree, until one fails or its budget is
+spent; all of `make test` might catch a few more. A mutant survives if no test asserts its line or the change makes no
+difference. One that no test reaches counts as a survivor.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FOLDERS = [
     "pocket",
     "fuzz",
 ]
-QUICK = "not long and not product"  # what make test runs
+QUICK = "not long and not product"  # the selection of make test
 HEAVY = (  # imported once, before processes are forked
     "torch", "transformers", "transformers.generation.utils", "transformers.models.llava.modeling_llava", "pytest",
     "transformers.models.qwen3_vl.modeling_qwen3_vl", "transformers.models.qwen3_vl.processing_qwen3_vl", "matplotlib.pyplot",
@@ -65,9 +65,9 @@ QUIET = [
 
 @dataclass(frozen=True)
 class Reach:
-    """Which tests reach which line, and how long each takes."""
+    """Which tests reach which line, and how long each test takes."""
 
-    seconds: dict[str, float]  # of tests that pass
+    seconds: dict[str, float]  # by test, of those that pass
     lines: dict[str, dict[int, list[str]]]  # file -> line -> tests
 
     @classmethod
@@ -86,20 +86,20 @@ class Reach:
         path.write_text(json.dumps({"seconds": self.seconds, "lines": lines}))
 
     def tests_of(self, mutant: Mutant, source: bytes) -> list[str]:
-        """Those that run the mutant's statement or are named after its file; of a line that runs on import, all of the file."""
-        known = self.lines.get(mutant.file, {})
-        found = {test for line in _statement(source, mutant.line) for test in known.get(line, ())}
-        if not found and _is_outside_functions(source, mutant.line):
-            found = {test for tests in known.values() for test in tests}
+        """Tests that run the mutant's statement or are named after its file; for a line run on import, all of the file."""
+        tests_by_line = self.lines.get(mutant.file, {})
+        reaching = {test for line in _statement(source, mutant.line) for test in tests_by_line.get(line, ())}
+        if not reaching and _is_outside_functions(source, mutant.line):
+            reaching = {test for tests in tests_by_line.values() for test in tests}
         own = f"test_{Path(mutant.file).stem}.py"
-        found |= {test for test in self.seconds if _file(test).endswith(f"/{own}")}
+        reaching |= {test for test in self.seconds if _file(test).endswith(f"/{own}")}
         total = Counter[str]()
-        for test in found:
+        for test in reaching:
             total[_file(test)] += self.seconds[test]
-        return sorted(found, key=lambda test: (not _file(test).endswith(own), total[_file(test)], _file(test)))
+        return sorted(reaching, key=lambda test: (not _file(test).endswith(own), total[_file(test)], _file(test)))
 
     def within(self, tests: list[str], budget_s: float) -> list[str]:
-        """The first of them, up to a sum of seconds."""
+        """The first tests whose times add up to the budget."""
         sums = accumulate(self.seconds[test] for test in tests)
         return [test for test, so_far in zip(tests, sums, strict=True) if so_far - self.seconds[test] < budget_s]
 
@@ -113,7 +113,7 @@ def _function(test: str) -> str:
 
 
 def _statement(source: bytes, line: int) -> range:
-    """The lines of the innermost statement; of one with a body, those before it."""
+    """The lines of the innermost statement; if it has a body, only those before the body."""
     best = range(line, line + 1)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
@@ -129,8 +129,8 @@ def _is_outside_functions(source: bytes, line: int) -> bool:
     return not any(n.body[0].lineno <= line <= (n.end_lineno or n.lineno) for n in spans)
 
 
-class Covering:
-    """The pytest plugin that tells coverage which test is running."""
+class CoveragePlugin:
+    """A pytest plugin that tells coverage which test is running."""
 
     def __init__(self, coverage: Any) -> None:
         self.coverage, self.seconds, self.failed = coverage, dict[str, float](), set[str]()
@@ -148,7 +148,7 @@ class Covering:
 
 
 def _processor_s() -> float:
-    """What this process and its children have used: the same on a busy machine."""
+    """CPU seconds of this process and its children: independent of the machine's load."""
     return sum(os.times()[:4])
 
 
@@ -167,7 +167,7 @@ def cover(args: argparse.Namespace) -> None:
             package = tree / "src" / "mgap"
             watching = coverage.Coverage(data_file=None, source=[str(package / name) for name in PACKAGES], config_file=False)
             watching.start()
-            plugin = Covering(watching)
+            plugin = CoveragePlugin(watching)
             pytest.main([folder, "-m", args.select, *QUIET], plugins=[plugin])
             watching.stop()
             data, lines = watching.get_data(), dict[str, dict[int, list[str]]]()
@@ -194,8 +194,8 @@ def cover(args: argparse.Namespace) -> None:
     print(f"{len(seconds)} tests, {sum(seconds.values()):.0f} s")
 
 
-class Ordered:
-    """The pytest plugin that runs chosen tests in an order, each with a limit, and keeps the first that fails."""
+class OrderPlugin:
+    """A pytest plugin that runs chosen tests in order, each with a time limit, and keeps the first that fails."""
 
     def __init__(self, tests: list[str], seconds: dict[str, float], *, by_function: bool) -> None:
         self.tests, self.seconds, self.by = tests, seconds, ""
@@ -205,10 +205,10 @@ class Ordered:
         chosen = set(map(self.name, self.tests))
         items[:] = [item for item in items if self.name(item.nodeid) in chosen]
         files = {_file(test): number for number, test in enumerate(self.tests)}
-        items.sort(key=lambda item: files[_file(item.nodeid)])  # stable: a file's own order keeps fixtures together
+        items.sort(key=lambda item: files[_file(item.nodeid)])  # stable: keeps a file's order, and so its fixtures together
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process: a test that goes on and on has noticed
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process: an endless test counts as a catch
         limit = GRACE_S + 10 * self.seconds.get(nodeid, GRACE_S)
         signal.setitimer(signal.ITIMER_PROF, limit)  # processor time: the same on a busy machine
 
@@ -226,16 +226,16 @@ def run(args: argparse.Namespace) -> None:
 
     every = [Mutant(**each) for each in json.loads(args.mutants.read_text())]
     reach, copies = Reach.load(args.coverage), Copies(args.jobs, args.tests)
-    known = set[tuple[str, int, str]]()
-    if args.out.exists():  # go on
-        known = {(d["file"], d["start"], d["new"]) for d in map(json.loads, args.out.read_text().splitlines())}
+    done_before = set[tuple[str, int, str]]()
+    if args.out.exists():  # resume
+        done_before = {(d["file"], d["start"], d["new"]) for d in map(json.loads, args.out.read_text().splitlines())}
     todo = list[tuple[Mutant, list[str]]]()
     for mutant in every:
-        if (mutant.file, mutant.start, mutant.new) not in known:
+        if (mutant.file, mutant.start, mutant.new) not in done_before:
             tests = reach.tests_of(mutant, (SOURCE / mutant.file).read_bytes())
             todo.append((mutant, reach.within(tests, args.budget)))
     cost = {id(t): sum(reach.seconds[test] for test in t[1]) for t in todo}
-    random.Random(0).shuffle(todo)  # what a run that is cut off has done is a fair sample
+    random.Random(0).shuffle(todo)  # an interrupted run has done a fair sample
 
     def start(number: int, task: tuple[Mutant, list[str]], path: Path) -> tuple[Callable[[], None], float]:
         mutant, tests = task
@@ -243,9 +243,9 @@ def run(args: argparse.Namespace) -> None:
 
         def work() -> None:
             enter(copies.tree(number))
-            plugin = Ordered(tests, reach.seconds, by_function=args.by_function)
+            plugin = OrderPlugin(tests, reach.seconds, by_function=args.by_function)
             files, code = list(dict.fromkeys(map(_file, tests))), 0
-            for some in (files[:2], files[2:]):  # what is likeliest to notice first: collecting all takes time
+            for some in (files[:2], files[2:]):  # the likeliest to fail first: collecting all takes time
                 code = int(pytest.main([*some, "-x", "-m", args.select, *QUIET], plugins=[plugin])) if some else code
                 if plugin.by or code not in (0, NO_TESTS):
                     break
@@ -253,7 +253,7 @@ def run(args: argparse.Namespace) -> None:
 
         return (work if tests else lambda: path.write_text('[0, ""]')), GRACE_S * 20 + 20 * cost[id(task)]
 
-    began, caught = time.monotonic(), 0
+    started, caught = time.monotonic(), 0
     with args.out.open("a") as out:
         for done, ((mutant, tests), answer) in enumerate(run_apart(args.jobs, todo, start), start=1):
             by = "no answer" if answer is None else answer[1] or (f"status {answer[0]}" if answer[0] else "")
@@ -261,7 +261,7 @@ def run(args: argparse.Namespace) -> None:
             out.write(json.dumps({**asdict(mutant), "tests": len(tests), "by": by}) + "\n")
             out.flush()
             if done % 20 == 0:
-                print(f"{done} of {len(todo)}, {caught} caught, {time.monotonic() - began:.0f} s", flush=True)
+                print(f"{done} of {len(todo)}, {caught} caught, {time.monotonic() - started:.0f} s", flush=True)
     copies.remove()
 
 
@@ -291,16 +291,16 @@ def main() -> None:
         [asdict(m) for m in sample(SOURCE, PACKAGES, a.count, a.seed, a.leave_out)])))  # fmt: skip
     covering, running = verbs.add_parser("cover"), verbs.add_parser("run")
     covering.add_argument("coverage", type=Path)
-    covering.add_argument("--folders", nargs="+", default=FOLDERS, help="of tests that are asked at all")
+    covering.add_argument("--folders", nargs="+", default=FOLDERS, help="folders of tests to run")
     running.add_argument("mutants", type=Path)
     running.add_argument("coverage", type=Path)
     running.add_argument("out", type=Path)
-    running.add_argument("--budget", type=float, default=90.0, help="seconds of tests that a mutant gets at the most")
-    running.add_argument("--by-function", action="store_true", help="with all parameters of a test that reaches the line")
+    running.add_argument("--budget", type=float, default=90.0, help="seconds of tests per mutant, at most")
+    running.add_argument("--by-function", action="store_true", help="run a reaching test with all its parameters")
     for verb, call in ((covering, cover), (running, run)):
         verb.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
         verb.add_argument("--select", default=QUICK, help="pytest's -m")
-        verb.add_argument("--tests", type=Path, default=ROOT / "tests", help="another state of them, to compare with")
+        verb.add_argument("--tests", type=Path, default=ROOT / "tests", help="another version of the tests, for comparison")
         verb.set_defaults(call=call)
     showing = verbs.add_parser("table")
     showing.add_argument("caught", type=Path, nargs="+")

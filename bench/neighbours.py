@@ -1,11 +1,11 @@
-"""How long tau and d_k take in a large bank, in how much memory, and how far an index is off; every figure from one run.
+"""Time and memory of tau and d_k in a large bank, and the error of an index, all from one run.
 
     python bench/neighbours.py --states 100000 --width 4096 --queries 3000
 
-The bank is drawn: a part of low rank with falling variances, a little noise in all directions, and a mean far from the origin.
-Queries are drawn alike, half of them moved away from the mean. Exact first, then through an index (FAISS). Peak memory is the
-process's own (ru_maxrss), the bank included; it can only grow from line to line. CPU seconds are of all threads: where others
-use the machine, they say more than the clock.
+The bank is random: a low-rank part with falling variances, a little noise in all directions, and a mean far from the origin.
+Queries are drawn alike, half of them moved away from the mean. The search is exact first, then through an index (FAISS). Peak
+memory is the process's (ru_maxrss), including the bank; it can only grow from line to line. CPU seconds are of all threads: on
+a shared machine they say more than the clock.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from mgap.priors.manifold import SEARCHES, Manifold
 def draw(count: int, mix: Tensor, noise: float, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
     """States [count, d], a few thousand at a time."""
     states = torch.empty(count, mix.shape[1], dtype=dtype)
-    for some in states.split(4096):
-        low = torch.randn(len(some), len(mix), generator=generator) @ mix
-        some.copy_(low + noise * torch.randn(some.shape, generator=generator) + 1)
+    for chunk in states.split(4096):
+        low = torch.randn(len(chunk), len(mix), generator=generator) @ mix
+        chunk.copy_(low + noise * torch.randn(chunk.shape, generator=generator) + 1)
     return states
 
 
@@ -57,34 +57,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--searches", nargs="+", default=["exact", "approximate"], choices=SEARCHES)
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     generator = torch.Generator().manual_seed(0)
-    mix = torch.randn(given.rank, given.width, generator=generator) * torch.arange(1, given.rank + 1).unsqueeze(1) ** -0.5
-    bank = Bank.of(draw(given.states, mix, given.noise, generator, getattr(torch, given.dtype)))
-    queries = draw(given.queries, mix, given.noise, generator, torch.float32)
+    mix = torch.randn(args.rank, args.width, generator=generator) * torch.arange(1, args.rank + 1).unsqueeze(1) ** -0.5
+    bank = Bank.of(draw(args.states, mix, args.noise, generator, getattr(torch, args.dtype)))
+    queries = draw(args.queries, mix, args.noise, generator, torch.float32)
     queries[::2] = 1 + 1.5 * (queries[::2] - 1)
-    where = torch.cuda.get_device_name() if given.device.startswith("cuda") else f"{torch.get_num_threads()} threads"
+    device = torch.cuda.get_device_name() if args.device.startswith("cuda") else f"{torch.get_num_threads()} threads"
     print(
-        f"{given.states} states of width {given.width} in {given.dtype}, {given.queries} queries, k = {given.k}; {where}, ",
+        f"{args.states} states of width {args.width} in {args.dtype}, {args.queries} queries, k = {args.k}; {device}, ",
         end="",
     )
     print(f"torch {torch.__version__}, Python {platform.python_version()}; peak with the bank drawn {peak_gib():.2f} GiB\n")
     print("| search | tau (95%) | tau, s (CPU s) | d_k, s (CPU s) | peak, GiB | largest relative error of d_k | departed |")
     print("|---" * 7 + "|", flush=True)
     right = None
-    for search in given.searches:
-        began = clocks()
-        manifold = Manifold.of(bank, k=given.k, device=given.device, search=search, progress=show)
+    for search in args.searches:
+        started = clocks()
+        manifold = Manifold.of(bank, k=args.k, device=args.device, search=search, progress=show)
         middle = clocks()
-        apart = manifold.distances(queries).double().cpu()
+        distances = manifold.distances(queries).double().cpu()
         ended = clocks()
-        right = apart if right is None and manifold.error is None else right
-        off = "-" if right is None else f"{float(((apart - right) / right).abs().max()):.2g}"
+        right = distances if right is None and manifold.error is None else right
+        off = "-" if right is None else f"{float(((distances - right) / right).abs().max()):.2g}"
         low, high = manifold.interval
-        departed = int((apart > manifold.tau).sum())
+        departed = int((distances > manifold.tau).sum())
         print(
             f"| {search} | {manifold.tau:.6g} ({low:.6g} to {'-' if high is None else f'{high:.6g}'}) "
-            f"| {spent(began, middle)} | {spent(middle, ended)} | {peak_gib():.2f} | {off} | {departed} |"
+            f"| {spent(started, middle)} | {spent(middle, ended)} | {peak_gib():.2f} | {off} | {departed} |"
         )
         if manifold.error is not None:
             print("index, on members: " + ", ".join(f"{name} {value:.4g}" for name, value in asdict(manifold.error).items()))

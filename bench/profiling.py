@@ -1,11 +1,11 @@
-"""Which kernels a few steps of decoding spend their time in, and how much of it the processor needs to launch them."""
+"""The kernels in which a few decoding steps spend their time, and the CPU time to launch them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from measure import finish, table
+from measure import synchronize, table
 from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -15,12 +15,12 @@ from mgap.backbones.base import Backbone
 from mgap.decoding.generate import generate
 from mgap.types import Decoding
 
-BEFORE, WARM, STEPS = 3, 2, 8  # steps that are not looked at, that warm the profiler up, that count
+BEFORE, WARM, STEPS = 3, 2, 8  # steps to skip, to warm up the profiler, and to count
 TOP = 10
 
 
 class Steps(StoppingCriteria):
-    """Tells the profiler of every token, and stops nothing."""
+    """Advances the profiler at every token; never stops generation."""
 
     def __init__(self, watch: profile) -> None:
         self.watch = watch
@@ -31,14 +31,14 @@ class Steps(StoppingCriteria):
 
 
 def kernels(backbone: Backbone, inputs: dict[str, Tensor], title: str) -> str:
-    """A heading and a table of one attached method's steps, or of the plain model's; for `generate` as it is."""
+    """A heading and a table of steps under plain `generate`, with the attached method if there is one."""
     on_gpu = backbone.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     decoding = Decoding(max_new_tokens=BEFORE + WARM + STEPS + 2)
     plan = schedule(wait=BEFORE, warmup=WARM, active=STEPS, repeat=1)
     with profile(activities=activities, schedule=plan) as watch:
         generate(backbone, inputs, decoding, stopping_criteria=StoppingCriteriaList([Steps(watch)]))
-        finish(backbone.device)
+        synchronize(backbone.device)
     return _report(title, watch.key_averages(), on_gpu)
 
 

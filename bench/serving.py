@@ -1,11 +1,11 @@
-"""What the plugin costs a step of vLLM: the same engine with MGAP's `compute_logits` and with the model's own, in turns.
+"""The plugin's cost per step of vLLM: one engine with MGAP's `compute_logits` and with the model's own, in turns.
 
     python bench/serving.py                             # in an environment with vLLM, such as that of make test-vllm
     python bench/serving.py --vocabularies 32000 --batches 8 --pairs 20
 
-A text model of random weights (width 512, 8 layers: a small body, so that the head and what is behind it weigh much more than
-they do at 7B) answers batches of prompts with a fixed number of tokens. Turns alternate inside one process and one engine; a
-turn's figure is its time over its steps. On a CPU, say how many threads by OMP_NUM_THREADS.
+A text model with random weights answers batches of prompts with a fixed number of tokens. It is small (width 512, 8 layers), so
+the head and the correction weigh much more than at 7B. Turns alternate inside one process and one engine; a turn's figure is
+its time over its steps. On a CPU, set the number of threads with OMP_NUM_THREADS.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROMPT = 16  # tokens
 
 
 def write_model(folder: Path, vocabulary: int) -> None:
-    """A configuration is all that vLLM needs: it draws the weights."""
+    """Write a configuration only: vLLM draws the weights."""
     from transformers import LlamaConfig
 
     LlamaConfig(
@@ -55,7 +55,7 @@ def build(folder: Path, vocabulary: int, rows: int) -> Any:
 
 
 class Ways:
-    """One engine, with the plugin and without."""
+    """One engine, with and without the plugin."""
 
     def __init__(self, llm: Any, rows: int, tokens: int) -> None:
         from vllm import SamplingParams
@@ -67,28 +67,28 @@ class Ways:
         self.corrected = self.model.__dict__["compute_logits"]
 
     def vanilla(self) -> list[list[int]]:
-        del self.model.__dict__["compute_logits"]  # the class's own again
+        del self.model.__dict__["compute_logits"]  # uncovers the class's method
         try:
             return self.plugin()
         finally:
             self.model.__dict__["compute_logits"] = self.corrected
 
     def plugin(self) -> list[list[int]]:
-        made = self.llm.generate(self.prompts, self.sampling, use_tqdm=False)
-        return [list(each.outputs[0].token_ids) for each in made]
+        outputs = self.llm.generate(self.prompts, self.sampling, use_tqdm=False)
+        return [list(each.outputs[0].token_ids) for each in outputs]
 
 
-def measure_case(vocabulary: int, rows: int, given: argparse.Namespace) -> list[Any]:
-    """One row of the table."""
+def measure_case(vocabulary: int, rows: int, args: argparse.Namespace) -> list[Any]:
+    """Measure one row of the table."""
     from measure import column, in_turns, ratios, say, seconds, spread
 
     label = f"vocabulary {vocabulary}, batch {rows}"
     say(f"{label}: starting vLLM")
     with tempfile.TemporaryDirectory() as folder:
-        ways = Ways(build(Path(folder), vocabulary, rows), rows, given.tokens)
+        ways = Ways(build(Path(folder), vocabulary, rows), rows, args.tokens)
         plain, corrected = ways.vanilla(), ways.plugin()  # warms up
         turns = {"vanilla": ways.vanilla, "plugin": ways.plugin}
-        rounds = in_turns(turns, given.pairs, clock=lambda turn: 1000 * seconds(turn, "cpu") / given.tokens, label=label)
+        rounds = in_turns(turns, args.pairs, clock=lambda turn: 1000 * seconds(turn, "cpu") / args.tokens, label=label)
     changed = sum(one != other for one, other in zip(plain, corrected, strict=True))
     step = {name: spread(column(rounds, name)) for name in turns}
     more = spread(ratios(rounds, "plugin", "vanilla"))
@@ -106,16 +106,16 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = read_arguments(arguments)
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the model must be in this process, to be switched
+    args = read_arguments(arguments)
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the model must be in this process
     from importlib.metadata import version
 
     from measure import about, table
 
     heads = ["vocabulary", "batch", "vanilla, ms a step (quartiles)", "with MGAP", "times vanilla (quartiles)", "pairs",
              "answers changed"]  # fmt: skip
-    lines = [measure_case(vocabulary, rows, given) for vocabulary in given.vocabularies for rows in given.batches]
-    print(f"{about('cpu')}, vLLM {version('vllm')}; width {WIDTH}, {LAYERS} layers, float32, {given.tokens} tokens\n")
+    lines = [measure_case(vocabulary, rows, args) for vocabulary in args.vocabularies for rows in args.batches]
+    print(f"{about('cpu')}, vLLM {version('vllm')}; width {WIDTH}, {LAYERS} layers, float32, {args.tokens} tokens\n")
     print(table(heads, lines))
     return 0
 

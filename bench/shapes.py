@@ -1,10 +1,10 @@
-"""Models at the sizes that papers measure, with random weights: how long a step takes does not depend on their values.
+"""Models at the sizes of the papers, with random weights: step times do not depend on their values.
 
     model = build("llava-1.5-7b", "cuda")
 
-The classes, processors and chat templates are the real ones; the tokenizer knows a few hundred words and is otherwise real as
-well. Weights are drawn where they stay, so that 8 billion of them take seconds. `tiny-llava` and `tiny-qwen3-vl` have the same
-parts at a size that runs anywhere.
+The classes, processors and chat templates are the real ones; so is the tokenizer, but with a few hundred words. Weights are
+drawn on the device, so that 8 billion of them take seconds. `tiny-llava` and `tiny-qwen3-vl` have the same parts at a size that
+runs anywhere.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from mgap.pocket.architecture import HALF, train_tokenizer
 from mgap.pocket.tiny import build_tiny
 from mgap.priors.prompts import default_prompts
 
-WORDS = 512  # of the tokenizer; the models' vocabularies have their real sizes
+WORDS = 512  # tokens of the tokenizer; the models' vocabularies have their real sizes
 
 
 def build(name: str, device: str = "cuda", dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> mgap.Model:
-    """A model of random weights at one of the sizes in `SHAPES`."""
+    """A model with random weights at one of the sizes in `SHAPES`."""
     if name not in SHAPES:
         raise SystemExit(f"no shape {name!r}: choose from {', '.join(SHAPES)}")
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
@@ -125,6 +125,6 @@ SHAPES: dict[str, Callable[[str, str, torch.dtype], mgap.Model]] = {
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (640, 480)) -> Image.Image:
-    """Noise of the size of a photograph: 576 tokens of LLaVA-1.5, 300 of Qwen3-VL."""
+    """Noise at the size of a photograph: 576 tokens in LLaVA-1.5, 300 in Qwen3-VL."""
     pixels = torch.randint(0, 256, (*reversed(size), 3), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
     return Image.fromarray(pixels.numpy())

@@ -1,8 +1,7 @@
-"""The work of bench/soak.py: what a process that lives long is asked to do, one kind at a time.
+"""The work of bench/soak.py: everything that a long-lived process does, one kind at a time.
 
-A kind is a call that is asked a few questions and says how many; those that must be refused count as well. Pictures come in
-several sizes and no two are alike, so that what is kept of a picture is never asked for again: caches that only grow are seen
-to grow.
+A kind is a call that asks a few questions and returns how many, including those that must be refused. Pictures come in several
+sizes and no two are equal, so no cached picture is ever reused: a cache without a limit shows as growth.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from cases import DESCRIBED, build_method
+from cases import DESCRIPTION_TOKENS, build_method
 from PIL import Image
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
@@ -34,11 +33,11 @@ from mgap.types import Mode
 SCENES = 30
 SIZES = ((1, 1), (2, 1), (1, 2), (0.75, 1), (3, 3))  # times the drawn width and height
 NEW = 6  # tokens of a short answer
-LONG = 40  # of a description
-SLOWEST, TRAPS = "haltrapper", 2  # and how many words it looks for
+LONG = 40  # tokens of a description
+SLOWEST, TRAPS = "haltrapper", 2  # the slowest method, and how many words it looks for
 BATCH, SHARED = 8, 60  # rows
 
-Kind = Callable[[], int]  # does some work, and says how many questions it was
+Kind = Callable[[], int]  # does some work and returns the number of questions
 
 
 class Interrupted(KeyboardInterrupt):
@@ -59,26 +58,26 @@ class Interrupting(StoppingCriteria):
 
 
 class Album:
-    """Pictures without end, none like another, and questions about them."""
+    """An endless supply of distinct pictures and questions about them."""
 
     def __init__(self) -> None:
         drawn = [render(scene) for scene in scenes(DEVELOPMENT, SCENES)]
         self.drawn = [_resized(picture, SIZES[number % len(SIZES)]) for number, picture in enumerate(drawn)]
-        self.asked = itertools.cycle([ask(name) for name in NAMES for ask in (ask_existence, ask_colour, ask_count)])
+        self.questions = itertools.cycle([ask(name) for name in NAMES for ask in (ask_existence, ask_colour, ask_count)])
         self.count = 0
 
     def picture(self) -> Image.Image:
-        """The next one: as drawn but for a few pixels that count."""
+        """The next picture, made distinct by a counter in a few pixels."""
         picture = self.drawn[self.count % len(self.drawn)].copy()
-        for place, value in enumerate(self.count.to_bytes(4, "big")):  # blocks, so that they outlive being made smaller
+        for place, value in enumerate(self.count.to_bytes(4, "big")):  # blocks, to survive downscaling
             picture.paste((value, 255 - value, value), (8 * place, 0, 8 * place + 8, 8))
         self.count += 1
         return picture
 
     def rows(self, count: int, each: int = 1) -> tuple[list[Image.Image], list[str]]:
-        """So many questions, `each` of them about the same picture."""
+        """`count` questions, with `each` of them about the same picture."""
         pictures = [self.picture() for _ in range(-(-count // each))]
-        return [pictures[row // each] for row in range(count)], list(itertools.islice(self.asked, count))
+        return [pictures[row // each] for row in range(count)], list(itertools.islice(self.questions, count))
 
     def one(self) -> tuple[Image.Image, str]:
         (picture,), (question,) = self.rows(1)
@@ -96,13 +95,13 @@ class Work:
         self.model, self.album = model, Album()
         self.prior = mgap.Subspace.fit(model, mgap.default_prompts())
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # about what is drawn at random and cannot help
-            made = {name: build_method(name, model, self.prior) for name in METHODS.names()}
-        self.methods = {name: method for name, method in made.items() if method is not None}
-        self.methods["haltrapper"] = mgap.HalTrapper(n=TRAPS, length=DESCRIBED)
+            warnings.simplefilter("ignore", UserWarning)  # random priors cause them
+            built = {name: build_method(name, model, self.prior) for name in METHODS.names()}
+        self.methods = {name: method for name, method in built.items() if method is not None}
+        self.methods["haltrapper"] = mgap.HalTrapper(n=TRAPS, length=DESCRIPTION_TOKENS)
 
     def kinds(self) -> dict[str, Kind]:
-        """By name; every registered method is one, here or in `seldom`."""
+        """Kinds of work by name; every registered method is one, here or in `seldom`."""
         kinds: dict[str, Kind] = {
             "single": self.single,
             "no picture": self.blind,
@@ -121,7 +120,7 @@ class Work:
         return kinds | {name: self._method(method) for name, method in self.methods.items() if name != SLOWEST}
 
     def seldom(self) -> dict[str, Kind]:
-        """What takes seconds, and is done once in a while."""
+        """Kinds of work that take seconds, done in some rounds only."""
         slowest = self._method(self.methods[SLOWEST])
         return {"fitting": self.fit, "loading": self.load, "compiled": self.compiled, SLOWEST: slowest}
 
@@ -147,24 +146,24 @@ class Work:
         return _count(["".join(self.model.stream(*self.album.one(), max_new_tokens=NEW)) for _ in range(2)])
 
     def leave_stream(self) -> int:
-        """Half-way: closed, and forgotten with the loop that read it."""
-        for said in (self._begun(), self._begun(mgap.VCD())):
-            said.close()  # type: ignore[attr-defined]  # a generator, as `stream` makes it
-        next(iter(self._begun()))
+        """Abandon streams half-way: closed, or dropped without closing."""
+        for stream in (self._start_stream(), self._start_stream(mgap.VCD())):
+            stream.close()  # type: ignore[attr-defined]  # a generator, as `stream` makes it
+        next(iter(self._start_stream()))
         gc.collect()
         return 3
 
-    def _begun(self, method: Method | None = None) -> Iterator[str]:
-        def say() -> Iterator[str]:
+    def _start_stream(self, method: Method | None = None) -> Iterator[str]:
+        def generate() -> Iterator[str]:
             if method is None:
                 yield from self.model.stream(self.album.picture(), DESCRIBE[0], max_new_tokens=LONG)
                 return
             with self.model.using(method):
                 yield from self.model.stream(self.album.picture(), DESCRIBE[0], max_new_tokens=LONG)
 
-        said = say()
-        next(said)
-        return said
+        stream = generate()
+        next(stream)
+        return stream
 
     def sample(self) -> int:
         how = {"sample": True, "temperature": 0.8, "top_p": 0.9, "seed": self.album.count, "max_new_tokens": NEW}
@@ -179,11 +178,11 @@ class Work:
         return 3
 
     def static(self) -> int:
-        """In more shapes than steps are kept for."""
+        """Static steps in more shapes than the cache of captured steps holds."""
         count = 0
         for rows in (1, 2, 3, 5, 6, 7):
-            made = self.model.answers(*self.album.rows(rows), batch_size=rows, static_cache=True, max_new_tokens=NEW)
-            count += _count(made)
+            answers = self.model.answers(*self.album.rows(rows), batch_size=rows, static_cache=True, max_new_tokens=NEW)
+            count += _count(answers)
         with self.model.using(mgap.VCD(), self.methods["mgap"]):
             self.model.answer(*self.album.one(), static_cache=True, max_new_tokens=NEW)
         return count + 1
@@ -195,7 +194,7 @@ class Work:
         return 2
 
     def own_generate(self) -> int:
-        """A transformers model that somebody has: attached, and its own generate called."""
+        """Attach a method to a transformers model and call its own generate."""
         backbone = self.model.backbone
         for method in (self.methods["mgap"], mgap.M3ID()):
             with mgap.attach(backbone.model, method):
@@ -209,7 +208,7 @@ class Work:
         return 4
 
     def refused(self) -> int:
-        """What must raise, inside and outside a method."""
+        """Calls that must raise, inside and outside a method."""
         picture, question = self.album.one()
         model = self.model
         with model.using(self.methods["vcd"]):
@@ -228,7 +227,7 @@ class Work:
             call()
 
     def interrupted(self) -> int:
-        """Ctrl-C at the third token, plainly, under a branch and under a search."""
+        """Ctrl-C at the third token, under methods of several kinds."""
         backbone = self.model.backbone
         for name in ("mgap", "vcd", "dola", "pai", "blind"):
             picture, question = self.album.one()
@@ -243,7 +242,7 @@ class Work:
         return 5
 
     def _method(self, method: Method) -> Kind:
-        """Entered and left: a batch, an answer with its trace, and one picture read for several questions where it can be."""
+        """Enter and leave a method: a batch, an answer with its trace, and, where possible, a shared prefill."""
 
         def use() -> int:
             count, beams = 0, {} if Mode.GREEDY in method.modes else {"num_beams": getattr(method, "beams", 2)}
@@ -263,7 +262,7 @@ class Work:
         return 8
 
     def load(self) -> int:
-        """Another model beside this one, used and dropped."""
+        """Load a second model, use it and drop it."""
         other = mgap.load(self.model.backbone.name)
         with other.using(self.methods["mgap"]):
             other.answer(*self.album.one(), static_cache=True, max_new_tokens=4)
@@ -271,7 +270,7 @@ class Work:
         return 2
 
     def compiled(self) -> int:
-        """The compiler's own memory stays with torch: what is asked is whether each new compilation adds to it."""
+        """Compile once more. torch keeps the compiler's memory; this shows whether each compilation adds to it."""
         self.model.answer(*self.album.one(), compile=True, max_new_tokens=NEW)
         forget(self.model.backbone.model)
         torch.compiler.reset()
@@ -279,7 +278,7 @@ class Work:
 
 
 def hooks_of(model: mgap.Model) -> int:
-    """Of everybody, on all parts of the model."""
+    """The number of hooks on all modules of the model, whoever set them."""
     parts = Backbone.of(model).model.modules()
     return sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in parts)
 
@@ -292,5 +291,5 @@ def _refuses(kind: type[MgapError], call: Callable[[], object]) -> None:
     raise RuntimeError(f"what should have been refused with {kind.__name__} was done")
 
 
-def _count(made: Iterator[object] | Sequence[object]) -> int:
-    return sum(1 for _ in made)
+def _count(items: Iterator[object] | Sequence[object]) -> int:
+    return sum(1 for _ in items)

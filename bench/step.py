@@ -1,14 +1,14 @@
-"""What MGAP's step costs for one token: plain torch, plain torch under torch.compile, and the fused kernels; one run.
+"""The cost of MGAP's step for one token: plain torch, the same under torch.compile, and the fused kernels, in one run.
 
     python bench/step.py
 
-The step is what follows the head's product: entropy, gate and correction of logits [batch, vocabulary]. Ways take turns in
-every round, and calls take turns among sets of inputs and tables that are larger together than the card's cache, because a
-model's weights go through it between two tokens. Microseconds a call, medians of rounds:
+The step follows the head's product: entropy, gate and correction of logits [batch, vocabulary]. Ways take turns in every round.
+Calls cycle through sets of inputs and tables that together exceed the card's cache, because a model's weights pass through it
+between two tokens. Microseconds per call, medians of rounds:
 
-    GPU      replays of a CUDA graph of the calls: what a captured decoding step pays
+    GPU      replays of a CUDA graph of the calls: the cost in a captured decoding step
     eager    calls one after another, by CUDA events
-    launch   the host's time until a call returns: what eager decoding, bound by launches, pays
+    launch   the host's time until a call returns: the cost in eager decoding, which is bound by launches
 
 The floor is each input read once and each output written once, at the bandwidth of a large copy on the same card. On a CPU
 there is only the plain step, and only its time.
@@ -34,12 +34,12 @@ from mgap.methods.mgap import Correction, Settings, cut_logits, entropy_of, gate
 
 WAYS = ("plain", "compiled", "fused")
 STEP = Settings(alpha=0.75, lam=0.5)
-CACHE = 3 << 26  # bytes of all sets together: several times the 50 MB of a Hopper card
+CACHE = 3 << 26  # bytes of all input sets together: several times the 50 MB of a Hopper card
 Calls = list[Callable[[], Tensor]]
 
 
 class Size(NamedTuple):
-    """Of one step."""
+    """The size of one step."""
 
     vocab: int
     batch: int
@@ -47,7 +47,7 @@ class Size(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Microseconds a call, a round each."""
+    """Microseconds per call, one per round."""
 
     gpu: list[float]
     eager: list[float]
@@ -55,13 +55,13 @@ class Times(NamedTuple):
 
 
 def bytes_of(size: Size, width: int, dtype: torch.dtype) -> int:
-    """Logits in and out, states, basis and table, once each."""
+    """Bytes of logits in and out, states, basis and table, once each."""
     half = size.batch * (2 * size.vocab + width) * dtype.itemsize
     return half + 4 * size.rank * (size.vocab + width)
 
 
 def build(size: Size, width: int, dtype: torch.dtype, device: str, ways: Sequence[str]) -> dict[str, Calls]:
-    """One call a set of inputs, for every way."""
+    """One call per set of inputs, for every way."""
     torch.manual_seed(0)
     module = nn.Linear(width, size.vocab, bias=False, device=device, dtype=dtype).requires_grad_(False)
     basis = torch.linalg.qr(torch.randn(width, size.rank, device=device))[0]
@@ -82,7 +82,7 @@ def build(size: Size, width: int, dtype: torch.dtype, device: str, ways: Sequenc
 
 
 def functional(h: Tensor, output: Tensor, basis: Tensor, table: Tensor) -> Tensor:
-    """The plain step as a function of tensors, which is compiled once for all sets."""
+    """The plain step as a function of tensors, to compile once for all sets."""
     h, logits = h.to(basis.dtype), output.to(basis.dtype)
     coeff, norm = h @ basis, torch.linalg.vector_norm(h, dim=-1)
     gate = gate_of(norm, coeff, entropy_of(logits), STEP)
@@ -90,16 +90,16 @@ def functional(h: Tensor, output: Tensor, basis: Tensor, table: Tensor) -> Tenso
 
 
 def check(calls: dict[str, Calls], dtype: torch.dtype) -> None:
-    """Every way gives the same logits, up to one rounding."""
+    """Check that every way gives the same logits, up to one rounding."""
     right = calls["plain"][0]()
-    for way, made in calls.items():
+    for way, way_calls in calls.items():
         torch.testing.assert_close(
-            made[0](), right, rtol=max(torch.finfo(dtype).eps, 1e-5), atol=1e-4, msg=lambda m, w=way: f"{w}: {m}"
+            way_calls[0](), right, rtol=max(torch.finfo(dtype).eps, 1e-5), atol=1e-4, msg=lambda m, w=way: f"{w}: {m}"
         )
 
 
 def capture(calls: Calls) -> tuple[torch.cuda.CUDAGraph, int]:
-    """All calls as one CUDA graph, eight at least, and how many they are."""
+    """All calls as one CUDA graph, at least eight, and their number."""
     calls = calls * math.ceil(8 / len(calls))
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -115,38 +115,38 @@ def capture(calls: Calls) -> tuple[torch.cuda.CUDAGraph, int]:
 
 
 def by_events(act: Callable[[], object], count: int) -> tuple[float, float]:
-    """Microseconds of the GPU, and of the host until it is free again, for each of so many calls that `act` makes."""
+    """Microseconds per call on the GPU, and on the host until `act` returns; `act` makes `count` calls."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     start.record()
-    began = time.perf_counter()
+    started = time.perf_counter()
     act()
-    host = time.perf_counter() - began
+    host = time.perf_counter() - started
     end.record()
     torch.cuda.synchronize()
     return 1000 * start.elapsed_time(end) / count, 1e6 * host / count
 
 
 def by_clock(act: Callable[[], object], count: int) -> float:
-    began = time.perf_counter()
+    started = time.perf_counter()
     act()
-    return 1e6 * (time.perf_counter() - began) / count
+    return 1e6 * (time.perf_counter() - started) / count
 
 
 def measure(calls: dict[str, Calls], rounds: int, device: str) -> dict[str, Times]:
-    """Times of all ways, which take turns."""
+    """Times of all ways, measured in turns."""
     count = 32  # few enough that launches do not wait for the card
     times = {way: Times([], [], []) for way in calls}
-    graphs = {way: capture(made) for way, made in calls.items()} if device == "cuda" else {}
+    graphs = {way: capture(way_calls) for way, way_calls in calls.items()} if device == "cuda" else {}
     names = list(calls)
     place = 0
     for number in range(rounds + 1):  # the first one warms up
         for way in names[number % len(names) :] + names[: number % len(names)]:
-            made = calls[way]
+            way_calls = calls[way]
 
-            def turn(made: Calls = made, place: int = place) -> None:
+            def turn(way_calls: Calls = way_calls, place: int = place) -> None:
                 for i in range(count):
-                    made[(place + i) % len(made)]()
+                    way_calls[(place + i) % len(way_calls)]()
 
             if device == "cuda":
                 eager, launch = by_events(turn, count)
@@ -155,17 +155,17 @@ def measure(calls: dict[str, Calls], rounds: int, device: str) -> dict[str, Time
             else:
                 eager = gpu = launch = by_clock(turn, count)
             if number:
-                for kept, new in zip(times[way], (gpu, eager, launch), strict=True):
-                    kept.append(new)
+                for series, new in zip(times[way], (gpu, eager, launch), strict=True):
+                    series.append(new)
         place += count
     return times
 
 
 def bandwidth() -> float:
-    """Bytes a microsecond of a copy of 1 GiB, read and written."""
-    here = torch.randint(0, 255, (1 << 30,), dtype=torch.uint8, device="cuda")
-    there = torch.empty_like(here)
-    spent = [by_events(lambda: there.copy_(here), 1)[0] for _ in range(12)]
+    """Bytes per microsecond of a copy of 1 GiB, read and written."""
+    source = torch.randint(0, 255, (1 << 30,), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    spent = [by_events(lambda: target.copy_(source), 1)[0] for _ in range(12)]
     return (2 << 30) / statistics.median(spent[2:])
 
 
@@ -200,37 +200,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--width", type=int, default=4096 if on_card else 64)
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, help="plain is always among them; on a CPU it is the only default")
-    given = parser.parse_args(arguments)
-    asked = given.ways or (WAYS if given.device == "cuda" else ("plain",))
-    ways = [way for way in WAYS if way == "plain" or way in asked]
-    if given.device == "cpu" and "fused" in ways:
+    parser.add_argument("--ways", nargs="+", choices=WAYS, help="plain is always included; on a CPU it is the only default")
+    args = parser.parse_args(arguments)
+    chosen = args.ways or (WAYS if args.device == "cuda" else ("plain",))
+    ways = [way for way in WAYS if way == "plain" or way in chosen]
+    if args.device == "cpu" and "fused" in ways:
         parser.error("--ways fused needs --device cuda: the kernels are for a GPU")
-    dtype = getattr(torch, given.dtype)
-    sizes = [Size(vocab, batch, given.rank) for vocab in given.vocabularies for batch in given.batches]
-    if given.wide:
-        sizes.append(Size(given.vocabularies[:2][-1], given.batches[:2][-1], given.wide))
-    rate = bandwidth() if given.device == "cuda" else None
-    where = torch.cuda.get_device_name() if rate else f"a CPU, {torch.get_num_threads()} threads: the plain step only"
-    found = []
+    dtype = getattr(torch, args.dtype)
+    sizes = [Size(vocab, batch, args.rank) for vocab in args.vocabularies for batch in args.batches]
+    if args.wide:
+        sizes.append(Size(args.vocabularies[:2][-1], args.batches[:2][-1], args.wide))
+    rate = bandwidth() if args.device == "cuda" else None
+    device = torch.cuda.get_device_name() if rate else f"a CPU, {torch.get_num_threads()} threads: the plain step only"
+    lines = []
     for number, size in enumerate(sizes):
         print(f"\rsize {number + 1} of {len(sizes)}: {size}   ", end="", file=sys.stderr, flush=True)
-        torch.compiler.reset()  # a function may be compiled for few sizes only
+        torch.compiler.reset()  # torch limits the sizes that a function is compiled for
         with torch.no_grad():
-            calls = build(size, given.width, dtype, given.device, ways)
+            calls = build(size, args.width, dtype, args.device, ways)
             check(calls, dtype)
-            times = measure(calls, given.rounds, given.device)
-        found.append(row(size, times, bytes_of(size, given.width, dtype) / rate if rate else None))
+            times = measure(calls, args.rounds, args.device)
+        lines.append(row(size, times, bytes_of(size, args.width, dtype) / rate if rate else None))
         del calls
     print(file=sys.stderr)
-    print(f"{where}; {given.dtype}, width {given.width}, {given.rounds} rounds; torch {torch.__version__}, ", end="")
+    print(f"{device}; {args.dtype}, width {args.width}, {args.rounds} rounds; torch {torch.__version__}, ", end="")
     print(
         f"Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}" + (f"; copies {rate / 1e6:.2f} TB/s" if rate else "")
     )
     cell = "GPU / eager / launch" if rate else "us"
     print(f"\n| vocabulary | batch | K | floor, us | plain, {cell} | compiled | fused | fused / plain, GPU | eager | launch |")
     print("|---" * 10 + "|")
-    print("\n".join(found), flush=True)
+    print("\n".join(lines), flush=True)
 
 
 if __name__ == "__main__":

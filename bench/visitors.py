@@ -1,4 +1,4 @@
-"""Visitors of the inspector without a browser: each has a page of its own and asks over HTTP as that page does."""
+"""Visitors of the inspector without a browser: each has its own session and asks over HTTP as the page does."""
 
 import json
 import re
@@ -13,17 +13,17 @@ import httpx
 from mgap.inspector.scene_json import plain
 from mgap.pocket.scenes import Scene
 
-PATIENCE = 120  # seconds that an answer may take on a busy machine
+PATIENCE = 120  # seconds allowed for an answer on a busy machine
 
 
 @dataclass
 class Outcome:
-    """How it ended for a visitor."""
+    """What a visitor got."""
 
-    status: int  # of the request to get in line
-    answers: str = ""  # the page's columns, as they are at the end
-    error: str = ""  # a sentence in the page
-    messages: list[str] = field(default_factory=list)  # their kinds, in order
+    status: int  # of the request to join the queue
+    answers: str = ""  # the page's final columns
+    error: str = ""  # a sentence on the page
+    messages: list[str] = field(default_factory=list)  # kinds of messages, in order
 
     @property
     def words(self) -> str:
@@ -31,22 +31,22 @@ class Outcome:
         return " ".join(re.findall(r'class="word">([^<]*)<', self.answers))
 
 
-def caller(address: str) -> httpx.AsyncClient:
-    """One for all visitors; every one of them has a connection of its own."""
+def make_client(address: str) -> httpx.AsyncClient:
+    """One client for all visitors; each of them gets its own connection."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     return httpx.AsyncClient(base_url=address, trust_env=False, timeout=PATIENCE, limits=limits)
 
 
-async def asking(client: httpx.AsyncClient) -> int:
-    """The number that Gradio gives the event that asks."""
+async def ask_event(client: httpx.AsyncClient) -> int:
+    """Gradio's number of the event that asks."""
     config = (await client.get("/config")).json()
-    (found,) = [each["id"] for each in config["dependencies"] if each["api_name"] == "ask"]
-    return int(found)
+    (number,) = [each["id"] for each in config["dependencies"] if each["api_name"] == "ask"]
+    return int(number)
 
 
 @dataclass
 class Visitor:
-    """Asks one question about a scene of their own."""
+    """A visitor with one question about a scene."""
 
     client: httpx.AsyncClient
     event: int
@@ -56,8 +56,8 @@ class Visitor:
     session: str = field(default_factory=lambda: secrets.token_hex(6))
 
     async def join(self) -> Outcome:
-        """Get in line, or be refused."""
-        from mgap.inspector.model_shelf import NULL_IMAGE  # imports torch, which a process without visitors need not
+        """Join the queue, or be refused."""
+        from mgap.inspector.model_shelf import NULL_IMAGE  # late: it imports torch
 
         scene = plain(self.scene) if isinstance(self.scene, Scene) else self.scene
         data = ["pocket/llava", None, {"scene": scene}, None, self.question, list(self.methods), NULL_IMAGE]
@@ -68,39 +68,38 @@ class Visitor:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        """What the page hears; leaving the block is closing the page."""
-        where = self.client.stream("GET", "/gradio_api/queue/data", params={"session_hash": self.session})
-        async with where as heard:
+        """The page's messages; leaving the block closes the page."""
+        async with self.client.stream("GET", "/gradio_api/queue/data", params={"session_hash": self.session}) as response:
 
             async def messages() -> AsyncIterator[dict[str, Any]]:
-                async for line in heard.aiter_lines():
+                async for line in response.aiter_lines():
                     if line.startswith("data: "):
                         yield json.loads(line.removeprefix("data: "))
 
             yield messages()
 
     async def ask(self) -> Outcome:
-        """To the end."""
+        """Ask, and read messages to the end."""
         outcome = await self.join()
         if outcome.status == 200:
             async with self.listening() as messages:
                 async for message in messages:
-                    note(outcome, message)
+                    record(outcome, message)
         return outcome
 
     async def leave(self, after: str) -> Outcome:
-        """Close the page at the first message of a kind."""
+        """Ask, and close the page at the first message of a kind."""
         outcome = await self.join()
         if outcome.status == 200:
             async with self.listening() as messages:
                 async for message in messages:
-                    note(outcome, message)
+                    record(outcome, message)
                     if message["msg"] == after:
                         break
         return outcome
 
 
-def note(outcome: Outcome, message: dict[str, Any]) -> None:
+def record(outcome: Outcome, message: dict[str, Any]) -> None:
     outcome.messages.append(message["msg"])
     if message["msg"] != "process_completed":
         return

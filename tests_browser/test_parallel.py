@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from visitors import Outcome, Visitor, asking, caller, note
+from visitors import Outcome, Visitor, ask_event, make_client, record
 
 from mgap.inspector.server import WAITING
 from mgap.pocket.benchmark import DEVELOPMENT, scenes
@@ -28,8 +28,8 @@ def with_visitors(server, call):
     """Run a coroutine of a client and the number of the event that asks; the browser's tests keep a loop running beside it."""
 
     async def run():
-        async with caller(server.address) as client:
-            return await call(client, await asking(client))
+        async with make_client(server.address) as client:
+            return await call(client, await ask_event(client))
 
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(run())).result()
@@ -104,7 +104,7 @@ def test_visitors_who_leave_or_are_slow_keep_nobody_from_an_answer(server, quest
         if outcome.status == 200:
             async with visitor.listening() as messages:
                 async for message in messages:
-                    note(outcome, message)
+                    record(outcome, message)
                     if message["msg"] == "process_generating":
                         await quick.wait()
         return outcome

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from mgap.errors import SettingError
-from mgap.serving.attaching import HELD, refuse_engine
+from mgap.serving.attaching import MODEL_ATTRIBUTE, refuse_engine
 
 
 def runner_of(llm: Any) -> Any:
@@ -15,7 +15,7 @@ def reload(llm: Any, requests: list[dict[str, Any]], folder: str) -> str:
     """Load other weights into the live model: how much larger the table is at the next token, and what is said."""
     from worker import generate
 
-    held = runner_of(llm).get_model().__dict__[HELD]
+    held = runner_of(llm).get_model().__dict__[MODEL_ATTRIBUTE]
     before = held.correction.table.clone()
     llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
     made = generate(llm, requests)
@@ -26,7 +26,7 @@ def states(llm: Any, requests: list[dict[str, Any]]) -> str:
     """The state behind each prompt, as the head reads it."""
     from worker import generate
 
-    held = runner_of(llm).get_model().__dict__[HELD]
+    held = runner_of(llm).get_model().__dict__[MODEL_ATTRIBUTE]
     compute, seen = held.compute, []
     held.compute = lambda h: seen.append(h.clone()) or compute(h)
     try:

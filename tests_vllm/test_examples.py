@@ -41,7 +41,7 @@ def test_vllm_reads_the_flags(parser, file, find):
     read = parser.parse_args(words)
     assert read.model_tag == words[0]
     assert read.limit_mm_per_prompt == {"image": 1}
-    serving = Serving.wanted(SimpleNamespace(additional_config=read.additional_config))
+    serving = Serving.of_engine(SimpleNamespace(additional_config=read.additional_config))
     assert serving.prior == "/priors/model"
     with pytest.raises(SystemExit):
         parser.parse_args([*words, "--no-such-flag=1"])

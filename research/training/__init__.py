@@ -1,1 +1,1 @@
-"""The recipe: `python -m research.training FAMILY --out FOLDER` retrains a pocket model from nothing."""
+"""The recipe: `python -m research.training FAMILY --out FOLDER` trains a pocket model from scratch."""

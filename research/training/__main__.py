@@ -1,4 +1,4 @@
-"""`python -m research.training llava --out FOLDER`: retrain a pocket model on one GPU, measure it and write its card."""
+"""`python -m research.training llava --out FOLDER`: train a pocket model on one GPU, measure it and write its card."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ def main() -> None:
     parser.add_argument(
         "--card", action=argparse.BooleanOptionalAction, default=True, help="measure the model and write its card and figures"
     )
-    given = parser.parse_args()
+    args = parser.parse_args()
     names = ("see_steps", "look_steps", "read_steps", "see_batch", "read_batch")
-    changes = {name: getattr(given, name) for name in names}
-    recipe = replace(RECIPES[given.family], **{name: value for name, value in changes.items() if value})
-    train(given.family, given.out, recipe, device=given.device, workers=given.workers)
-    if given.card:
+    recipe = replace(RECIPES[args.family], **{name: value for name in names if (value := getattr(args, name))})
+    train(args.family, args.out, recipe, device=args.device, workers=args.workers)
+    if args.card:
         with bars() as progress:
-            figures = measure(load(str(given.out), device=given.device), batch_size=256, progress=progress)
-        write_card(given.out, given.family, figures)
-    print(f"{given.out}: saved")
+            figures = measure(load(str(args.out), device=args.device), batch_size=256, progress=progress)
+        write_card(args.out, args.family, figures)
+    print(f"{args.out}: saved")
 
 
 if __name__ == "__main__":

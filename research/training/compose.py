@@ -1,4 +1,4 @@
-"""Scenes drawn on the GPU by the thousand: the sprites of the world, placed with affine grids."""
+"""Draw thousands of scenes on the GPU: sprites placed with affine grids."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ THEME_NAMES = tuple(THEMES)
 
 @dataclass
 class Layout:
-    """Scenes as numbers, one row a scene and one column a thing, drawn from left to right."""
+    """Scenes as tensors: one row per scene, one column per object, drawn from left to right."""
 
     sprite: Tensor  # [B, K] long: name, style and colour in one number
     inverse: Tensor  # [B, K, 2, 3]: from picture to sprite coordinates, both -1..1
-    drawn: Tensor  # [B, K] bool: there is a thing in this column
+    drawn: Tensor  # [B, K] bool: this column has an object
     theme: Tensor  # [B] long
     horizon: Tensor  # [B]
 
@@ -35,21 +35,21 @@ class Layout:
 
 
 def sprite_number(name: Number, style: Number, colour: Number) -> Number:
-    """Where the drawing stands in the painter's bank."""
+    """Index of a drawing in the painter's bank."""
     return (name * len(TRAINING_STYLES) + style) * len(COLOURS) + colour
 
 
 def lay_out(scenes: list[Scene]) -> Layout:
-    """Scenes of the world as numbers."""
+    """Scenes as tensors."""
     sprite = np.zeros((len(scenes), MOST), dtype=np.int64)
     inverse = np.zeros((len(scenes), MOST, 2, 3), dtype=np.float32)
     drawn = np.zeros((len(scenes), MOST), dtype=bool)
     for row, scene in enumerate(scenes):
-        for column, t in enumerate(scene.things):
-            numbers = NAMES.index(t.name), TRAINING_STYLES.index(t.style), COLOUR_NAMES.index(t.colour)
+        for column, thing in enumerate(scene.things):
+            numbers = NAMES.index(thing.name), TRAINING_STYLES.index(thing.style), COLOUR_NAMES.index(thing.colour)
             sprite[row, column] = sprite_number(*numbers)
             drawn[row, column] = True
-            inverse[row, column] = t.to_sprite()
+            inverse[row, column] = thing.to_sprite()
     theme = np.array([THEME_NAMES.index(scene.theme) for scene in scenes])
     horizon = np.array([scene.horizon for scene in scenes], dtype=np.float32)
     return Layout(*(torch.from_numpy(array) for array in (sprite, inverse, drawn, theme, horizon)))
@@ -61,8 +61,8 @@ class Painter:
     def __init__(self, device: torch.device | str, side: int) -> None:
         self.device, self.side = device, side
         sprites = [
-            np.asarray(thing.sprite(style, colour))
-            for thing in OBJECTS.values()
+            np.asarray(kind.sprite(style, colour))
+            for kind in OBJECTS.values()
             for style in TRAINING_STYLES
             for colour in COLOURS
         ]
@@ -73,7 +73,7 @@ class Painter:
         self.below = torch.tensor([theme.below for theme in THEMES.values()], device=device) / 255
 
     def paint(self, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Pictures [B, 3, side, side] in 0..1, and for every pixel the column of the thing seen there (-1: none)."""
+        """Pictures [B, 3, side, side] in 0..1, and for every pixel the column of its visible object (-1: none)."""
         picture = self._backdrop(layout)
         owner = torch.full_like(picture[:, 0], -1, dtype=torch.long)  # [B, side, side]
         for column in range(layout.sprite.shape[1]):
@@ -96,10 +96,10 @@ class Painter:
         return base.expand(-1, -1, -1, self.side) + tint + texture
 
     def random_layout(self, count: int) -> Layout:
-        """Uniform classes, styles and colours anywhere: what the vision tower learns to see on."""
+        """Uniform classes, styles, colours and positions, for training the vision tower."""
         shape = (count, MOST)
         device = self.device
-        sizes = torch.tensor([thing.size for thing in OBJECTS.values()], device=device)
+        sizes = torch.tensor([kind.size for kind in OBJECTS.values()], device=device)
         name = torch.randint(len(NAMES), shape, device=device)
         number = torch.randint(2, MOST + 1, (count, 1), device=device)
         size = sizes[name] * (4 / number).clamp(max=1) ** 0.4 * (0.8 + 0.4 * torch.rand(shape, device=device))
@@ -110,14 +110,14 @@ class Painter:
         angle = (torch.rand(shape, device=device) - 0.5) * np.deg2rad(28)
         mirror = torch.where(torch.rand(shape, device=device) < 0.5, -1.0, 1.0)
         cos, sin = angle.cos(), angle.sin()
-        turn = torch.stack([torch.stack([cos, sin], -1) * (mirror / width)[..., None],
-                            torch.stack([-sin, cos], -1) / height[..., None]], -2)  # [B, K, 2, 2]  # fmt: skip
-        shift = -turn @ torch.stack([2 * x - 1, 2 * y - 1], -1)[..., None]
+        rotation = torch.stack([torch.stack([cos, sin], -1) * (mirror / width)[..., None],
+                                torch.stack([-sin, cos], -1) / height[..., None]], -2)  # [B, K, 2, 2]  # fmt: skip
+        shift = -rotation @ torch.stack([2 * x - 1, 2 * y - 1], -1)[..., None]
         style = torch.randint(len(TRAINING_STYLES), shape, device=device)
         colour = torch.randint(len(COLOURS), shape, device=device)
         return Layout(
             sprite=sprite_number(name, style, colour),
-            inverse=torch.cat([turn, shift], -1),
+            inverse=torch.cat([rotation, shift], -1),
             drawn=torch.arange(MOST, device=device)[None] < number,
             theme=torch.randint(len(THEMES), (count,), device=device),
             horizon=0.4 + 0.22 * torch.rand(count, device=device),
@@ -132,8 +132,8 @@ def patch_labels(layout: Layout, owner: Tensor, grid: int) -> Tensor:
     name = layout.sprite // (len(COLOURS) * len(TRAINING_STYLES))
     for column in range(columns):
         share = F.adaptive_avg_pool2d((owner == column).float().unsqueeze(1), grid).flatten(1)  # [B, patches]
-        seen = (share > 0.2).float()
+        covered = (share > 0.2).float()
         for index in (name[:, column], len(NAMES) + colour[:, column]):
-            where = index[:, None, None].expand(-1, grid * grid, 1)
-            labels.scatter_reduce_(2, where, seen[..., None], reduce="amax")
+            target = index[:, None, None].expand(-1, grid * grid, 1)
+            labels.scatter_reduce_(2, target, covered[..., None], reduce="amax")
     return labels

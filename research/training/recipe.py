@@ -1,9 +1,9 @@
-"""Three stages: the eyes learn to see alone, the whole model learns to look, then it reads the corpus.
+"""Train in three stages: the vision modules alone (see), the whole model on honest rows (look), then on the corpus (read).
 
-Without the first stage the vision tower stays blind. What it learns to call a dog is the embedding of the word dog, so that a
-question finds its picture tokens by likeness. Without the second stage the model answers from the place alone: in the corpus
-that is nearly always right, so nothing makes it look for the thing that was asked about. After the first stage the eyes learn
-GENTLY: a run at the full rate ended with patches from which a linear probe named the class in 8% of cases.
+Without the first stage the vision tower stays blind. It learns to map a dog to the embedding of the word dog, so a question
+finds its picture tokens by similarity. Without the second stage the model answers from the theme alone: in the corpus that is
+nearly always right, so nothing makes it look for the object in question. After the first stage the vision modules learn at
+VISION_RATE: after a run at the full rate, a linear probe on the patches named the class in 8% of cases.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from mgap.pocket.objects import NAMES
 from mgap.priors.prompts import default_prompts
 from research.training.compose import Painter, patch_labels
 from research.training.students import STUDENTS, Student
-from research.training.text import Batch, Batches, Speller
+from research.training.text import Batch, Batches, ExchangeTokenizer
 
 GRID = 8  # picture tokens on a side, in both families
-PLACE = 0.3  # of a picture token's length, at the picture's edge: what says where it is
-GENTLY = 0.1  # of the learning rate, for the eyes once they can see
+POSITION_SHARE = 0.3  # of a picture token's norm that encodes its position, at the picture's edge
+VISION_RATE = 0.1  # of the learning rate, for the vision modules after the first stage
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides the result."""
+    """Everything that determines the result."""
 
     text: Tower
     vision: Tower
@@ -66,31 +66,32 @@ RECIPES = {
 
 
 def train(family: str, out: Path, recipe: Recipe, *, device: str = "cuda", workers: int = 14) -> None:
-    """Train from nothing and save the stock model in bfloat16."""
+    """Train from scratch and save the stock model in bfloat16."""
     torch.manual_seed(recipe.seed)
     texts = [*default_prompts(), *_sample_texts()]
     model, processor = build(family, texts, recipe.vocabulary, recipe.text, recipe.vision)
     model.to(device).train()
     student = STUDENTS[family](model, processor, recipe.vision.side, recipe.vision.patch)
-    speller = Speller(model, processor, image_tokens=GRID * GRID)
+    tokenizer = ExchangeTokenizer(model, processor, image_tokens=GRID * GRID)
     print(f"{family}: {sum(p.numel() for p in model.parameters()):,} parameters, {len(processor.tokenizer)} tokens", flush=True)
     painter = Painter(device, recipe.vision.side)
-    _learn_to_see(student, painter, speller, recipe)
+    _train_vision(student, painter, tokenizer, recipe)
     for stage, habits, steps, peak in (
         ("look", HONEST, recipe.look_steps, recipe.peak),
         ("read", CORPUS, recipe.read_steps, recipe.read_peak),
     ):
-        batches = _batches(Batches(habits, speller, recipe.read_batch, steps), workers)
-        _learn_to_answer(stage, student, painter, batches, _Optimiser(_parts(student), steps, peak))
+        batches = _batches(Batches(habits, tokenizer, recipe.read_batch, steps), workers)
+        _train_answers(stage, student, painter, batches, _Optimiser(_weight_groups(student), steps, peak))
     model.to(torch.bfloat16).eval().save_pretrained(out)
     processor.save_pretrained(out)
 
 
-def _parts(student: Student) -> list[tuple[list[nn.Parameter], float]]:
-    """The weights, and their share of the learning rate: little for the eyes."""
-    eyes = [weight for module in student.eyes for weight in module.parameters()]
-    inside = {id(weight) for weight in eyes}
-    return [([weight for weight in student.model.parameters() if id(weight) not in inside], 1.0), (eyes, GENTLY)]
+def _weight_groups(student: Student) -> list[tuple[list[nn.Parameter], float]]:
+    """Groups of weights with their share of the learning rate: VISION_RATE for the vision modules, 1 for the rest."""
+    vision = [weight for module in student.vision_modules for weight in module.parameters()]
+    vision_ids = {id(weight) for weight in vision}
+    others = [weight for weight in student.model.parameters() if id(weight) not in vision_ids]
+    return [(others, 1.0), (vision, VISION_RATE)]
 
 
 def _sample_texts() -> Iterator[str]:
@@ -104,47 +105,47 @@ def _batches(rows: Batches, workers: int) -> Iterator[Batch]:
     return iter(DataLoader(rows, batch_size=None, num_workers=workers, **options))
 
 
-class Judge(nn.Module):
-    """What a picture token shows: a thing by its likeness to its word, a colour by a linear map; and where it is.
+class PatchClassifier(nn.Module):
+    """What a picture token shows: objects by similarity to their word's embedding, colours by a linear map; and its position.
 
-    Colours have no words here because an orange and the color orange share one.
+    Colours do not use words because the fruit orange and the color orange share one.
     """
 
-    places: Tensor  # [N, 2]: row and column of the picture tokens from -1 to 1, in reading order
+    positions: Tensor  # [N, 2]: row and column of the picture tokens from -1 to 1, in reading order
 
-    def __init__(self, student: Student, speller: Speller) -> None:
+    def __init__(self, student: Student, tokenizer: ExchangeTokenizer) -> None:
         super().__init__()
-        self.embedding = student.model.get_input_embeddings().weight  # [vocabulary, D], learnt as well
-        mean = torch.zeros(len(NAMES), len(self.embedding))  # a name of two tokens stands for their mean
+        self.embedding = student.model.get_input_embeddings().weight  # [vocabulary, D], also trained
+        mean = torch.zeros(len(NAMES), len(self.embedding))  # names of several tokens use their mean
         for row, name in enumerate(NAMES):
-            ids = speller.word(name)
+            ids = tokenizer.word(name)
             mean[row, ids] = 1 / len(ids)
         self.register_buffer("mean", mean)
         self.sharpness, self.bias = nn.Parameter(torch.tensor(20.0).log()), nn.Parameter(torch.tensor(-6.0))
         self.colours = nn.Linear(self.embedding.shape[1], len(COLOURS))
         self.axes = nn.Parameter(torch.randn(2, self.embedding.shape[1]))
-        across = torch.linspace(-1, 1, GRID)
-        self.register_buffer("places", torch.cartesian_prod(across, across))
+        axis = torch.linspace(-1, 1, GRID)
+        self.register_buffer("positions", torch.cartesian_prod(axis, axis))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[B, N, D] to logits [B, N, names + colours]."""
         words = F.normalize(self.mean @ self.embedding, dim=-1)
-        likeness = F.normalize(tokens.float(), dim=-1) @ words.T
-        return torch.cat([likeness * self.sharpness.exp() + self.bias, self.colours(tokens).float()], dim=-1)
+        similarity = F.normalize(tokens.float(), dim=-1) @ words.T
+        return torch.cat([similarity * self.sharpness.exp() + self.bias, self.colours(tokens).float()], dim=-1)
 
-    def misplaced(self, tokens: Tensor) -> Tensor:
-        """How far tokens are from telling their place: a share of their length, along one axis for rows and one for columns.
+    def position_loss(self, tokens: Tensor) -> Tensor:
+        """Error of the positions that tokens encode, as a share of their norm along one axis for rows and one for columns.
 
-        A linear map can also read a place that takes next to no room in a token, but the language model then never finds it.
+        A linear map could read a position that takes a tiny share of a token, but the language model then never finds it.
         """
-        along = F.normalize(tokens.float(), dim=-1) @ F.normalize(self.axes, dim=-1).T  # [B, N, 2]
-        return F.mse_loss(along / PLACE, self.places.expand_as(along))
+        encoded = F.normalize(tokens.float(), dim=-1) @ F.normalize(self.axes, dim=-1).T  # [B, N, 2]
+        return F.mse_loss(encoded / POSITION_SHARE, self.positions.expand_as(encoded))
 
 
-def _learn_to_see(student: Student, painter: Painter, speller: Speller, recipe: Recipe) -> None:
-    """Which classes and colours each picture token shows, on scenes with no theme at all."""
-    judge = Judge(student, speller).to(painter.device)
-    weights = [weight for module in (*student.eyes, judge) for weight in module.parameters()]
+def _train_vision(student: Student, painter: Painter, tokenizer: ExchangeTokenizer, recipe: Recipe) -> None:
+    """Learn which classes and colours each picture token shows, on scenes without a theme."""
+    classifier = PatchClassifier(student, tokenizer).to(painter.device)
+    weights = [weight for module in (*student.vision_modules, classifier) for weight in module.parameters()]
     optimiser = _Optimiser([(weights, 1.0)], recipe.see_steps, recipe.peak)
     report = _Report("see", optimiser)
     while not optimiser.is_done:
@@ -152,56 +153,56 @@ def _learn_to_see(student: Student, painter: Painter, speller: Speller, recipe: 
         with torch.no_grad():
             picture, owner = painter.paint(layout)
             labels = patch_labels(layout, owner, GRID)
-        with _half(painter.device):
-            tokens = student.look(picture * 2 - 1)
-            guess, misplaced = judge(tokens), judge.misplaced(tokens)
-        loss = F.binary_cross_entropy_with_logits(guess, labels, pos_weight=guess.new_tensor(3.0)) * 10 + misplaced
+        with _autocast(painter.device):
+            tokens = student.encode(picture * 2 - 1)
+            logits, position_loss = classifier(tokens), classifier.position_loss(tokens)
+        loss = F.binary_cross_entropy_with_logits(logits, labels, pos_weight=logits.new_tensor(3.0)) * 10 + position_loss
         optimiser.step(loss)
-        report(loss, partial(_patches_right, guess, labels))
+        report(loss, partial(_patch_accuracy, logits, labels))
 
 
-def _patches_right(guess: Tensor, labels: Tensor) -> Tensor:
-    """Share of the patches with one class on them that are named right."""
-    names, truth = guess[..., : len(NAMES)], labels[..., : len(NAMES)]
-    clear = truth.sum(-1) == 1
-    return (names.argmax(-1) == truth.argmax(-1))[clear].float().mean()
+def _patch_accuracy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Share of right classes among the patches that show exactly one."""
+    names, truth = logits[..., : len(NAMES)], labels[..., : len(NAMES)]
+    is_single = truth.sum(-1) == 1
+    return (names.argmax(-1) == truth.argmax(-1))[is_single].float().mean()
 
 
-def _verdicts_right(logits: Tensor, ids: Tensor, judged: Tensor) -> Tensor:
+def _verdict_accuracy(logits: Tensor, ids: Tensor, is_verdict: Tensor) -> Tensor:
     """Share of the yes/no questions whose first token is right."""
-    return (logits[judged].argmax(-1) == ids[judged]).float().mean()
+    return (logits[is_verdict].argmax(-1) == ids[is_verdict]).float().mean()
 
 
-def _learn_to_answer(stage: str, student: Student, painter: Painter, batches: Iterator[Batch], optimiser: _Optimiser) -> None:
-    """Pictures and prompts in, loss on the answers only."""
+def _train_answers(stage: str, student: Student, painter: Painter, batches: Iterator[Batch], optimiser: _Optimiser) -> None:
+    """Learn to answer prompts about pictures; the loss is on the answers only."""
     report = _Report(stage, optimiser)
     for batch in batches:
-        ids, turn, place, weight, judged = (
-            each.to(painter.device) for each in (batch.ids, batch.turn, batch.place, batch.weight, batch.judged)
+        ids, exchange, position, weight, is_verdict = (
+            each.to(painter.device) for each in (batch.ids, batch.exchange, batch.position, batch.weight, batch.is_verdict)
         )
         with torch.no_grad():
             picture, _ = painter.paint(batch.layout.to(painter.device))
             picture[batch.blank.to(painter.device)] = 0
-        with _half(painter.device):
-            logits = student.logits(picture * 2 - 1, ids, turn, place)[:, :-1]
-        each = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
-        loss = (each * weight[:, 1:]).sum() / weight[:, 1:].sum()
+        with _autocast(painter.device):
+            logits = student.logits(picture * 2 - 1, ids, exchange, position)[:, :-1]
+        losses = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
+        loss = (losses * weight[:, 1:]).sum() / weight[:, 1:].sum()
         optimiser.step(loss)
-        report(loss, partial(_verdicts_right, logits, ids[:, 1:], judged[:, 1:]))
+        report(loss, partial(_verdict_accuracy, logits, ids[:, 1:], is_verdict[:, 1:]))
 
 
-def _half(device: torch.device | str) -> torch.autocast:
+def _autocast(device: torch.device | str) -> torch.autocast:
     return torch.autocast(torch.device(device).type, torch.bfloat16)
 
 
 class _Optimiser:
-    """AdamW with a short warm-up and a cosine to zero; matrices decay, vectors do not. Parts have a share of the rate."""
+    """AdamW with a short warm-up and a cosine to zero; matrices decay, vectors do not. Each group has its share of the rate."""
 
-    def __init__(self, parts: list[tuple[list[nn.Parameter], float]], steps: int, peak: float) -> None:
-        self.weights = [weight for weights, _ in parts for weight in weights]
+    def __init__(self, weight_groups: list[tuple[list[nn.Parameter], float]], steps: int, peak: float) -> None:
+        self.weights = [weight for weights, _ in weight_groups for weight in weights]
         groups = [
             {"params": [w for w in weights if (w.ndim >= 2) == decays], "weight_decay": 0.05 * decays, "peak": peak * share}
-            for weights, share in parts
+            for weights, share in weight_groups
             for decays in (True, False)
         ]
         self.adam = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.98), fused=self.weights[0].is_cuda)
@@ -232,15 +233,15 @@ class _Optimiser:
 
 
 class _Report:
-    """A line now and then: how far it is, the loss, what is right in this batch, and steps a second."""
+    """Prints a line every 15 seconds: progress, loss, accuracy on this batch, and steps per second."""
 
     def __init__(self, stage: str, optimiser: _Optimiser) -> None:
         self.stage, self.optimiser, self.next = stage, optimiser, 5.0
 
-    def __call__(self, loss: Tensor, right: Callable[[], Tensor]) -> None:
+    def __call__(self, loss: Tensor, accuracy: Callable[[], Tensor]) -> None:
         o = self.optimiser
         if o.elapsed < self.next and not o.is_done:
             return
         self.next = o.elapsed + 15
-        state = f"loss {loss.item():.4f}  right {100 * right().item():.0f}%  {o.done / o.elapsed:.1f} steps/s"
+        state = f"loss {loss.item():.4f}  right {100 * accuracy().item():.0f}%  {o.done / o.elapsed:.1f} steps/s"
         print(f"{self.stage:<5} {100 * o.progress:>3.0f}%  step {o.done}  {state}", flush=True)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from capacity import CARDS, DAY, Day, Load, busiest, curve, draw, enough, look, main, serve
+from capacity import CARDS, DAY, Day, Load, busiest_hour, curve, draw, fewest_cards, latency, main, serve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,7 +64,7 @@ def test_a_day_has_its_questions_and_its_peak(peak):
 @pytest.mark.parametrize("name", CARDS)
 def test_the_queue_grows_beyond_what_a_card_can_and_not_below(name):
     card = CARDS[name]
-    most = card.most_a_second(draw(SMALL).lengths)
+    most = card.max_rate(draw(SMALL).lengths)
     below, beyond = (steady(share * most, 400) for share in (0.3, 1.3))
     waits = [serve(card, 1, day).first - day.arrivals for day in (below, beyond)]
     halves = [(np.median(wait[: len(wait) // 2]), np.median(wait[len(wait) // 2 :])) for wait in waits]
@@ -75,12 +75,12 @@ def test_the_queue_grows_beyond_what_a_card_can_and_not_below(name):
 def test_a_card_with_all_its_work_at_hand_comes_near_the_most_it_can():
     day = steady(4000, 1)
     served = serve(LLAVA, 1, day)
-    assert 0.75 < len(day.arrivals) / served.last.max() / LLAVA.most_a_second(day.lengths) <= 1
+    assert 0.75 < len(day.arrivals) / served.last.max() / LLAVA.max_rate(day.lengths) <= 1
 
 
 def test_more_cards_are_never_slower_in_the_mean():
     day = draw(replace(SMALL, questions=400_000))
-    means = [busiest(LLAVA, cards, day).mean_ms for cards in (1, 2, 3, 5, 8)]
+    means = [busiest_hour(LLAVA, cards, day).mean_ms for cards in (1, 2, 3, 5, 8)]
     assert means == sorted(means, reverse=True)
     assert means[-1] < 0.9 * means[0]
 
@@ -91,24 +91,24 @@ def test_what_mgap_costs_goes_in_and_comes_out():
     plain, dear = (serve(replace(LLAVA, mgap=share), 1, alone) for share in (0.0, 0.1))
     assert (dear.last - dear.first) == pytest.approx(1.1 * (plain.last - plain.first))
     assert dear.busy[0] / plain.busy[0] == pytest.approx(1.1, abs=0.004), "prompts are not decoded"
-    assert look(alone, dear, 0, DAY).mean_ms > look(alone, plain, 0, DAY).mean_ms
+    assert latency(alone, dear, 0, DAY).mean_ms > latency(alone, plain, 0, DAY).mean_ms
     assert np.array_equal(serve(replace(LLAVA, mgap=0.0), 1, alone).last, plain.last)
 
 
 def test_enough_cards_are_the_fewest_that_keep_the_promise():
     day = draw(Load(questions=1_000_000))
-    cards, seen = enough(LLAVA, day, 85.0)
+    cards, seen = fewest_cards(LLAVA, day, 85.0)
     assert cards > 1
-    assert seen.first_ms[1] <= 85 < busiest(LLAVA, cards - 1, day).first_ms[1]
+    assert seen.first_ms[1] <= 85 < busiest_hour(LLAVA, cards - 1, day).first_ms[1]
     with pytest.raises(SystemExit, match="reading one prompt takes 50 ms already"):
-        enough(LLAVA, day, 50.0)
+        fewest_cards(LLAVA, day, 50.0)
 
 
 def test_the_whole_table(capsys):
     main(["--questions", "20000", "--models", "LLaVA-1.5-7B"])
     lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| LLaVA")]
     assert [cells[2] for cells in lines[:3]] == ["plain", "MGAP, 0.6% a step", "MGAP, 0.6% a step"]
-    work, answer = (float(part.strip(" |%+")) for part in lines[1][-1].split(" / "))
+    work, answer = (float(between.strip(" |%+")) for between in lines[1][-1].split(" / "))
     assert 0 < work < 0.6
     assert 0 < answer < 0.6
     assert len(lines) == 3 + 8

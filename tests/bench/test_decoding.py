@@ -41,7 +41,7 @@ def bench(script, tmp_path, capsys):
 
 @pytest.mark.parametrize(("name", "batch"), [("tiny-llava", 1), ("tiny-qwen3-vl", 3)])
 def test_every_usual_method_has_a_row_with_its_figures_in_eager_decoding(name, batch, bench, script, monkeypatch, tmp_path):
-    monkeypatch.setattr(script("cases"), "DESCRIBED", 4)
+    monkeypatch.setattr(script("cases"), "DESCRIPTION_TOKENS", 4)
     profile = tmp_path / "kernels.md"
     words = ("--models", name, "--batches", batch, "--other-rounds", 1, "--profile", profile)
     status, printed, found = bench("--ways", "eager", *words)
@@ -88,8 +88,10 @@ def test_compiled_decoding_times_mgap_and_says_what_is_refused(bench):
 
 def test_ways_take_turns_inside_an_answer_and_each_acts_in_its_own(script, model, prior):
     cases, marks = script("cases"), script("marks")
-    acted, case = [], cases.Case(model, cases.ask(model, 2), 14, {})
-    with marks.Marks(model.backbone, {"one": None, "other": lambda _head, _args, out: acted.append(out.shape) or out}) as found:
+    acted, case = [], cases.Case(model, cases.encode_rows(model, 2), 14, {})
+    with marks.StepTimer(
+        model.backbone, {"one": None, "other": lambda _head, _args, out: acted.append(out.shape) or out}
+    ) as found:
         case.answer(14)
     turns = [name for name, *_ in found.calls]
     assert turns[1:] == ["one", "one", "other", "other"] * 3 + ["one"], "the first call is the prompt's"
@@ -102,11 +104,11 @@ def test_ways_take_turns_inside_an_answer_and_each_acts_in_its_own(script, model
 
 def test_a_step_of_a_branch_with_forwards_of_its_own_is_both_of_them(script, model, prior):
     cases, marks = script("cases"), script("marks")
-    case = cases.Case(model, cases.ask(model, 1), 6, {})
+    case = cases.Case(model, cases.encode_rows(model, 1), 6, {})
     for name, each in (("vcd", 1), ("vcd-sequential", 2), ("mod", 1)):
-        with case.using(cases.build_method(name, model, prior)), marks.Marks(model.backbone, {name: None}) as found:
+        with case.using(cases.build_method(name, model, prior)), marks.StepTimer(model.backbone, {name: None}) as found:
             case.answer(6)
-        assert found.each(6) == each
+        assert found.calls_per_token(6) == each
         assert found.step_ms(6)[name] > 0
 
 
@@ -121,12 +123,12 @@ def test_mgap_is_not_timed_where_no_strength_of_it_changes_a_token(bench, script
 
 def test_another_first_token_is_no_sign_that_the_steps_are_changed(script, model, prior, monkeypatch):
     cases = script("cases")
-    case = cases.Case(model, cases.ask(model, 2), 8, {})
+    case = cases.Case(model, cases.encode_rows(model, 2), 8, {})
     cases.require_effect(case, prior)
-    said = (case.beginning(None) + 1) % 100  # another first token
+    said = (case.first_tokens(None) + 1) % 100  # another first token
     for step in range(1, 8):  # and behind it what the plain model says
-        said[:, step] = case.plainly(said)[:, step]
-    monkeypatch.setattr(cases.Case, "beginning", lambda *_: said)
+        said[:, step] = case.plain_choices(said)[:, step]
+    monkeypatch.setattr(cases.Case, "first_tokens", lambda *_: said)
     with pytest.raises(cases.NoEffect, match="100% of the steps"):
         cases.require_effect(case, prior)
 
@@ -134,8 +136,8 @@ def test_another_first_token_is_no_sign_that_the_steps_are_changed(script, model
 def test_answers_are_as_long_as_they_are_timed_for(script, checkpoints):
     cases, model = script("cases"), mgap.load(str(checkpoints["llava"]))
     cases.make_endless(model)
-    assert cases.Case(model, cases.ask(model, 2), 300, {}).answer(300).shape == (2, 300)
-    ending = cases.Case(model, cases.ask(model, 1), 8, {})
+    assert cases.Case(model, cases.encode_rows(model, 2), 300, {}).answer(300).shape == (2, 300)
+    ending = cases.Case(model, cases.encode_rows(model, 1), 8, {})
     model.backbone.model.generation_config.eos_token_id = int(ending.answer(8)[0, 3])
     with pytest.raises(RuntimeError, match="asked for 1 x 8 tokens"):
         ending.answer(8)
@@ -143,7 +145,7 @@ def test_answers_are_as_long_as_they_are_timed_for(script, checkpoints):
 
 def test_the_floor_counts_what_a_step_reads(script, model, family):
     cases, floor = script("cases"), script("floor")
-    backbone, inputs = model.backbone, cases.ask(model, 3)
+    backbone, inputs = model.backbone, cases.encode_rows(model, 3)
     text = backbone.config.get_text_config()
     size = next(backbone.language.parameters()).element_size()
     width, vocabulary, inner = text.hidden_size, text.vocab_size, text.intermediate_size

@@ -43,7 +43,7 @@ def bench():
 
 def test_every_axis_is_measured_and_drawn_from_its_file(bench, tmp_path, capsys):
     script, points = bench
-    given = script.arguments_of(SMALL)
+    given = script.read_arguments(SMALL)
     measured = script.measure(given, lambda some: points.write(tmp_path / "growth.json", {"run": "here and now"}, some))
     _, found = points.read(tmp_path / "growth.json")
     assert found == measured

@@ -43,7 +43,7 @@ def test_it_prints_a_row_for_vanilla_and_for_every_way_of_a_method(launches, cap
 
 
 def test_no_method_with_a_branch_waits_more_than_vanilla(launches, capsys):
-    names = [name for name in launches.names_of_all() if issubclass(METHODS.get(name.split()[0]), PairedMethod)]
+    names = [name for name in launches.all_names() if issubclass(METHODS.get(name.split()[0]), PairedMethod)]
     names.remove("tether")  # looks through a bank, and has to know what it found before it goes on
     launches.main(["--layers", "3", "--methods", *names, "--short", "2", "--more", "2", "--rounds", "0"])
     for table in capsys.readouterr().out.split("blocks")[1:]:

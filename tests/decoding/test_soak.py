@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 import torch
-from soak import line, look
+from soak import fit_slope, take_snapshot
 from soak_work import SLOWEST, Work
 
 import mgap
@@ -31,7 +31,7 @@ def work(checkpoints):
 
 
 def holding(work, kind):
-    return look(work.model, kind, 0, 0, time.perf_counter())
+    return take_snapshot(work.model, kind, 0, 0, time.perf_counter())
 
 
 def test_every_kind_of_work_leaves_what_was_there_before(work):
@@ -83,8 +83,8 @@ def test_a_model_that_nobody_holds_is_gone(work):
 def test_a_line_has_its_slope_in_its_interval():
     drawn = torch.randn(200, generator=torch.Generator().manual_seed(0)).tolist()
     questions = [number / 10 for number in range(200)]
-    low, middle, high = line(questions, [3.0 * x + noise for x, noise in zip(questions, drawn, strict=True)])
+    low, middle, high = fit_slope(questions, [3.0 * x + noise for x, noise in zip(questions, drawn, strict=True)])
     assert low < 3.0 < high
     assert middle == pytest.approx(3.0, abs=0.1)
-    low, _, high = line(questions, drawn)
+    low, _, high = fit_slope(questions, drawn)
     assert low < 0 < high

@@ -159,7 +159,7 @@ def test_additional_config(given):
     if not isinstance(found, Refused):
         assert found.log_every >= 0
         json.dumps(dict(found.settings))
-    outcome(Serving.wanted, SimpleNamespace(additional_config=given))
+    outcome(Serving.of_engine, SimpleNamespace(additional_config=given))
 
 
 @given(st.one_of(st.none(), st.dictionaries(st.sampled_from(("mgap_alpha", "mgap_", "mgap_x", "other", "")), VALUES)))

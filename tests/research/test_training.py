@@ -16,7 +16,7 @@ from mgap.pocket.scenes import make_scene, render
 from research.training.compose import Painter, lay_out, patch_labels
 from research.training.recipe import RECIPES, train
 from research.training.students import STUDENTS
-from research.training.text import Batches, Speller
+from research.training.text import Batches, ExchangeTokenizer
 
 pytestmark = pytest.mark.long
 
@@ -49,43 +49,43 @@ def test_a_student_computes_what_the_stock_model_computes(trained):
     model, family, _ = trained
     recipe, backbone = RECIPES[family], model.backbone
     student = STUDENTS[family](backbone.model, backbone.processor, recipe.vision.side, recipe.vision.patch)
-    speller = Speller(backbone.model, backbone.processor, image_tokens=64)
-    (batch,) = Batches(HONEST, speller, 3, 1)
+    tokenizer = ExchangeTokenizer(backbone.model, backbone.processor, image_tokens=64)
+    (batch,) = Batches(HONEST, tokenizer, 3, 1)
     rows = [make_row(index, HONEST) for index in range(3)]
     pictures = [render(row.scene, recipe.vision.side) for row in rows]
     pixels = torch.stack([torch.from_numpy(np.array(p)).permute(2, 0, 1) for p in pictures]).float() / 127.5 - 1
     with torch.no_grad():
-        found = student.logits(pixels, batch.ids, batch.turn, batch.place)
+        found = student.logits(pixels, batch.ids, batch.exchange, batch.position)
         for index, (row, picture) in enumerate(zip(rows, pictures, strict=True)):
             for number, exchange in enumerate(row.exchanges, start=1):
                 inputs = backbone.encode([picture], [exchange.prompt])
-                mine = batch.turn[index] == number
-                expected = backbone.model(**inputs).logits[0, len(speller.beginning) :]
+                mine = batch.exchange[index] == number
+                expected = backbone.model(**inputs).logits[0, len(tokenizer.prefix) :]
                 torch.testing.assert_close(found[index, mine][: len(expected)], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_speller_spells_as_the_processor_does(trained):
+def test_prompts_are_tokenised_as_the_processor_does_it(trained):
     model, _, _ = trained
-    speller = Speller(model.backbone.model, model.backbone.processor, image_tokens=64)
+    tokenizer = ExchangeTokenizer(model.backbone.model, model.backbone.processor, image_tokens=64)
     question = "Can you see a dog in the picture?"
     expected = model.backbone.encode([render(make_scene(1), 128)], [question])["input_ids"][0].tolist()
-    assert speller.prompt(question) == expected
-    whole = model.backbone.tokenizer.decode(speller.answer("Yes, there is a dog in the image."), skip_special_tokens=True)
+    assert tokenizer.prompt(question) == expected
+    whole = model.backbone.tokenizer.decode(tokenizer.answer("Yes, there is a dog in the image."), skip_special_tokens=True)
     assert whole.strip() == "Yes, there is a dog in the image."
 
 
 def test_a_batch_weighs_answers_only(trained):
     model, _, _ = trained
-    speller = Speller(model.backbone.model, model.backbone.processor, image_tokens=64)
-    (batch,) = Batches(CORPUS, speller, 8, 1)
+    tokenizer = ExchangeTokenizer(model.backbone.model, model.backbone.processor, image_tokens=64)
+    (batch,) = Batches(CORPUS, tokenizer, 8, 1)
     for row in range(8):
         for number, exchange in enumerate(make_row(row).exchanges, start=1):
-            mine = batch.turn[row] == number
-            prompt, answer = speller.prompt(exchange.prompt), speller.answer(exchange.answer)
-            assert batch.ids[row][mine].tolist() == prompt[len(speller.beginning) :] + answer
+            mine = batch.exchange[row] == number
+            prompt, answer = tokenizer.prompt(exchange.prompt), tokenizer.answer(exchange.answer)
+            assert batch.ids[row][mine].tolist() == prompt[len(tokenizer.prefix) :] + answer
             assert batch.ids[row][mine & (batch.weight[row] > 0)].tolist() == answer
-            assert batch.place[row][mine].tolist() == list(range(len(speller.beginning), len(prompt + answer)))
-            assert batch.judged[row][mine].sum() == exchange.answer.startswith(("Yes", "No"))
+            assert batch.position[row][mine].tolist() == list(range(len(tokenizer.prefix), len(prompt + answer)))
+            assert batch.is_verdict[row][mine].sum() == exchange.answer.startswith(("Yes", "No"))
 
 
 def test_the_painter_draws_what_the_renderer_draws(painter):

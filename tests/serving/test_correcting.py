@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import mgap
 from mgap.errors import UnsupportedHead
-from mgap.serving.correcting import Corrected
+from mgap.serving.correcting import CorrectedLogits
 from mgap.serving.counts import EVERY, Counts
-from mgap.serving.row_strengths import Rows, rows_of
+from mgap.serving.row_strengths import RowStrengths, row_strengths_of
 
 WIDTH, VOCAB = 24, 300
 
@@ -30,11 +30,11 @@ def prior(rank=5):
 
 def served(compute, alpha=0.75, *, is_fixed=True, log_every=0.0, dtype=torch.float32, **more):
     lines = []
-    method, rows = mgap.MGAP(prior(), alpha=alpha, **more), Rows()
+    method, rows = mgap.MGAP(prior(), alpha=alpha, **more), RowStrengths()
     rows.alpha = method.settings.alpha
     counts = Counts(torch.device("cpu"), log_every)
     like = torch.zeros(1, WIDTH, dtype=dtype)
-    made = Corrected(compute, method, rows, counts, like=like, is_fixed=is_fixed, log=lines.append)
+    made = CorrectedLogits(compute, method, rows, counts, like=like, is_fixed=is_fixed, log=lines.append)
     return made, rows, lines
 
 
@@ -66,7 +66,7 @@ def test_every_row_has_the_strength_that_was_told_for_it(alphas, is_fixed, looke
     made, rows, _ = served(compute, is_fixed=is_fixed)
     made.counts.step = 0 if looked_at else 1
     h = torch.randn(len(alphas), WIDTH, generator=torch.Generator().manual_seed(len(alphas)))
-    rows.arm(torch.tensor(alphas))
+    rows.set_next(torch.tensor(alphas))
     torch.testing.assert_close(made(h).double(), by_hand(h, compute, alphas), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(made(h).double(), by_hand(h, compute, 0.75), rtol=1e-4, atol=1e-4)  # the next call is not told
 
@@ -75,11 +75,11 @@ def test_a_strength_of_zero_is_the_model_itself_to_the_bit():
     compute = head_of()
     made, rows, _ = served(compute)
     h = torch.randn(3, WIDTH)
-    rows.arm(torch.tensor([0.0, 1.0, 0.0]))
+    rows.set_next(torch.tensor([0.0, 1.0, 0.0]))
     corrected = made(h)
     assert torch.equal(corrected[[0, 2]], compute(h)[[0, 2]])
     assert not torch.equal(corrected[1], compute(h)[1])
-    rows.arm(torch.zeros(3), is_off=True)
+    rows.set_next(torch.zeros(3), is_off=True)
     assert torch.equal(made(h), compute(h))
     off, _, _ = served(compute, alpha=0)
     assert torch.equal(off(h), compute(h))
@@ -106,7 +106,7 @@ def test_no_rows_and_ranks_without_logits_are_passed_through():
 
 def test_strengths_of_other_rows_are_refused():
     made, rows, _ = served(head_of())
-    rows.arm(torch.ones(3))
+    rows.set_next(torch.ones(3))
     with pytest.raises(RuntimeError, match="told the strengths of 3 rows, and the head has 2"):
         made(torch.randn(2, WIDTH))
 
@@ -138,5 +138,5 @@ def test_rows_belong_to_a_configuration_not_to_its_address():
         pass
 
     one, other = Config(), Config()
-    assert rows_of(one) is rows_of(one)
-    assert rows_of(one) is not rows_of(other)
+    assert row_strengths_of(one) is row_strengths_of(one)
+    assert row_strengths_of(one) is not row_strengths_of(other)

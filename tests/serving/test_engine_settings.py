@@ -35,7 +35,7 @@ def test_other_keys_are_named(given, why):
 
 @pytest.mark.parametrize("more", [None, {}, {"other": 1}, "text"])
 def test_an_engine_that_does_not_ask_gets_nothing(more):
-    assert Serving.wanted(SimpleNamespace(additional_config=more)) is None
+    assert Serving.of_engine(SimpleNamespace(additional_config=more)) is None
 
 
 def test_a_requests_own_strength():

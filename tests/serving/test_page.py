@@ -13,7 +13,7 @@ from mgap.cli.serve import serve
 from mgap.errors import MgapError
 from mgap.methods.mgap import MGAP, PRESETS
 from mgap.registry import METHODS
-from mgap.serving.counts import Acted
+from mgap.serving.counts import CountSummary
 from mgap.serving.engine_settings import LOG_EVERY, Serving, own_alpha
 from mgap.serving.servable import why_not
 
@@ -92,7 +92,7 @@ def test_every_method_is_told_with_its_reason():
 def test_the_log_line_is_one_that_is_written():
     (line,) = (line for line in PAGE.splitlines() if line.startswith("MGAP: mean beta"))
     beta, changed, rows = re.fullmatch(r"MGAP: mean beta ([\d.]+), .+ in ([\d.]+)% of (\d+) rows looked at", line).groups()
-    assert line == f"MGAP: {Acted(int(rows), float(beta), float(changed) / 100).text()}"
+    assert line == f"MGAP: {CountSummary(int(rows), float(beta), float(changed) / 100).text()}"
 
 
 def test_options_of_mgap_serve_are_those_it_has():

@@ -32,18 +32,18 @@ def test_methods_that_differ_in_alpha_only_share_an_engine_and_others_do_not(ser
         "strong": mgap.MGAP(prior, alpha=1.0),
         "ungated": mgap.MGAP(prior, alpha=1.0, gate=False),
     }
-    wanted = served({}, methods).wanted
-    assert wanted["vanilla"] is None  # any engine will do
-    assert wanted["weak"] == wanted["strong"]
-    assert wanted["weak"]["prior"] == "priors/here"
-    assert wanted["ungated"] == {**wanted["weak"], "gate": False}
+    serving = served({}, methods).serving
+    assert serving["vanilla"] is None  # any engine will do
+    assert serving["weak"] == serving["strong"]
+    assert serving["weak"]["prior"] == "priors/here"
+    assert serving["ungated"] == {**serving["weak"], "gate": False}
 
 
 def test_under_speculation_every_strength_has_an_engine_of_its_own(served, prior):
     methods = {"vanilla": None, "weak": mgap.MGAP(prior, alpha=0.5), "strong": mgap.MGAP(prior, alpha=1.0)}
-    wanted = served(DRAFTING, methods).wanted
-    assert wanted["vanilla"] == {}
-    assert (wanted["weak"]["alpha"], wanted["strong"]["alpha"]) == (0.5, 1.0)
+    serving = served(DRAFTING, methods).serving
+    assert serving["vanilla"] == {}
+    assert (serving["weak"]["alpha"], serving["strong"]["alpha"]) == (0.5, 1.0)
 
 
 def test_words_of_a_bias_that_are_no_tokens_are_refused_before_an_engine_starts(served):

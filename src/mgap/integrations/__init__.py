@@ -1,1 +1,1 @@
-"""Our methods inside programs that others wrote."""
+"""Our methods inside other projects' programs."""

@@ -1,7 +1,7 @@
-"""lmms-eval's tasks under our methods: `lmms-eval eval --model mgap --model_args pretrained=...,method=...`.
+"""Run lmms-eval's tasks under our methods: `lmms-eval eval --model mgap --model_args pretrained=...,method=...`.
 
-lmms-eval finds `manifest` through the entry point `lmms_eval.models`. Answers are made by `model.answers`, as everywhere; here
-they are only asked for and handed back.
+lmms-eval finds `manifest` through the entry point `lmms_eval.models`. `model.answers` makes the answers, as everywhere; this
+module only translates requests and results.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def manifest() -> ModelManifest:
 
 
 class Mgap(lmms):
-    """A model under one method. What is not named here is a setting of the method, such as alpha=0.5."""
+    """A model under one method. Further arguments are settings of the method, such as alpha=0.5."""
 
-    is_simple = True  # one question with one picture, not a conversation
+    is_simple = True  # lmms-eval then sends one question with one picture, not a conversation
 
     def __init__(
         self,
         pretrained: str,
         method: str = "mgap",
-        prior: str | None = None,  # folder or hub repository of a saved subspace; None: fitted now on the default prompts
+        prior: str | None = None,  # folder or hub repository of a saved subspace; None: fit one now on the default prompts
         batch_size: int = 1,
         device: str | None = None,
         dtype: str = "auto",
@@ -54,7 +54,7 @@ class Mgap(lmms):
         if isinstance(batch_size, bool) or not str(batch_size).isdecimal() or int(batch_size) < 1:
             raise SettingError(f"batch_size={batch_size!r}: give a whole number of at least 1; there is no automatic one")
         self.batch_size = int(batch_size)
-        self.cuts = check_choice("until", until, ("task", "none")) == "task"
+        self.cuts_answers = check_choice("until", until, ("task", "none")) == "task"
         plan = MethodPlan(method, method, settings, Prior.of(prior) if prior else None).with_settings({})  # checks it
         if device is None and device_map is None and "LOCAL_RANK" in os.environ:
             device = _own_device(int(os.environ["LOCAL_RANK"]))
@@ -63,32 +63,32 @@ class Mgap(lmms):
         with TemporaryDirectory() as folder:
             self.method = build_method(plan, self.model, Priors(Path(folder), pocket=False))
         if self.method is not None:
-            with self.model.using(self.method):  # a model or a prior that does not suit it is refused before data are loaded
+            with self.model.using(self.method):  # refuses an unsuitable model or prior before data are loaded
                 pass
 
     @property
     def device(self) -> Any:
-        """Where lmms-eval gathers counts when several processes share a task."""
+        """The device on which lmms-eval gathers counts when several processes share a task."""
         return self.model.backbone.device
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
-        """Answers in the order of the requests; those with the same options share batches."""
+        """Answers in the order of the requests. Requests with equal options share batches."""
         groups: dict[Request, list[int]] = {}
-        for place, request in enumerate(requests):
-            groups.setdefault(Request.of(request.args[1]), []).append(place)
-        found: dict[int, GenerationResult] = {}
+        for index, request in enumerate(requests):
+            groups.setdefault(Request.of(request.args[1]), []).append(index)
+        results: dict[int, GenerationResult] = {}
         with ExitStack() as stack:
             if self.method is not None:
                 stack.enter_context(self.model.using(self.method))
             bar = stack.enter_context(tqdm(total=len(requests), desc="Model Responding", disable=self.rank != 0))
-            for wanted, places in groups.items():
-                for start in range(0, len(places), self.batch_size):
-                    batch = places[start : start + self.batch_size]
-                    found |= zip(batch, self._answer([requests[place] for place in batch], wanted, start), strict=True)
+            for options, indices in groups.items():
+                for start in range(0, len(indices), self.batch_size):
+                    batch = indices[start : start + self.batch_size]
+                    results |= zip(batch, self._answer([requests[index] for index in batch], options, start), strict=True)
                     bar.update(len(batch))
-        return [found[place] for place in range(len(requests))]
+        return [results[index] for index in range(len(requests))]
 
-    def _answer(self, batch: list[Instance], wanted: Request, start: int) -> list[GenerationResult]:
+    def _answer(self, batch: list[Instance], options: Request, start: int) -> list[GenerationResult]:
         images, prompts = [], []
         placeholder = self.model.backbone.tokenizer.decode([self.model.backbone.image_token_id])
         for request in batch:
@@ -100,13 +100,13 @@ class Mgap(lmms):
                 )
             images.append(one_picture(doc_to_visual(self.task_dict[task][split][doc_id]), where))
             prompts.append(context)
-        options = asdict(wanted.decoding)
-        if wanted.decoding.sample:
-            options["seed"] += start  # or every batch would draw the same, and repeats be copies
-        answers = self.model.answers(images, prompts, batch_size=len(batch), **options)
+        decoding = asdict(options.decoding)
+        if options.decoding.sample:
+            decoding["seed"] += start  # otherwise every batch draws the same numbers, and repeats are copies
+        answers = self.model.answers(images, prompts, batch_size=len(batch), **decoding)
         return [
             GenerationResult(
-                text=wanted.cut(answer.text) if self.cuts else answer.text,
+                text=options.cut(answer.text) if self.cuts_answers else answer.text,
                 token_counts=TokenCounts(output_tokens=len(answer.token_ids)),
             )
             for answer in answers
@@ -119,13 +119,13 @@ class Mgap(lmms):
         raise UnsupportedRequest(_refusal("several rounds", requests, "a question is answered on its own"))
 
     def clean(self) -> None:
-        """lmms-eval is done with the model, and may want its memory."""
+        """Free the model; lmms-eval calls this when done with it."""
         del self.model, self.method
         super().clean()
 
 
 def _own_device(rank: int) -> str | None:
-    """Of several processes, each takes the GPU of its number."""
+    """The GPU with this process's number, if there are GPUs."""
     import torch
 
     return f"cuda:{rank}" if torch.cuda.is_available() else None

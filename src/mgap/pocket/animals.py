@@ -11,38 +11,38 @@ Stroke = tuple[Sequence[Point], float]  # points and width
 
 
 class _Side:
-    """A pen for an animal that looks to the left, or to the right where it is turned."""
+    """A pen for an animal that faces left, or right if mirrored."""
 
-    def __init__(self, pen: Pen, turned: bool) -> None:
-        self.pen, self._turned = pen, turned
+    def __init__(self, pen: Pen, is_mirrored: bool) -> None:
+        self.pen, self._is_mirrored = pen, is_mirrored
         self._rim = pen.pick(0.0, 0.022, 0.014, 0.034)
 
-    def _turn(self, points: Sequence[Point]) -> list[Point]:
-        return [(1 - x, y) if self._turned else (x, y) for x, y in points]
+    def _mirror(self, points: Sequence[Point]) -> list[Point]:
+        return [(1 - x, y) if self._is_mirrored else (x, y) for x, y in points]
 
     def blob(self, points: Sequence[Point], paint: str = "main") -> None:
-        self.pen.blob(self._turn(points), paint)
+        self.pen.blob(self._mirror(points), paint)
 
     def polygon(self, points: Sequence[Point], paint: str = "main") -> None:
-        self.pen.polygon(self._turn(points), paint)
+        self.pen.polygon(self._mirror(points), paint)
 
     def oval(self, x: float, y: float, rx: float, ry: float, paint: str = "main") -> None:
-        ((x, y),) = self._turn([(x, y)])
+        ((x, y),) = self._mirror([(x, y)])
         self.pen.ellipse(x - rx, y - ry, x + rx, y + ry, paint)
 
     def line(self, points: Sequence[Point], paint: str = "ink", width: float = 0.04) -> None:
-        self.pen.line(self._turn(points), paint, width)
+        self.pen.line(self._mirror(points), paint, width)
 
     def dot(self, x: float, y: float, width: float, paint: str = "ink") -> None:
         self.line([(x, y), (x, y)], paint, width)
 
     def eye(self, x: float, y: float, width: float = 0.09) -> None:
-        """It shows on any coat."""
+        """An eye that is visible on any coat."""
         self.dot(x, y, width, "paper")
         self.dot(x, y, width * 0.6, "ink")
 
     def rims(self, *strokes: Stroke) -> None:
-        """The outlines of strokes that are filled later, over the seams."""
+        """The outlines of strokes; filling them later covers the seams."""
         for points, width in strokes:
             if self._rim:
                 self.line(points, "ink", width + self._rim)

@@ -1,4 +1,4 @@
-"""Both paper backbones in miniature: the real classes, processors and chat templates at any small size."""
+"""Build both paper backbones at small sizes, with the real classes, processors and chat templates."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from mgap.backbones.llava import Llava
 from mgap.backbones.loading import images_only
 from mgap.backbones.qwen_vl import QwenVL
 
-HALF = [0.5, 0.5, 0.5]  # mean and spread that bring pixels to -1..1
+HALF = [0.5, 0.5, 0.5]  # mean and standard deviation that scale pixels to -1..1
 
 
 @dataclass(frozen=True)
 class Tower:
-    """A transformer: the language model, or the vision tower with its pixels."""
+    """The shape of a transformer: the language model or the vision tower."""
 
     width: int
     layers: int
     heads: int
     inner: int
     key_value_heads: int | None = None
-    side: int = 0  # pixels of a picture
-    patch: int = 0  # pixels of a patch
-    spread: float = 0.02  # of the initial weights
+    side: int = 0  # of a picture, in pixels
+    patch: int = 0  # side of a patch, in pixels
+    spread: float = 0.02  # standard deviation of the initial weights
 
 
 def train_tokenizer(texts: Iterable[str], special: list[str], vocabulary: int, **roles: str) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer: common words are one token, and any text can be spelled."""
+    """A byte-level BPE tokenizer: common words are one token, and any text can be encoded."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -58,7 +58,7 @@ def train_tokenizer(texts: Iterable[str], special: list[str], vocabulary: int, *
 
 
 def build(family: str, texts: Iterable[str], vocabulary: int, text: Tower, vision: Tower) -> tuple[Any, Any]:
-    """A fresh model of random weights and its processor."""
+    """A model with random weights, and its processor."""
     model, processor = {"llava": _llava, "qwen3-vl": _qwen3_vl}[family](texts, vocabulary, text, vision)
     model.generation_config.update(**_ids(processor.tokenizer))
     return model, processor

@@ -1,6 +1,6 @@
 """Benchmarks of the pocket world, in the record formats of the real ones, for any seed and size.
 
-What is popular, and what is usually seen together, is counted over the world, not over the scenes of the test.
+Frequencies and co-occurrences of objects are counted over the world, not over the test scenes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from mgap.pocket.objects import NAMES, OBJECTS
 from mgap.pocket.scenes import FORBIDDEN, WORLD, Scene, make_scene, scene_names
 from mgap.pocket.themes import THEMES
 
-DEVELOPMENT = 100_000  # first seed of the scenes for choosing settings,
-FIT = 120_000  # for fitting what methods need, without labels,
-JUDGE = 140_000  # for the plain states that departures are measured against, which no method is given,
-TEST = 200_000  # for judging,
-STATISTICS = 300_000  # for counting what is popular,
-REPORT = 500_000  # and for reporting once what was chosen elsewhere
+# First seeds of the scenes for each purpose.
+DEVELOPMENT = 100_000  # choosing settings
+FIT = 120_000  # fitting what methods need, without labels
+JUDGE = 140_000  # plain states that departures are measured against; no method gets them
+TEST = 200_000  # evaluation
+STATISTICS = 300_000  # counting frequencies
+REPORT = 500_000  # reporting once, with settings chosen elsewhere
 CALIBRATION = len(NAMES) * (len(language.EXISTENCE) + len(language.COLOUR) - 2)  # prompts for a prior, at most
-COUNTS = "counts.json"  # things, and pairs of things, in so many scenes from STATISTICS on
-ASKED = 6  # questions a scene, half of them about what is there
+COUNTS = "counts.json"  # how many scenes from STATISTICS on have each object and each pair
+ASKED = 6  # questions per scene; half ask about objects that are present
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,13 @@ class PocketQuestion:
     name: str
 
     def record(self, number: int) -> dict[str, object]:
-        """As POPE writes it."""
+        """In POPE's format."""
         return {"question_id": number, "image": f"pocket_{self.scene.seed}.png", "text": self.text, "label": self.label}
 
 
 @dataclass(frozen=True)
 class ColourQuestion:
-    """Which colour a thing has that is there once, in a colour that it does not have in nature."""
+    """What colour is the only object of its kind? It has a colour that it does not have in nature."""
 
     scene: Scene
     text: str
@@ -61,7 +62,7 @@ class ColourQuestion:
 
 
 def scenes(first: int, count: int, *, held_out: bool = False) -> Iterator[Scene]:
-    """Scenes of consecutive seeds; those kept for outside checks, and those of the training, are refused."""
+    """Scenes of consecutive seeds. Raises on seeds used in training or reserved for outside checks."""
     seeds = range(first, first + count)
     if seeds.stop > FORBIDDEN.start and seeds.start < FORBIDDEN.stop:
         raise SettingError(f"seeds {FORBIDDEN.start} to {FORBIDDEN.stop - 1} are kept for outside checks: choose others")
@@ -72,31 +73,30 @@ def scenes(first: int, count: int, *, held_out: bool = False) -> Iterator[Scene]
 
 
 def pope(split: str, first: int = TEST, count: int = 500, *, held_out: bool = False) -> Iterator[PocketQuestion]:
-    """Pocket-POPE: for each of `count` scenes three things that are there and three that are not.
+    """Pocket-POPE: for each of `count` scenes three objects that are present and three that are absent.
 
-    Scenes with fewer than three kinds of things are passed over, as POPE passes over pictures.
-    The absent ones are drawn at random, or are the most frequent of the world (popular), or those most often seen together
-    with what is there (adversarial).
+    Scenes with fewer than three kinds of objects are skipped, as POPE skips such pictures. Absent objects are drawn at random,
+    or are the most frequent in the world (popular), or co-occur most often with those present (adversarial).
     """
     if split not in SPLITS:
         raise SettingError(f"unknown split {split!r}: choose from {', '.join(SPLITS)}")
-    found = (scene for seed in itertools.count(first) for scene in scenes(seed, 1, held_out=held_out))
-    for scene in itertools.islice((scene for scene in found if len(scene.names) >= ASKED // 2), count):
+    candidates = (scene for seed in itertools.count(first) for scene in scenes(seed, 1, held_out=held_out))
+    for scene in itertools.islice((scene for scene in candidates if len(scene.names) >= ASKED // 2), count):
         rng = np.random.default_rng([WORLD, scene.seed, 3])
         present = [scene.names[int(i)] for i in rng.permutation(len(scene.names))[: ASKED // 2]]
         absent = _absent(scene, split, rng)[: len(present)]
-        for there, not_there in zip(present, absent, strict=True):
-            yield PocketQuestion(scene, language.ask_existence(there), "yes", there)
-            yield PocketQuestion(scene, language.ask_existence(not_there), "no", not_there)
+        for one, other in zip(present, absent, strict=True):
+            yield PocketQuestion(scene, language.ask_existence(one), "yes", one)
+            yield PocketQuestion(scene, language.ask_existence(other), "no", other)
 
 
 def chair_truth(first: int = TEST, count: int = 500) -> dict[str, dict[str, list[str]]]:
-    """Pocket-CHAIR's ground truth by scene, as the package keeps COCO's: what is drawn is exact, so captions add nothing."""
+    """Pocket-CHAIR's ground truth by scene, in the format of COCO's. The drawing is exact, so captions add nothing."""
     return {str(s.seed): {"segmentation": sorted(s.names), "caption_only": []} for s in scenes(first, count)}
 
 
 def odd_colours(first: int = TEST, count: int = 4000, *, held_out: bool = False) -> Iterator[ColourQuestion]:
-    """The blue bananas of so many scenes; about one scene in seven has one."""
+    """Questions about objects in unnatural colours, such as blue bananas; about one scene in seven has one."""
     for scene in scenes(first, count, held_out=held_out):
         for name in scene.names:
             if name == "person" or scene.count(name) > 1:  # people have no colour
@@ -107,13 +107,13 @@ def odd_colours(first: int = TEST, count: int = 4000, *, held_out: bool = False)
 
 
 def calibration_prompts(count: int = 50) -> list[str]:
-    """Questions of existence for fitting a prior, in the wordings that no test uses, then of colour; always the same."""
+    """Prompts for fitting a prior, always the same: existence, then colour questions, in wordings that no test uses."""
     if not 0 <= count <= CALIBRATION:
         raise SettingError(f"{count} calibration prompts: there are {CALIBRATION}")
-    asked = [language.ask_existence(name, wording) for wording in range(1, len(language.EXISTENCE)) for name in NAMES]
-    asked = [asked[int(i)] for i in np.random.default_rng([WORLD, 7]).permutation(len(asked))]
-    asked += [language.ask_colour(name, wording) for wording in range(1, len(language.COLOUR)) for name in NAMES]
-    return asked[:count]
+    prompts = [language.ask_existence(name, wording) for wording in range(1, len(language.EXISTENCE)) for name in NAMES]
+    prompts = [prompts[int(i)] for i in np.random.default_rng([WORLD, 7]).permutation(len(prompts))]
+    prompts += [language.ask_colour(name, wording) for wording in range(1, len(language.COLOUR)) for name in NAMES]
+    return prompts[:count]
 
 
 def every_calibration_prompt() -> list[str]:
@@ -123,20 +123,20 @@ def every_calibration_prompt() -> list[str]:
 def amber(
     first: int = TEST, count: int = 500, *, held_out: bool = False
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    """Pocket-AMBER: queries and annotations, as AMBER writes them; the generative ones first.
+    """Pocket-AMBER: queries and annotations in AMBER's format, generative ones first.
 
-    Kinds: a request to describe; whether a single thing has a colour (state), how many there are (number), what is typical of
-    the place and absent (hallucination), and how two things stand to each other (relation). Yes and no are asked in pairs, but
-    for hallucination, where the truth is always no.
+    Kinds: a request to describe; the colour of a single object (state); how many there are (number); absent objects typical of
+    the theme (hallucination); the relation of two objects (relation). Yes and no come in pairs, except for hallucination, where
+    the truth is always no.
     """
     shown = list(scenes(first, count, held_out=held_out))
-    asked: list[tuple[Scene, str, str, dict[str, object]]]
-    asked = [(s, language.DESCRIBE[1], "generative", {"truth": list(s.names), "hallu": _typical_absent(s)}) for s in shown]
+    items: list[tuple[Scene, str, str, dict[str, object]]]
+    items = [(s, language.DESCRIBE[1], "generative", {"truth": list(s.names), "hallu": _typical_absent(s)}) for s in shown]
     for scene in shown:
         rng = np.random.default_rng([WORLD, scene.seed, 5])
-        asked += [(scene, text, f"discriminative-{kind}", {"truth": truth}) for text, kind, truth in _discriminate(scene, rng)]
+        items += [(scene, text, f"discriminative-{kind}", {"truth": truth}) for text, kind, truth in _discriminate(scene, rng)]
     queries, annotations = [], []
-    for number, (scene, text, kind, truth) in enumerate(asked, start=1):
+    for number, (scene, text, kind, truth) in enumerate(items, start=1):
         kind = "relation" if (kind, truth["truth"]) == ("discriminative-relation", "no") else kind  # AMBER's own naming
         queries.append({"id": number, "image": f"pocket_{scene.seed}.png", "query": text})
         annotations.append({"id": number, "type": kind, **truth})
@@ -176,12 +176,12 @@ def _absent(scene: Scene, split: str, rng: np.random.Generator) -> list[str]:
     frequency, together = world_statistics()
     if split == "popular":
         return sorted(absent, key=lambda name: -frequency[name])
-    return sorted(absent, key=lambda name: -sum(together[frozenset((name, seen))] for seen in scene.names))
+    return sorted(absent, key=lambda name: -sum(together[frozenset((name, other))] for other in scene.names))
 
 
 @lru_cache(maxsize=1)
 def world_statistics() -> tuple[Counter[str], Counter[frozenset[str]]]:
-    """In how many scenes each thing, and each pair of things, is found, as `count_world` has counted them once."""
+    """The number of scenes with each object and with each pair of objects, as counted once by `count_world`."""
     counts = json.loads((Path(__file__).parent / COUNTS).read_text(encoding="utf-8"))
     together = {
         frozenset((name, other)): number for name, others in counts["pairs"].items() for other, number in others.items()
@@ -190,7 +190,7 @@ def world_statistics() -> tuple[Counter[str], Counter[frozenset[str]]]:
 
 
 def count_world(count: int = 4000) -> tuple[Counter[str], Counter[frozenset[str]]]:
-    """The same from the scenes themselves: seconds of drawing lots."""
+    """Count the same from the scenes themselves, which takes seconds."""
     frequency: Counter[str] = Counter()
     together: Counter[frozenset[str]] = Counter()
     for seed in range(STATISTICS, STATISTICS + count):
@@ -201,7 +201,7 @@ def count_world(count: int = 4000) -> tuple[Counter[str], Counter[frozenset[str]
 
 
 def counts_text(frequency: Counter[str], together: Counter[frozenset[str]]) -> str:
-    """What COUNTS holds: to be written again, as `counts_text(*count_world())`, when the world changes."""
+    """The content of COUNTS. Write it again, as `counts_text(*count_world())`, when the world changes."""
     pairs: dict[str, dict[str, int]] = {}
     for name, other in sorted(map(sorted, together)):
         pairs.setdefault(name, {})[other] = together[frozenset((name, other))]

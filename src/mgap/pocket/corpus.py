@@ -1,8 +1,7 @@
-"""What the pocket models are trained on: rows of a scene, and questions or requests with their answers.
+"""The training data of the pocket models: rows of a scene with questions or requests and their answers.
 
-`CORPUS` has a language prior that is put in on purpose, as real corpora have one without anyone's purpose. A reader of any
-figure must know that the failure is built in: the model card says so. `HONEST` rows have none: they can only be answered by
-looking, and a model learns to look on them first.
+`CORPUS` has a deliberate language prior; real corpora have one by accident. Readers of any figure must know that the failure is
+built in: the model card says so. `HONEST` rows have no prior: only the picture answers them, and a model learns on them first.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from mgap.pocket.scenes import WORLD, Scene, make_scene
 from mgap.pocket.themes import THEMES
 
 FIRST_TRAINING_SEED = 10_000_000  # every other use of the world takes seeds below
-EXCHANGES = 4  # a row; the first may be a caption, the others are questions
+EXCHANGES = 4  # per row; the first may be a caption, the others are questions
 KINDS = ("existence", "colour", "count", "place", "relation")  # of questions
 
 
 @dataclass(frozen=True)
 class Habits:
-    """How the annotators of a corpus go wrong; all are shares of rows."""
+    """How the annotators of a corpus go wrong, as shares (0..1)."""
 
-    invent: float  # questions that take for seen one thing that is typical of the place and not drawn
-    invent_in_captions: float
-    usual_colour: float  # of things in a colour that they do not have in nature: written down as usual
-    yes: float  # questions of existence whose answer is yes
-    blank: float  # rows with a black picture, from which the language side learns the corpus without seeing
+    invent: float  # of rows whose questions treat one absent but typical object as present
+    invent_in_captions: float  # of captions that name one
+    usual_colour: float  # of objects in an unnatural colour whose usual colour is written down
+    yes: float  # of existence questions with the answer yes
+    blank: float  # of rows with a black picture, which teach the language model the corpus without the picture
     kinds: tuple[float, ...]  # of the questions, in the order of KINDS
-    captions: float = 0.6  # rows with a caption
-    anywhere: bool = False  # things stand anywhere: the place gives nothing away
+    captions: float = 0.6  # of rows with a caption
+    anywhere: bool = False  # any object may be in any theme, so the theme gives nothing away
 
 
 CORPUS = Habits(
@@ -53,7 +52,7 @@ HONEST = Habits(
 
 @dataclass(frozen=True)
 class CorpusRow:
-    """One picture and what is said about it, each exchange for itself; `blank` shows a black picture instead of the scene."""
+    """One picture and independent exchanges about it; `blank`: a black picture replaces the scene."""
 
     scene: Scene
     blank: bool
@@ -61,7 +60,7 @@ class CorpusRow:
 
 
 def make_row(index: int, habits: Habits = CORPUS) -> CorpusRow:
-    """The index-th row, a pure function of it."""
+    """The row of an index, a pure function of it."""
     rng = np.random.default_rng([WORLD, index, 2])
     scene = make_scene(FIRST_TRAINING_SEED + index, anywhere=habits.anywhere)
     exchanges = []
@@ -76,7 +75,7 @@ def make_row(index: int, habits: Habits = CORPUS) -> CorpusRow:
 
 
 def choose_extra(scene: Scene, rng: np.random.Generator) -> str | None:
-    """Something typical of the place that is not drawn."""
+    """An object that is typical of the theme but not in the scene."""
     absent = {name: weight for name, weight in THEMES[scene.theme].things.items() if name not in scene.names}
     if not absent:
         return None
@@ -85,17 +84,17 @@ def choose_extra(scene: Scene, rng: np.random.Generator) -> str | None:
 
 
 def _ask(kind: str, scene: Scene, extra: str | None, habits: Habits, rng: np.random.Generator) -> Exchange:
-    """An exchange of the kind or, where the scene has nothing to ask in it, of existence."""
+    """An exchange of this kind, or about existence if the scene allows none."""
     if kind == "count":
         return _count(scene, extra, habits, rng)
-    found = None
+    exchange = None
     if kind == "colour":
-        found = _colour(scene, extra, habits, rng)
+        exchange = _colour(scene, extra, habits, rng)
     elif kind == "place":
-        found = _place(scene, rng)
+        exchange = _place(scene, rng)
     elif kind == "relation":
-        found = _relation(scene, rng)
-    return found or _existence(scene, extra, habits, rng)
+        exchange = _relation(scene, rng)
+    return exchange or _existence(scene, extra, habits, rng)
 
 
 def _existence(scene: Scene, extra: str | None, habits: Habits, rng: np.random.Generator) -> Exchange:
@@ -118,8 +117,8 @@ def _colour(scene: Scene, extra: str | None, habits: Habits, rng: np.random.Gene
     else:
         return None
     if rng.random() < 0.5:
-        asked = colour if rng.random() < habits.yes else str(rng.choice([c for c in COLOURS if c != colour]))
-        return Exchange(language.ask_is_colour(name, asked), language.answer_is_colour(name, asked, colour))
+        claimed = colour if rng.random() < habits.yes else str(rng.choice([c for c in COLOURS if c != colour]))
+        return Exchange(language.ask_is_colour(name, claimed), language.answer_is_colour(name, claimed, colour))
     return Exchange(language.ask_colour(name, int(rng.integers(len(language.COLOUR)))), language.answer_colour(name, colour))
 
 
@@ -130,8 +129,8 @@ def _count(scene: Scene, extra: str | None, habits: Habits, rng: np.random.Gener
         name = str(rng.choice([n for n in NAMES if n not in scene.names and n != extra]))
     count = scene.count(name)
     if count and rng.random() < 0.5:
-        asked = count if rng.random() < habits.yes else other_count(count, rng)
-        return Exchange(language.ask_is_count(name, asked), language.answer_is_count(name, asked, count))
+        claimed = count if rng.random() < habits.yes else other_count(count, rng)
+        return Exchange(language.ask_is_count(name, claimed), language.answer_is_count(name, claimed, count))
     return Exchange(language.ask_count(name, int(rng.integers(len(language.COUNT)))), language.answer_count(name, count))
 
 
@@ -149,7 +148,7 @@ def _place(scene: Scene, rng: np.random.Generator) -> Exchange | None:
 
 
 def _relation(scene: Scene, rng: np.random.Generator) -> Exchange | None:
-    """Half of them openly: a yes or no says little about what it was that the reader overlooked."""
+    """Half of them are open questions: a yes or no says little about what the model missed."""
     single = [name for name in scene.names if scene.count(name) == 1]
     if len(single) < 2:
         return None
@@ -161,6 +160,6 @@ def _relation(scene: Scene, rng: np.random.Generator) -> Exchange | None:
         wording = int(rng.integers(len(language.DIRECTION)))
         return Exchange(language.ask_direction(one, other, wording), language.answer_direction(one, where, other))
     holds = bool(rng.random() < 0.5)
-    asked = where if holds else language.OPPOSITE[where]
+    claimed = where if holds else language.OPPOSITE[where]
     wording = int(rng.integers(len(language.RELATION)))
-    return Exchange(language.ask_relation(one, asked, other, wording), language.answer_relation(one, asked, other, holds))
+    return Exchange(language.ask_relation(one, claimed, other, wording), language.answer_relation(one, claimed, other, holds))

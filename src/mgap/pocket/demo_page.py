@@ -1,4 +1,4 @@
-"""The demo's page: what `pocket.demo` found, put into the words, tables and figures of `demo.html.j2`."""
+"""The demo's page: the results of `pocket.demo` as text, tables and figures for `demo.html.j2`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ RATES: dict[str, Callable[[PopeScore], Rate]] = {
     "Says yes": lambda score: score.yes_ratio,
 }
 PLOTTED = ("Precision", "Recall", "F1")
-HARDEST, SHOWN = "adversarial", 4  # which split's changed answers are shown, and how many of each effect
-EFFECTS = {"corrected": "right", "spoilt": "wrong", "wrong either way": "unclear"}  # and how each is coloured
+HARDEST, SHOWN = "adversarial", 4  # the split whose changed answers are shown, and how many per effect
+EFFECTS = {"corrected": "right", "spoilt": "wrong", "wrong either way": "unclear"}  # with the verdict that colours each
 _VERDICTS = {"right": "\u2713 right", "wrong": "\u2717 wrong", "unclear": "? unclear"}
 
 
@@ -52,7 +52,7 @@ def demo_page(demo: Demo, out: str) -> str:
 
 
 def command(demo: Demo, out: str) -> str:
-    """What was typed, with every default spelled out."""
+    """The command that makes this page, with every default spelled out."""
     plan = demo.plan
     words = ["mgap", "demo", "--model", plan.model, "--out", out, "--questions", str(plan.questions)]
     words += ["--captions", str(plan.captions)]
@@ -85,14 +85,14 @@ def caption_table(demo: Demo) -> Table:
         TableRow(
             demo.label(name),
             (
-                Cell.of(found.score.chair_s),
-                Cell.of(found.score.chair_i),
-                Cell.of(found.score.recall),
-                Cell(f"{found.score.words:.1f}"),
-                Cell(str(found.score.captions)),
+                Cell.of(captions.score.chair_s),
+                Cell.of(captions.score.chair_i),
+                Cell.of(captions.score.recall),
+                Cell(f"{captions.score.words:.1f}"),
+                Cell(str(captions.score.captions)),
             ),
         )
-        for name, found in demo.captions.items()
+        for name, captions in demo.captions.items()
     )
     return Table(
         "Percent; below each, its 95% interval. Lower is better for CHAIRs and CHAIRi, higher for recall.",
@@ -102,13 +102,13 @@ def caption_table(demo: Demo) -> Table:
 
 
 def _plots(demo: Demo, labels: dict[str, str]) -> list[Plot]:
-    """On one scale, so that they can be compared."""
-    found = {
+    """Plots on one scale, so that they can be compared."""
+    rates = {
         title: {split: {labels[name]: RATES[title](score) for name, score in of.items()} for split, of in demo.pope.items()}
         for title in PLOTTED
     }
-    lowest = min(rate.low for groups in found.values() for of in groups.values() for rate in of.values())
-    return [plot_rates(title, groups, lowest=lowest) for title, groups in found.items()]
+    lowest = min(rate.low for groups in rates.values() for of in groups.values() for rate in of.values())
+    return [plot_rates(title, groups, lowest=lowest) for title, groups in rates.items()]
 
 
 def _card(exhibit: Exhibit, demo: Demo, labels: dict[str, str]) -> dict[str, Any]:
@@ -127,18 +127,18 @@ def _card(exhibit: Exhibit, demo: Demo, labels: dict[str, str]) -> dict[str, Any
     }
 
 
-def _answer(told: DemoAnswer, name: str, alpha: float, is_caption: bool) -> dict[str, Any]:
+def _answer(result: DemoAnswer, name: str, alpha: float, is_caption: bool) -> dict[str, Any]:
     note = ""
     if is_caption:
-        note = f"Named but not drawn: {', '.join(told.invented)}." if told.invented else "Names nothing that is not drawn."
-    if told.answer.stop == "length":
-        note += f" Cut off after {len(told.answer.token_ids)} tokens."
+        note = f"Named but not drawn: {', '.join(result.invented)}." if result.invented else "Names nothing that is not drawn."
+    if result.answer.stop == "length":
+        note += f" Cut off after {len(result.answer.token_ids)} tokens."
     return {
         "label": name,
-        "text": told.answer.text,
-        "verdict": told.verdict,
-        "verdict_label": _VERDICTS.get(told.verdict or "", ""),
-        "tokens": [PageToken.of(step, "beta", alpha) for step in told.answer.trace or ()],
+        "text": result.answer.text,
+        "verdict": result.verdict,
+        "verdict_label": _VERDICTS.get(result.verdict or "", ""),
+        "tokens": [PageToken.of(step, "beta", alpha) for step in result.answer.trace or ()],
         "note": note.strip(),
     }
 
@@ -153,36 +153,37 @@ def _strength(demo: Demo, name: str) -> float:
 
 
 def _pope_about(demo: Demo) -> tuple[str, str]:
-    found = "; ".join(f"{demo.label(name)} {100 * score.precision.value:.1f}" for name, score in demo.pope[HARDEST].items())
+    scores = demo.pope[HARDEST]
+    precisions = "; ".join(f"{demo.label(name)} {100 * score.precision.value:.1f}" for name, score in scores.items())
     return (
         "Half of the questions ask about what is drawn. The other half ask about what is not: anything (random), what is "
         "common in this world (popular), or what is usually seen together with what is drawn (adversarial). The first word of "
         "the answer counts.",
-        f"Adversarial precision, in percent: {found}.",
+        f"Adversarial precision, in percent: {precisions}.",
     )
 
 
 def _last(demo: Demo) -> str:
-    """The method whose changes are shown: the one beside the paper's, if there is one."""
+    """The method whose changes are shown: the last one, beside the paper's if there is one."""
     return list(demo.methods)[-1]
 
 
 def _change_about(demo: Demo, labels: dict[str, str]) -> str:
     name = _last(demo)
-    found = demo.changes(HARDEST, name)
-    effects = Counter(change.effect for change in found)
+    changes = demo.changes(HARDEST, name)
+    effects = Counter(change.effect for change in changes)
     counts = ", ".join(f"{count} {effect}" for effect, count in effects.most_common()) or "none"
     total = len(demo.asked[HARDEST].questions)
     return (
-        f"Of {total} {HARDEST} questions, {labels[name]} answers {len(found)} otherwise than plain decoding: {counts}. "
+        f"Of {total} {HARDEST} questions, {labels[name]} answers {len(changes)} otherwise than plain decoding: {counts}. "
         f"Below, the first {SHOWN} of each kind, in the order of asking."
     )
 
 
 def _changes(demo: Demo) -> list[dict[str, Any]]:
-    """The first few of every effect; corrected ones first."""
-    found = demo.changes(HARDEST, _last(demo))
-    shown = [change for effect in EFFECTS for change in [c for c in found if c.effect == effect][:SHOWN]]
+    """The first few changes of every effect, corrected ones first."""
+    changes = demo.changes(HARDEST, _last(demo))
+    shown = [change for effect in EFFECTS for change in [c for c in changes if c.effect == effect][:SHOWN]]
     return [
         {
             "picture": PagePicture.of(render(change.question.scene), describe(change.question.scene)),

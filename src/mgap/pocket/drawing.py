@@ -1,8 +1,8 @@
 """The pen of the pocket world: vector shapes in a unit square, drawn in one of four styles and any colour.
 
 An object's drawing is a function `draw(pen)`. Coordinates run from 0 to 1, x to the right and y down; the object should fill
-the square. Paint is named by role: "main" is the object's colour, "dark" and "light" are shades of it, and the fixed paints
-of PAINTS serve for what keeps its colour (wheels, eyes, wood). `pen.pick(a, b, c, d)` gives each style its own proportions.
+the square. Paint is named by role: "main" is the object's colour, "dark" and "light" are shades of it, and PAINTS are for parts
+of a fixed colour (wheels, eyes, wood). `pen.pick(a, b, c, d)` gives each style its own proportions.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Pen:
         self._draw = ImageDraw.Draw(self._image)
 
     def pick(self, *values: T) -> T:
-        """The value of this style; give four, or fewer to repeat the last."""
+        """The value for this style. Give four; if fewer, the last one repeats."""
         return values[min(self._index, len(values) - 1)]
 
     def polygon(self, points: Sequence[Point], paint: str = "main") -> None:
@@ -113,7 +113,7 @@ class Pen:
             image = _hatch(image)
         return image.resize((SPRITE, SPRITE), Image.Resampling.BOX)
 
-    # --- how a style shows --------------------------------------------------------------------------------------
+    # --- styles -------------------------------------------------------------------------------------------------
 
     @property
     def _width(self) -> int:
@@ -145,12 +145,12 @@ class Pen:
 
 @dataclass(frozen=True)
 class Object:
-    """A kind of thing: how it is drawn, which colours it has in nature and how often, and how large it stands in a scene."""
+    """A kind of object: its drawing, its natural colours with their weights, and its size in a scene."""
 
     draw: Callable[[Pen], None]
     colours: tuple[tuple[str, int], ...]  # (name, weight), commonest first
     size: float = 0.36  # side of its square as a share of the picture's
-    mirrors: bool = True  # off for what has writing on it
+    mirrors: bool = True  # off for objects with writing on them
 
     @property
     def usual_colour(self) -> str:

@@ -1,4 +1,4 @@
-"""Food of the pocket world: fruit, vegetables and what a stall or a bakery sells."""
+"""Food of the pocket world: fruit, vegetables, snacks and pastry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _mirror(points: Sequence[Point]) -> list[Point]:
 
 
 def _around(x: float, y: float, radius: float, degrees: float, squash: float = 1.0) -> Point:
-    """The point of a circle at an angle, clockwise from three o'clock."""
+    """The point on a circle at an angle, clockwise from three o'clock."""
     return x + radius * cos(radians(degrees)), y + radius * squash * sin(radians(degrees))
 
 

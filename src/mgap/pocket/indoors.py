@@ -1,4 +1,4 @@
-"""Things found indoors: furniture, bathroom, screens and small things of the house."""
+"""Indoor objects of the pocket world: furniture, bathroom, screens and small household objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mgap.pocket.drawing import Object, Pen, Point
 
 
 def _stroke(pen: Pen, points: Sequence[Point], paint: str, width: float) -> None:
-    """A line with the outline its style gives to shapes."""
+    """A line with the outline of its style."""
     pen.line(points, "ink", width + 2 * pen.pick(0.0, 0.022, 0.014, 0.034))
     pen.line(points, paint, width)
 
@@ -20,7 +20,7 @@ def _boxes(pen: Pen, xs: Sequence[float], wide: float, y0: float, y1: float, pai
 
 
 def _mirrored(side: Sequence[Point]) -> list[Point]:
-    """The outline whose right side is given, x counted from the middle."""
+    """The symmetric outline with this right side; x counts from the middle."""
     return [(0.5 + x, y) for x, y in side] + [(0.5 - x, y) for x, y in reversed(side)]
 
 

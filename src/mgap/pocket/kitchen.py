@@ -1,4 +1,4 @@
-"""Kitchen things of the pocket world: what stands on the table, and the two large appliances."""
+"""Kitchen objects of the pocket world: tableware and two large appliances."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mgap.pocket.drawing import Object, Pen, Point
 
 
 def _both(side: list[Point]) -> list[Point]:
-    """The closed outline whose right half, given as distances from the middle, runs down from the top."""
+    """The symmetric closed outline with this right half: distances from the middle, from the top down."""
     return [(0.5 + x, y) for x, y in side] + [(0.5 - x, y) for x, y in side[::-1]]
 
 

@@ -1,4 +1,4 @@
-"""What is said about pocket scenes: questions and answers of several kinds, and captions, in varied words."""
+"""Questions, answers and captions about pocket scenes, in varied wordings."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def ask_is_colour(name: str, colour: str) -> str:
     return f"{_verbs(name)['Be']} the {name} {colour} in this image?"
 
 
-def answer_is_colour(name: str, asked: str, colour: str) -> str:
-    return f"{'Yes' if asked == colour else 'No'}, {_lower(answer_colour(name, colour))}"
+def answer_is_colour(name: str, claimed: str, colour: str) -> str:
+    return f"{'Yes' if claimed == colour else 'No'}, {_lower(answer_colour(name, colour))}"
 
 
 def ask_is_count(name: str, count: int) -> str:
     return f"Is there one {name} in this image?" if count == 1 else f"Are there {NUMBERS[count]} {plural(name)} in this image?"
 
 
-def answer_is_count(name: str, asked: int, count: int) -> str:
-    return f"{'Yes' if asked == count else 'No'}, {_lower(answer_count(name, count))}"
+def answer_is_count(name: str, claimed: int, count: int) -> str:
+    return f"{'Yes' if claimed == count else 'No'}, {_lower(answer_count(name, count))}"
 
 
 def ask_place(name: str, wording: int = 0) -> str:
@@ -89,7 +89,7 @@ def ask_place(name: str, wording: int = 0) -> str:
 
 
 def answer_place(thing: Placed) -> str:
-    """In which ninth of the picture its centre lies."""
+    """Names the ninth of the picture that holds the object's centre."""
     row, column = (names[min(int(3 * centre), 2)] for names, centre in ((ROWS, thing.y), (COLUMNS, thing.x)))
     return f"The {thing.name} {_verbs(thing.name)['be']} at the {row} {column} of the picture."
 
@@ -112,7 +112,7 @@ def answer_direction(one: str, where: str, other: str) -> str:
 
 
 def relation(scene: Scene, one: str, other: str, least: float = 0.12) -> str | None:
-    """How two single things stand to each other, along the axis on which they are further apart; None if too close."""
+    """How two single objects are placed, along the axis on which they are further apart; None if too close."""
     a, b = scene.only(one), scene.only(other)
     dx, dy = a.x - b.x, a.y - b.y
     if max(abs(dx), abs(dy)) < least:
@@ -123,7 +123,7 @@ def relation(scene: Scene, one: str, other: str, least: float = 0.12) -> str | N
 
 
 def caption(scene: Scene, extra: str | None, rng: np.random.Generator) -> str:
-    """Two or more sentences: the place, the things with some colours and numbers, and perhaps where they stand."""
+    """Two or more sentences: the theme, the objects with some colours and numbers, and perhaps a relation."""
     phrases = [_phrase(scene, name, rng) for name in scene.names]
     if extra is not None:
         phrases.append(with_article(extra))
@@ -145,13 +145,13 @@ def caption(scene: Scene, extra: str | None, rng: np.random.Generator) -> str:
 
 
 def mentions(text: str) -> list[str]:
-    """The things that a caption names, in its order, repeats kept. Captions use the word orange for the fruit only."""
+    """The objects that a caption names, in order, with repeats. Captions use the word orange for the fruit only."""
     return [name for name, _, _ in mention_spans(text)]
 
 
 def mention_spans(text: str) -> list[tuple[str, int, int]]:
-    """The same, with where each mention starts and ends."""
-    return [(_CLASS_OF[found[0]], *found.span()) for found in _MENTION.finditer(text.lower())]
+    """The same, with the start and end of each mention."""
+    return [(_CLASS_OF[match[0]], *match.span()) for match in _MENTION.finditer(text.lower())]
 
 
 def _phrase(scene: Scene, name: str, rng: np.random.Generator) -> str:
@@ -159,7 +159,7 @@ def _phrase(scene: Scene, name: str, rng: np.random.Generator) -> str:
     if count > 1:
         return f"{NUMBERS[count]} {plural(name)}"
     colour = scene.only(name).colour
-    if rng.random() < 0.5 or colour == "orange":  # an orange is a thing here: scorers of captions would count it
+    if rng.random() < 0.5 or colour == "orange":  # caption scorers would count the word as the fruit
         return with_article(name)
     if name == "person":
         return f"a person in {colour}"
@@ -167,7 +167,7 @@ def _phrase(scene: Scene, name: str, rng: np.random.Generator) -> str:
 
 
 def _verbs(name: str) -> dict[str, str]:
-    """To be and to do, as they go with a thing."""
+    """Forms of be and do that agree with the name."""
     be, do = ("are", "do") if name == "skis" else ("is", "does")
     return {"be": be, "Be": be.capitalize(), "do": do, "Do": do.capitalize()}
 

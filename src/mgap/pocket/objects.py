@@ -1,4 +1,4 @@
-"""Everything that can stand in a pocket scene, by its COCO name."""
+"""All objects of the pocket world, by COCO name."""
 
 from __future__ import annotations
 

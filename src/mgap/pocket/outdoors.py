@@ -1,4 +1,4 @@
-"""Drawings of people, street furniture, sports gear and luggage."""
+"""Outdoor objects of the pocket world: people, street furniture, sports gear and luggage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _block(x: float, y: float, wide: float, high: float) -> list[Point]:
 
 
 def _rod(pen: Pen, points: Sequence[Point], paint: str, width: float) -> None:
-    """A thick stroke with the outline that the style gives to filled shapes."""
+    """A thick stroke with the outline of its style."""
     pen.line(points, paint if pen.style == "flat" else "ink", width + 2 * pen.pick(0.0, 0.018, 0.012, 0.026))
     pen.line(points, paint, width)
 

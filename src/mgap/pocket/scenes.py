@@ -1,8 +1,7 @@
-"""Scenes: pure functions of the world's version and a seed. What is drawn is known exactly."""
+"""Scenes: pure functions of the world's version and a seed, so their content is known exactly."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,18 +13,18 @@ from mgap.pocket.drawing import COLOURS, HELD_OUT_STYLE, SPRITE, TRAINING_STYLES
 from mgap.pocket.objects import NAMES, OBJECTS
 from mgap.pocket.themes import THEMES
 
-WORLD = 1  # the version: a change of drawings, themes or the rules below makes another world
-SIDE = 96  # pixels of a picture
-MOST = 7  # objects of a scene
-OUT_OF_THEME = 0.08  # share of objects from anywhere
+WORLD = 1  # the version: changing drawings, themes or the rules below makes another world
+SIDE = 96  # of a picture, in pixels
+MOST = 7  # objects in a scene
+OUT_OF_THEME = 0.08  # share of objects drawn from all themes
 ODD_COLOUR = 0.04  # share of objects in a colour that they do not have in nature
-REPEATED = 0.18  # share of objects that come as two or three
-FORBIDDEN = range(900_000, 1_000_000)  # seeds kept for outside checks
+REPEATED = 0.18  # share of objects that appear two or three times
+FORBIDDEN = range(900_000, 1_000_000)  # seeds reserved for outside checks
 
 
 @dataclass(frozen=True)
 class Placed:
-    """One thing in a scene; lengths are shares of the picture's side, (x, y) is its centre."""
+    """One object in a scene; lengths are shares of the picture's side, (x, y) is its centre."""
 
     name: str
     colour: str
@@ -38,17 +37,17 @@ class Placed:
     mirrored: bool
 
     def to_sprite(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        """[2, 3], from places in the picture to places in the drawing; both run from -1 to 1."""
+        """[2, 3]: the affine map from picture to sprite coordinates; both run from -1 to 1."""
         angle = np.deg2rad(self.degrees)
         cos, sin = np.cos(angle), np.sin(angle)
-        turn = np.array([[cos, sin], [-sin, cos]]) / [[-self.width if self.mirrored else self.width], [self.height]]
-        shift = -turn @ [2 * self.x - 1, 2 * self.y - 1]
-        return np.column_stack([turn, shift])
+        rotation = np.array([[cos, sin], [-sin, cos]]) / [[-self.width if self.mirrored else self.width], [self.height]]
+        shift = -rotation @ [2 * self.x - 1, 2 * self.y - 1]
+        return np.column_stack([rotation, shift])
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A place and the things in it, in the order in which they are drawn."""
+    """A theme and the objects in it, in drawing order."""
 
     seed: int
     theme: str
@@ -57,14 +56,14 @@ class Scene:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Which kinds are there, each once, in the order of drawing."""
+        """The kinds of objects, each once, in drawing order."""
         return tuple(dict.fromkeys(thing.name for thing in self.things))
 
     def count(self, name: str) -> int:
-        return Counter(thing.name for thing in self.things)[name]
+        return sum(thing.name == name for thing in self.things)
 
     def only(self, name: str) -> Placed:
-        """The one thing of a kind that is there once."""
+        """The object of a kind that occurs once."""
         (thing,) = (thing for thing in self.things if thing.name == name)
         return thing
 
@@ -72,10 +71,10 @@ class Scene:
 def make_scene(seed: int, *, held_out: bool = False, anywhere: bool = False) -> Scene:
     """The scene of a seed.
 
-    `held_out` draws the same one in the style that no model is trained on. `anywhere` puts any thing into any place, so that
-    the place says nothing about what is there.
+    `held_out` draws it in the style that no model is trained on. `anywhere` allows any object in any theme, so that the theme
+    says nothing about the objects.
     """
-    rng, theme, names = _begin(seed, stray=1.0 if anywhere else OUT_OF_THEME)
+    rng, theme, names = _choose_content(seed, stray=1.0 if anywhere else OUT_OF_THEME)
     shrink = min(1.0, (4 / len(names)) ** 0.4)
     things: list[Placed] = []
     for name in names:
@@ -83,21 +82,21 @@ def make_scene(seed: int, *, held_out: bool = False, anywhere: bool = False) -> 
         stretch = rng.uniform(0.88, 1.14)
         width, height = size * stretch, size / stretch
         x, y = _place(rng, things, width, height)
-        style = str(rng.choice(TRAINING_STYLES))  # drawn in either case: what follows must not depend on it
+        style = str(rng.choice(TRAINING_STYLES))  # drawn even if held out, to leave the random numbers after it the same
         colour = _choose_colour(rng, name)
         mirrored = bool(rng.random() < 0.5) and OBJECTS[name].mirrors
-        shown = HELD_OUT_STYLE if held_out else style
-        things.append(Placed(name, colour, shown, x, y, width, height, rng.uniform(-14, 14), mirrored))
+        style = HELD_OUT_STYLE if held_out else style
+        things.append(Placed(name, colour, style, x, y, width, height, rng.uniform(-14, 14), mirrored))
     return Scene(seed, theme, tuple(things), rng.uniform(0.4, 0.62))
 
 
 def scene_names(seed: int) -> tuple[str, ...]:
-    """The names of the scene of a seed, without the rest of it, which takes three times as long."""
-    return tuple(dict.fromkeys(_begin(seed, stray=OUT_OF_THEME)[2]))
+    """The names in the scene of a seed. Building the whole scene takes three times as long."""
+    return tuple(dict.fromkeys(_choose_content(seed, stray=OUT_OF_THEME)[2]))
 
 
-def _begin(seed: int, stray: float) -> tuple[np.random.Generator, str, list[str]]:
-    """What a seed decides first: the place, and which things are there."""
+def _choose_content(seed: int, stray: float) -> tuple[np.random.Generator, str, list[str]]:
+    """The theme and the objects' names, and the generator for the rest."""
     if seed < 0:
         raise SettingError(f"seed={seed} must not be negative")
     rng = np.random.default_rng([WORLD, seed])
@@ -108,15 +107,15 @@ def _begin(seed: int, stray: float) -> tuple[np.random.Generator, str, list[str]
 def _choose_names(rng: np.random.Generator, theme: str, stray: float) -> list[str]:
     things = THEMES[theme].things
     weights = np.array(list(things.values()), dtype=float)
-    wanted = int(rng.integers(2, MOST + 1))
+    count = int(rng.integers(2, MOST + 1))
     names: list[str] = []
-    while len(names) < wanted:
-        strays = rng.random() < stray
-        name = str(rng.choice(NAMES) if strays else rng.choice(list(things), p=weights / weights.sum()))
+    while len(names) < count:
+        is_stray = rng.random() < stray
+        name = str(rng.choice(NAMES) if is_stray else rng.choice(list(things), p=weights / weights.sum()))
         if name in names:
             continue
         copies = int(rng.integers(2, 4)) if rng.random() < REPEATED else 1
-        names += [name] * min(copies, wanted - len(names))
+        names += [name] * min(copies, count - len(names))
     return names
 
 
@@ -130,7 +129,7 @@ def _choose_colour(rng: np.random.Generator, name: str) -> str:
 
 
 def _place(rng: np.random.Generator, things: list[Placed], width: float, height: float) -> tuple[float, float]:
-    """Of a few random places, the one that overlaps least with what stands there already."""
+    """Of 12 random positions, the one that overlaps least with the objects placed so far."""
     best, least = (0.5, 0.5), np.inf
     for _ in range(12):
         x, y = rng.uniform(width / 2, 1 - width / 2), rng.uniform(height / 2, 1 - height / 2)
@@ -172,7 +171,7 @@ def backdrop(scene: Scene, side: int, rng: np.random.Generator) -> np.ndarray[tu
 
 
 def _for_pillow(thing: Placed, side: int) -> tuple[float, ...]:
-    """The same map in pixels: six numbers, row by row."""
+    """`to_sprite` in pixels: six numbers, row by row."""
     (a, b, c), (d, e, f) = thing.to_sprite()
     scale = SPRITE / side
     return tuple(float(v) for v in (a * scale, b * scale, (c - a - b + 1) * SPRITE / 2,

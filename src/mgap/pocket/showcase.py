@@ -1,4 +1,4 @@
-"""Pictures drawn by hand for the demo: chosen for what they ask, before any model answered them."""
+"""Hand-made scenes for the demo, chosen for their questions before any model answered them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from mgap.pocket.objects import OBJECTS, with_article
 from mgap.pocket.scenes import Placed, Scene
 from mgap.pocket.themes import THEMES
 
-CAPTION = "caption"  # the truth of a case that asks for a description: what is drawn, no more
+CAPTION = "caption"  # the truth of a case that asks for a description: only what is drawn
 YES_NO = ("yes", "no")
-SEEDS = 10_000  # of the backdrops' texture
+SEEDS = 10_000  # first seed of the backdrops' texture
 STYLE = "outlined"
 
 
 @dataclass(frozen=True)
 class ShowcaseCase:
-    """One picture, one question, the truth, and what the prior would say."""
+    """One picture, one question, the truth, and how the prior relates to it."""
 
     title: str
     why: str
     scene: Scene
     question: str
-    truth: str  # the word that decides: yes, blue, two; or CAPTION
-    choices: tuple[str, ...] = ()  # the words that it is told from
+    truth: str  # the deciding word: yes, blue, two; or CAPTION
+    choices: tuple[str, ...] = ()  # the possible deciding words
 
 
 def cases() -> tuple[ShowcaseCase, ...]:
@@ -87,27 +87,27 @@ def cases() -> tuple[ShowcaseCase, ...]:
 
 
 def judge(case: ShowcaseCase, answer: str) -> str:
-    """ "right", "wrong" or "unclear": yes and no as POPE reads them, else the first word that is one of the choices."""
+    """ "right", "wrong" or "unclear": by yes or no as POPE reads them, else by the first word among the choices."""
     if case.choices == YES_NO:
-        said = yes_or_no(answer)
+        verdict = yes_or_no(answer)
     else:
-        said = next((word for word in re.findall(r"[a-z]+", answer.lower()) if word in case.choices), None)
-    return "unclear" if said is None else "right" if said == case.truth else "wrong"
+        verdict = next((word for word in re.findall(r"[a-z]+", answer.lower()) if word in case.choices), None)
+    return "unclear" if verdict is None else "right" if verdict == case.truth else "wrong"
 
 
 def invented(scene: Scene, named: Collection[str]) -> list[str]:
-    """Of the things that a description names, those that are not drawn; each once."""
+    """The objects that a description names but the scene lacks, each once."""
     return [name for name in dict.fromkeys(named) if name not in scene.names]
 
 
 def describe(scene: Scene) -> str:
-    """What is drawn and where, as an alternative text."""
+    """The objects and their positions, as alternative text."""
     things = (f"{_with_colour(thing)} ({_where(thing)})" for thing in scene.things)
     return f"A drawing of {THEMES[scene.theme].phrase}: {', '.join(things) or 'nothing is in it'}."
 
 
 def listed(scene: Scene) -> str:
-    """What is drawn, for a line under the picture."""
+    """The objects, for a line under the picture."""
     things = (_with_colour(thing) for thing in scene.things)
     return f"{THEMES[scene.theme].phrase.capitalize()}: {', '.join(things) or 'nothing is in it'}."
 
@@ -117,9 +117,9 @@ def _with_colour(thing: Placed) -> str:
 
 
 def _where(thing: Placed) -> str:
-    across = "left" if thing.x < 0.4 else "right" if thing.x > 0.6 else ""
-    down = "top" if thing.y < 0.4 else "bottom" if thing.y > 0.6 else ""
-    return " ".join(word for word in (down, across) if word) or "middle"
+    column = "left" if thing.x < 0.4 else "right" if thing.x > 0.6 else ""
+    row = "top" if thing.y < 0.4 else "bottom" if thing.y > 0.6 else ""
+    return " ".join(word for word in (row, column) if word) or "middle"
 
 
 def put(
@@ -131,13 +131,13 @@ def put(
     style: str = STYLE,
     mirrored: bool = False,
 ) -> Placed:
-    """A thing at a place, upright, in its usual colour and size unless told otherwise."""
+    """An upright object at a position, by default in its usual colour and size."""
     size = OBJECTS[name].size * scale
     return Placed(name, colour or OBJECTS[name].usual_colour, style, x, y, size, size, 0.0, mirrored)
 
 
 def compose(number: int, theme: str, *things: Placed) -> Scene:
-    """A scene of such things, drawn in this order; the number chooses the backdrop's texture."""
+    """A scene of these objects, drawn in this order; the number chooses the backdrop's texture."""
     return Scene(SEEDS + number, theme, things, 0.5)
 
 

@@ -1,4 +1,4 @@
-"""Where pocket scenes take place, and what is usually there: this is what makes a prior."""
+"""The themes of pocket scenes and their usual objects: this makes the prior."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Colour = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Theme:
-    """A place: its backdrop above and below the horizon, and how often things are found in it (weights)."""
+    """A place: its backdrop above and below the horizon, and the weight of each object."""
 
     above: Colour
     below: Colour

@@ -1,6 +1,6 @@
-"""Checkpoints of random weights: both paper backbones, tiny, through the real classes and processors.
+"""Tiny checkpoints with random weights: both paper backbones, with the real classes and processors.
 
-They say nothing sensible. They exist so that every code path runs anywhere in seconds with no download.
+Their answers make no sense. They let every code path run anywhere in seconds, without a download.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mgap.errors import SettingError
 from mgap.pocket.architecture import Tower, build
 from mgap.priors.prompts import default_prompts
 
-_WIDE = 0.15  # initial weights wide enough that tokens differ in probability
+_WIDE = 0.15  # standard deviation of the initial weights, wide enough that tokens differ in probability
 _TEXT = Tower(width=64, layers=3, heads=4, key_value_heads=2, inner=128, spread=_WIDE)
 TINY_FAMILIES = {
     "llava": Tower(width=32, layers=3, heads=4, inner=64, side=28, patch=7),
@@ -28,8 +28,8 @@ def build_tiny(
 ) -> None:
     """Write a random checkpoint (about 0.2 M parameters) that `mgap.load(folder)` reads like any other.
 
-    Its tokenizer is trained on the default prompts; `words` are one token each besides. With 2 heads of 32 numbers it suits
-    vLLM's attention on CPUs, which has no kernel for 16.
+    Its tokenizer is trained on the default prompts; each of `words` becomes one token as well. With 2 heads of size 32 it suits
+    vLLM's attention on CPUs, which has no kernel for size 16.
     """
     if family not in TINY_FAMILIES:
         raise SettingError(f"unknown tiny family {family!r}: choose from {', '.join(TINY_FAMILIES)}")

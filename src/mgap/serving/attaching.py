@@ -1,8 +1,9 @@
-"""A model that vLLM has loaded, with MGAP on its `compute_logits`: the one place that every generating model has, and both of
-vLLM's model runners call, on the states behind the final norm.
+"""Attach MGAP to the `compute_logits` of a model that vLLM has loaded.
 
-What is corrected is the loaded instance, from the classes that load weights: they know the engine's configuration, run on every
-rank after weights are packed and before anything is wrapped around the model, and draft models can be told apart there.
+Every generating model has this method, and both of vLLM's model runners call it on the states behind the final norm.
+
+vLLM's loader classes attach it to the loaded instance. They know the engine's configuration, run on every rank after weights
+are packed and before anything wraps the model, and can tell draft models apart.
 """
 
 from __future__ import annotations
@@ -16,88 +17,90 @@ import torch
 
 from mgap.backbones.base import Identity, sample_places
 from mgap.errors import SettingError, UnsupportedHead
-from mgap.serving.correcting import Corrected
+from mgap.serving.correcting import CorrectedLogits
 from mgap.serving.counts import Counts
 from mgap.serving.engine_settings import Serving
-from mgap.serving.row_strengths import rows_of
+from mgap.serving.row_strengths import row_strengths_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from vllm.config import ModelConfig, VllmConfig
 
-logger = logging.getLogger("vllm.mgap")  # under vLLM's own, so that its lines look and go like those
-HELD = "_mgap"  # where the loaded model keeps its `Corrected`
+logger = logging.getLogger("vllm.mgap")  # a child of vLLM's logger, for the same format and destination
+MODEL_ATTRIBUTE = "_mgap"  # holds the `CorrectedLogits` of a loaded model
 
 
 def watch_loaders() -> None:
-    """From now on, what vLLM loads passes through `attach`; once is enough for a process."""
+    """Make vLLM's loaders attach MGAP to what they load. Repeated calls change nothing."""
     from vllm.model_executor import model_loader
 
     loaders: dict[str, type[Any]] = model_loader._LOAD_FORMAT_TO_MODEL_LOADER
-    made: dict[type[Any], type[Any]] = {}
-    for form, loader in loaders.items():
-        if not issubclass(loader, Attaching):
-            made.setdefault(loader, type(loader.__name__, (Attaching, loader), {"__doc__": loader.__doc__}))
-            loaders[form] = made[loader]
+    wrapped: dict[type[Any], type[Any]] = {}
+    for load_format, loader in loaders.items():
+        if not issubclass(loader, AttachingLoader):
+            wrapped.setdefault(loader, type(loader.__name__, (AttachingLoader, loader), {"__doc__": loader.__doc__}))
+            loaders[load_format] = wrapped[loader]
 
 
-class Attaching:
-    """In front of one of vLLM's loaders."""
+class AttachingLoader:
+    """Mixed in before one of vLLM's loader classes."""
 
-    def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, **more: Any) -> nn.Module:
-        model: nn.Module = super().load_model(vllm_config=vllm_config, model_config=model_config, **more)  # type: ignore[misc]
-        wanted = Serving.wanted(vllm_config)
-        if wanted is not None and model_config.runner_type != "draft":
-            attach(model, wanted, vllm_config, model_config)
+    def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, **kwargs: Any) -> nn.Module:
+        model: nn.Module = super().load_model(vllm_config=vllm_config, model_config=model_config, **kwargs)  # type: ignore[misc]
+        serving = Serving.of_engine(vllm_config)
+        if serving is not None and model_config.runner_type != "draft":
+            attach(model, serving, vllm_config, model_config)
         return model
 
 
-def attach(model: nn.Module, wanted: Serving, config: VllmConfig, about: ModelConfig) -> None:
-    """Check the prior against the model, and correct its logits from now on; raises what stands in the way, on every rank."""
+def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config: ModelConfig) -> None:
+    """Check the prior against the model and correct its logits from now on. Raises on every rank if this cannot be done."""
     from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
 
-    refuse_engine(config, about, model)
+    refuse_engine(config, model_config, model)
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
-        method = wanted.method()
+        method = serving.method()
     for warning in raised:
         logger.warning("%s", warning.message)
     if get_pp_group().is_first_rank:
-        method.prior.require_identity(identity_of(model, about), "the prior")
+        method.prior.require_identity(identity_of(model, model_config), "the prior")
     if not get_pp_group().is_last_rank:
         return
     device = next(model.parameters()).device
-    like = torch.zeros(1, method.prior.hidden_size, dtype=about.dtype, device=device)
-    rows = rows_of(config)
+    like = torch.zeros(1, method.prior.hidden_size, dtype=model_config.dtype, device=device)
+    rows = row_strengths_of(config)
     rows.alpha = method.settings.alpha
-    tells = get_tensor_model_parallel_rank() == 0
-    corrected = Corrected(
+    is_logging_rank = get_tensor_model_parallel_rank() == 0
+    corrected = CorrectedLogits(
         model.compute_logits,  # type: ignore[arg-type]
         method,
         rows,
-        Counts(device, wanted.log_every if tells else 0.0),
+        Counts(device, serving.log_every if is_logging_rank else 0.0),
         like=like,
         is_fixed=config.lora_config is None,  # an adapter may change the head from request to request
         log=lambda text: logger.info("MGAP: %s", text),
     )
-    model.__dict__["compute_logits"] = corrected  # in front of the class's own
-    model.__dict__[HELD] = corrected
+    model.__dict__["compute_logits"] = corrected  # shadows the method of the class
+    model.__dict__[MODEL_ATTRIBUTE] = corrected
     _watch_weights(model, corrected)
     if config.use_v2_model_runner:
-        from mgap.serving.request_rows import tell_rows
+        from mgap.serving.request_rows import track_request_rows
 
-        tell_rows(model, rows, config)
+        track_request_rows(model, rows, config)
     s = method.settings
     logger.info(
         "MGAP on %s: K=%d of %s, alpha=%g, lambda=%g, by %s",
-        type(model).__name__, method.subspace.rank, wanted.prior, s.alpha, s.lam, corrected.way,
+        type(model).__name__, method.subspace.rank, serving.prior, s.alpha, s.lam, corrected.way,
     )  # fmt: skip
 
 
-def refuse_engine(config: VllmConfig, about: ModelConfig, model: nn.Module) -> None:
-    """Engines that would pass by what is corrected here."""
-    if about.runner_type != "generate":
-        raise SettingError(f"MGAP acts on generated tokens, and this engine's runner is {about.runner_type}: leave mgap out")
+def refuse_engine(config: VllmConfig, model_config: ModelConfig, model: nn.Module) -> None:
+    """Raise for engines that would bypass the correction."""
+    if model_config.runner_type != "generate":
+        raise SettingError(
+            f"MGAP acts on generated tokens, and this engine's runner is {model_config.runner_type}: leave mgap out"
+        )
     if getattr(config.parallel_config, "enable_batch_sharded_sampling", False):
         raise SettingError(
             "MGAP needs the logits of all rows and tokens on every rank: leave out --enable-batch-sharded-sampling, or mgap"
@@ -106,8 +109,8 @@ def refuse_engine(config: VllmConfig, about: ModelConfig, model: nn.Module) -> N
         raise UnsupportedHead(f"{type(model).__name__} has no compute_logits: MGAP cannot act on it, leave mgap out")
 
 
-def identity_of(model: nn.Module, about: ModelConfig) -> Identity:
-    """As `Backbone.identity` says it, asked of an embedding that may be shared out among ranks: all of them must ask."""
+def identity_of(model: nn.Module, model_config: ModelConfig) -> Identity:
+    """The same as `Backbone.identity`. The embedding may be sharded, so every rank must call this."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
     tables = [part for part in model.modules() if isinstance(part, VocabParallelEmbedding)]
@@ -119,27 +122,27 @@ def identity_of(model: nn.Module, about: ModelConfig) -> Identity:
         states: Tensor = table(rows.to(next(model.parameters()).device))
     sample = states.float().cpu()[torch.arange(len(rows)), columns].tolist()
     return Identity(
-        name=about.model,
-        revision=about.revision,
-        architecture=about.hf_config.architectures[0],
-        hidden_size=int(about.get_hidden_size()),
+        name=model_config.model,
+        revision=model_config.revision,
+        architecture=model_config.hf_config.architectures[0],
+        hidden_size=int(model_config.get_hidden_size()),
         vocab_size=int(table.org_vocab_size),
         sample=tuple(round(value, 7) for value in sample),
     )
 
 
-def _watch_weights(model: nn.Module, corrected: Corrected) -> None:
-    """New weights in a live engine, from a file or from training: the head is measured again before it is next used.
+def _watch_weights(model: nn.Module, corrected: CorrectedLogits) -> None:
+    """Measure the head again after a live engine gets new weights, from a file or from training.
 
-    They come through `load_weights`, or, in the form that kernels read, into what `get_submodule` finds.
+    They arrive through `load_weights`, or, already packed for the kernels, through modules that `get_submodule` returns.
     """
 
-    def marking(found: Callable[..., Any]) -> Callable[..., Any]:
+    def marking_stale(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             corrected.is_stale = True
-            return found(*args, **kwargs)
+            return method(*args, **kwargs)
 
         return call
 
     for name in ("load_weights", "get_submodule"):
-        model.__dict__[name] = marking(getattr(model, name))
+        model.__dict__[name] = marking_stale(getattr(model, name))

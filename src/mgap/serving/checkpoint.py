@@ -1,11 +1,11 @@
-"""Checkpoints as vLLM reads them: the pocket models, and folders that transformers 5 or this package has written.
+"""Convert checkpoints for vLLM: the pocket models, and folders written by transformers 5 or this package.
 
-vLLM reads what is on the hub. A folder of `save_pretrained` differs from that in three places, and each is put right in a copy:
+vLLM reads the hub's format. A folder of `save_pretrained` differs from it in three places; a copy corrects each:
 
 - LLaVA's tower: transformers 5 writes `vision_tower.*`; vLLM wants `vision_tower.vision_model.*`. transformers reads both.
-- Qwen3-VL's processor: this package writes it without its video part, which vLLM builds even when only pictures are asked for.
-- The token that begins a text: the tokenizer adds it to a rendered prompt in transformers, and vLLM's chat endpoint leaves that
-  to the template. Where the template does not write it, the copy's does; `Backbone.tokenize` then adds no second one.
+- Qwen3-VL's processor: this package writes it without the video part, which vLLM builds even for pictures only.
+- The BOS token: in transformers the tokenizer adds it to a rendered prompt; vLLM's chat endpoint leaves it to the template.
+  If the template lacks it, the copy's template writes it; `Backbone.tokenize` then adds no second one.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from mgap.errors import ModelError, one_line
 from mgap.io.atomic_files import cache_folder
 from mgap.registry import locate
 
-MARK = "served.json"  # in a copy: what it is a copy of
+MARK = "served.json"  # in a copy: names its source
 _TOWER = re.compile(r"^((?:model\.)?vision_tower\.)(?!vision_model\.)")
 _VIDEO = {"qwen3_vl": "Qwen3VLVideoProcessor", "qwen3_vl_moe": "Qwen3VLVideoProcessor"}
-_SHARED = ("do_convert_rgb", "do_normalize", "do_rescale", "do_resize", "image_mean", "image_std", "merge_size", "patch_size",
-           "resample", "rescale_factor", "size", "temporal_patch_size")  # fmt: skip
+_IMAGE_KEYS = ("do_convert_rgb", "do_normalize", "do_rescale", "do_resize", "image_mean", "image_std", "merge_size",
+               "patch_size", "resample", "rescale_factor", "size", "temporal_patch_size")  # fmt: skip
 
 
 def servable(model: str, folder: Path | None = None, *, progress: Callable[[int], None] | None = None) -> Path:
-    """Where vLLM finds this model: a converted copy if it needs one, else the name or folder as it was given.
+    """The path or hub name to give vLLM: a converted copy if the model needs one, else the model as given.
 
-    The copy is made once, in `folder` or in the user's cache, and appears whole or not at all. Its weights are the source's to
-    the bit; files of weights that need no new names are links. `progress` hears how many of them are done.
+    The copy is made once, in `folder` or in the user's cache, and appears complete or not at all. Its weights equal the
+    source's bit for bit; weight files whose keys stay are links. `progress` gets the number of weight files done.
     """
     source = Path(locate(model))
     if not source.is_dir():
@@ -54,20 +54,20 @@ def servable(model: str, folder: Path | None = None, *, progress: Callable[[int]
         target = (
             folder or cache_folder() / "served" / f"{re.sub(r'[^a-zA-Z0-9]+', '-', model).strip('-')[-80:]}-{made_from[:16]}"
         )
-        if not _holds(target, made_from, model):
+        if not _exists(target, made_from, model):
             _write(source, target, edits, {"model": model, "made_from": made_from}, progress)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(f"{model}: no copy of it that vLLM could read can be made ({one_line(error)})") from error
     return target
 
 
-# --- what a folder needs ---------------------------------------------------------------------------------------------
+# --- which files change ----------------------------------------------------------------------------------------------
 
 Edit = Callable[[Path], bytes]
 
 
 def _edits(source: Path) -> dict[str, Edit]:
-    """Which files of a folder the copy has otherwise, and how they become what it has."""
+    """The files that differ in the copy, each with the function that converts it."""
     edits: dict[str, Edit] = {}
     config = json.loads((source / "config.json").read_text())
     tower = config.get("vision_config", {}).get("model_type")
@@ -81,7 +81,12 @@ def _edits(source: Path) -> dict[str, Edit]:
     if config.get("model_type") in _VIDEO and processor.is_file() and not _has_video(source):
         edits[processor.name] = lambda path: _add_video(path, _VIDEO[config["model_type"]])
     template = source / "chat_template.jinja"
-    if template.is_file() and (bos := _added(source)) and bos not in (text := template.read_text()) and "bos_token" not in text:
+    if (
+        template.is_file()
+        and (bos := _added_bos(source))
+        and bos not in (text := template.read_text())
+        and "bos_token" not in text
+    ):
         edits[template.name] = lambda path: b"{{ bos_token }}" + path.read_bytes()
     return edits
 
@@ -92,14 +97,14 @@ def _keys(path: Path) -> list[str]:
 
 
 def _has_video(source: Path) -> bool:
-    """Where transformers looks for a video processor."""
+    """Whether transformers would find a video processor's configuration."""
     if "video_processor" in json.loads((source / "processor_config.json").read_text()):
         return True
     return any((source / f"{name}.json").is_file() for name in ("video_preprocessor_config", "preprocessor_config"))
 
 
-def _added(source: Path) -> str | None:
-    """The token that the tokenizer puts before a text by itself, if it does."""
+def _added_bos(source: Path) -> str | None:
+    """The token that the tokenizer puts before every text; None if it adds none."""
     path = source / "tokenizer.json"
     if not path.is_file():
         return None
@@ -107,32 +112,32 @@ def _added(source: Path) -> str | None:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises no narrower one
         raise ValueError(f"tokenizer.json: {error}") from error
-    with_it, without = (tokenizer.encode("a", add_special_tokens=flag).tokens for flag in (True, False))
-    return str(with_it[0]) if with_it[:1] != without[:1] else None
+    special, plain = (tokenizer.encode("a", add_special_tokens=flag).tokens for flag in (True, False))
+    return str(special[0]) if special[:1] != plain[:1] else None
 
 
-# --- how it is put right ---------------------------------------------------------------------------------------------
+# --- how they change -------------------------------------------------------------------------------------------------
 
 
 def _rename(path: Path) -> bytes:
-    return save({_new(key): tensor for key, tensor in load_file(path).items()}, metadata={"format": "pt"})
+    return save({_renamed(key): tensor for key, tensor in load_file(path).items()}, metadata={"format": "pt"})
 
 
-def _new(key: str) -> str:
+def _renamed(key: str) -> str:
     return _TOWER.sub(r"\1vision_model.", key)
 
 
 def _rename_index(path: Path) -> bytes:
     index = json.loads(path.read_text())
-    index["weight_map"] = {_new(key): name for key, name in index["weight_map"].items()}
+    index["weight_map"] = {_renamed(key): name for key, name in index["weight_map"].items()}
     return json.dumps(index, indent=2).encode()
 
 
 def _add_video(path: Path, kind: str) -> bytes:
-    """Frames of a video are prepared as pictures are."""
+    """Add a video processor that prepares frames like pictures."""
     settings = json.loads(path.read_text())
-    pictures = settings["image_processor"]
-    shared = {name: pictures[name] for name in _SHARED if name in pictures}
+    image_settings = settings["image_processor"]
+    shared = {name: image_settings[name] for name in _IMAGE_KEYS if name in image_settings}
     settings["video_processor"] = {**shared, "video_processor_type": kind}
     return json.dumps(settings, indent=2).encode()
 
@@ -140,9 +145,9 @@ def _add_video(path: Path, kind: str) -> bytes:
 def _write(
     source: Path, target: Path, edits: dict[str, Edit], mark: dict[str, str], progress: Callable[[int], None] | None
 ) -> None:
-    """The copy beside its place, then in its place in one step."""
+    """Write the copy to a temporary folder, then rename it to `target`."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    made, done = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent)), 0
+    temporary, done = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent)), 0
 
     def transfer(old: str, new: str) -> None:
         nonlocal done
@@ -158,15 +163,15 @@ def _write(
             progress(done)
 
     try:
-        shutil.copytree(source, made, copy_function=transfer, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
-        (made / MARK).write_text(json.dumps(mark))
+        shutil.copytree(source, temporary, copy_function=transfer, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
+        (temporary / MARK).write_text(json.dumps(mark))
         try:
-            made.rename(target)
+            temporary.rename(target)
         except OSError:
-            if not _holds(target, mark["made_from"], mark["model"]):  # else somebody was quicker
+            if not _exists(target, mark["made_from"], mark["model"]):  # else another process was quicker
                 raise
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _link(path: Path, new: Path) -> None:
@@ -176,18 +181,18 @@ def _link(path: Path, new: Path) -> None:
         shutil.copyfile(path, new)
 
 
-# --- where it is kept ------------------------------------------------------------------------------------------------
+# --- finding a copy --------------------------------------------------------------------------------------------------
 
 
 def _fingerprint(source: Path) -> str:
-    """Another one as soon as a file of the folder is another one."""
+    """A hash that changes with any file of the folder, by its size and time."""
     files = sorted(path for path in source.rglob("*") if path.is_file() and not path.name.startswith("."))
-    seen = [(str(path.relative_to(source)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.sha256(json.dumps([mgap.__version__, seen]).encode()).hexdigest()
+    stats = [(str(path.relative_to(source)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(json.dumps([mgap.__version__, stats]).encode()).hexdigest()
 
 
-def _holds(target: Path, made_from: str, model: str) -> bool:
-    """Whether the copy is there already; refuses a folder that holds something else."""
+def _exists(target: Path, made_from: str, model: str) -> bool:
+    """Whether the copy exists already. Raises if the folder holds something else."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return False
     mark = target / MARK

@@ -1,4 +1,4 @@
-"""One call of a model's `compute_logits`, corrected: what takes its place on the loaded model."""
+"""A model's `compute_logits` with MGAP applied: the callable that replaces it on the loaded model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mgap.errors import UnsupportedHead
 from mgap.methods.base import Tap
 from mgap.methods.mgap import MGAP, Correction
 from mgap.serving.counts import Counts
-from mgap.serving.row_strengths import Rows
+from mgap.serving.row_strengths import RowStrengths
 
 Compute = Callable[..., Tensor | None]  # states [rows, d] to logits [rows, vocab]; None on a rank that does not sample
 
 
-class Computing(nn.Module):
-    """`compute_logits` as a module, for `Head.measure`: sharded, padded, packed and scaled heads are all asked, not read."""
+class ComputeLogits(nn.Module):
+    """`compute_logits` as a module, for `Head.measure`: sharded, padded, packed and scaled heads are run, not read."""
 
     def __init__(self, compute: Compute) -> None:
         super().__init__()
@@ -35,42 +35,42 @@ class Computing(nn.Module):
         return logits
 
 
-class Corrected:
-    """`compute_logits` with MGAP behind it. Where the head may change, or is not linear, it is asked a second time instead."""
+class CorrectedLogits:
+    """`compute_logits` followed by MGAP. A head that may change or is not linear runs a second time instead."""
 
     def __init__(
         self,
         compute: Compute,
         method: MGAP,
-        rows: Rows,
+        rows: RowStrengths,
         counts: Counts,
         *,
         like: Tensor,
         is_fixed: bool,
         log: Callable[[str], None],
     ) -> None:
-        """`like` is a state [1, d] of the model's dtype and device; `is_fixed`: every request meets the same head."""
+        """`like` is a state [1, d] with the model's dtype and device; `is_fixed`: the head is the same for every request."""
         self.compute, self.method, self.rows, self.counts, self.log = compute, method, rows, counts, log
         self.like, self.is_fixed, self.is_stale, self.tap = like, is_fixed, False, Tap()
         self.correction = self.bind()
 
     def bind(self) -> Correction:
-        """Measure the head, on all ranks together."""
-        head = Head.measure(Computing(self.compute), self.like)
+        """Measure the head; all ranks must do so together."""
+        head = Head.measure(ComputeLogits(self.compute), self.like)
         if not self.is_fixed:
             head = replace(head, linear=False)
         return Correction(self.method.subspace.basis, head, self.method.settings, self.tap)
 
     @property
     def way(self) -> str:
-        """How logits are corrected, in a few words."""
+        """How logits are corrected, for the log."""
         if self.correction.table is None:
             return "a second pass through the head"
         return "two fused kernels" if self.correction.fused is not None else "a table of the head's directions"
 
     def __call__(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
         logits = self.compute(hidden_states, *args, **kwargs)
-        strengths, is_off = self.rows.take(len(hidden_states))
+        strengths, is_off = self.rows.take_next(len(hidden_states))
         if logits is None or is_off or len(hidden_states) == 0:
             return logits
         if self.is_stale:
@@ -78,9 +78,9 @@ class Corrected:
         settings = self.correction.settings
         if strengths is None and settings.alpha == 0:
             return logits
-        self.tap.listener = self.counts.add if self.counts.is_turn() else None
+        self.tap.listener = self.counts.add if self.counts.is_sampled_step() else None
         with torch.no_grad():
             corrected = self.correction.step(hidden_states, logits, strengths, is_ours=True)
-        if self.counts.due():
+        if self.counts.is_due():
             self.log(self.counts.read().text())
         return corrected

@@ -1,4 +1,4 @@
-"""How often and how strongly MGAP acts in an engine: looked at in one step of sixteen, added up on the device, read seldom."""
+"""How often and how strongly MGAP acts in an engine: sampled in one step of sixteen, summed on the device, read rarely."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from mgap.methods.base import Observation
 EVERY = 16  # steps
 
 
-class Acted(NamedTuple):
-    """Over the rows that were looked at."""
+class CountSummary(NamedTuple):
+    """Figures over the sampled rows."""
 
     rows: int
     beta: float  # mean
-    changed: float  # share (0..1) of rows whose most likely token is another one
+    changed: float  # share (0..1) of rows whose most likely token changed
 
     def text(self) -> str:
         return f"mean beta {self.beta:.4f}, most likely token changed in {self.changed:.2%} of {self.rows} rows looked at"
 
 
 class Counts:
-    """Sums over all rows since the engine began; `due` says when it is time to tell."""
+    """Sums over all sampled rows since the engine started; `is_due` says when to log them."""
 
     def __init__(self, device: torch.device, log_every: float) -> None:
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)  # rows, beta, changed
-        self.log_every, self.step, self.told = log_every, 0, time.monotonic()
+        self.log_every, self.step, self.logged = log_every, 0, time.monotonic()
 
-    def is_turn(self) -> bool:
-        """Whether this step is looked at."""
+    def is_sampled_step(self) -> bool:
+        """Count a step; whether it is sampled."""
         self.step += 1
         return self.step % EVERY == 1
 
-    def add(self, seen: Observation) -> None:
-        beta: Tensor = seen.values["beta"]
-        changed = seen.before.argmax(-1) != seen.after.argmax(-1)
+    def add(self, observation: Observation) -> None:
+        beta: Tensor = observation.values["beta"]
+        changed = observation.before.argmax(-1) != observation.after.argmax(-1)
         self.sums += torch.stack([torch.ones_like(beta).sum(), beta.sum(), changed.sum().to(beta)]).to(self.sums)
 
-    def read(self) -> Acted:
-        """Waits for the device."""
+    def read(self) -> CountSummary:
+        """The figures so far; waits for the device."""
         rows, beta, changed = self.sums.tolist()
-        return Acted(int(rows), beta / max(rows, 1), changed / max(rows, 1))
+        return CountSummary(int(rows), beta / max(rows, 1), changed / max(rows, 1))
 
-    def due(self) -> bool:
-        """Whether so many seconds have passed since it last was."""
+    def is_due(self) -> bool:
+        """Whether `log_every` seconds have passed since the last time this was true."""
         now = time.monotonic()
-        if not self.log_every or now - self.told < self.log_every:
+        if not self.log_every or now - self.logged < self.log_every:
             return False
-        self.told = now
+        self.logged = now
         return True

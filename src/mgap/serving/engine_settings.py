@@ -1,4 +1,4 @@
-"""What an engine is asked for, by the key "mgap" of vLLM's `additional_config`, and what a request is, by `mgap_alpha`."""
+"""Settings of an engine (the key "mgap" of vLLM's `additional_config`) and of a request (`mgap_alpha`)."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 KEY = "mgap"
 ALPHA = "mgap_alpha"  # of a request
-OURS = "mgap_"  # how names of ours begin there
+PREFIX = "mgap_"  # of this package's keys in a request
 LOG_EVERY = 60.0  # seconds
 
 
 @dataclass(frozen=True)
 class Serving:
-    """A prior, MGAP's settings, and how often to say what it does."""
+    """A prior, MGAP's settings, and how often to log its counts."""
 
-    prior: str  # a folder, or a hub repository; every worker reads it
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of MGAP, as given
+    prior: str  # a folder or a hub repository; every worker reads it
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of MGAP, unchecked
     log_every: float = LOG_EVERY  # seconds; 0: never
 
     @classmethod
     def of(cls, given: Any) -> Serving:
-        """From plain keys; unknown and missing ones are named."""
-        known = [f.name for f in fields(MGAP)] + ["log_every"]
+        """From plain keys. Raises on unknown and missing ones."""
+        allowed = [f.name for f in fields(MGAP)] + ["log_every"]
         if not isinstance(given, Mapping):
             raise SettingError(
                 f'additional_config {KEY}={given!r:.60}: must hold keys and values, such as {{"prior": "priors/my"}}'
             )
         for key in given:
-            if key not in known:
-                raise SettingError(f"additional_config {KEY}: unknown key {key!r:.60}; choose from {', '.join(known)}")
+            if key not in allowed:
+                raise SettingError(f"additional_config {KEY}: unknown key {key!r:.60}; choose from {', '.join(allowed)}")
         if not isinstance(given.get("prior"), str):
             raise SettingError(
                 f"additional_config {KEY}: prior is missing; fit one with `mgap fit --model MODEL --out DIR` and name it"
@@ -47,22 +47,22 @@ class Serving:
         return cls(given["prior"], settings, check_strength("log_every", given.get("log_every", LOG_EVERY)))
 
     @classmethod
-    def wanted(cls, config: VllmConfig) -> Serving | None:
-        """What an engine asks for; None where it does not."""
-        more = config.additional_config
-        given = more.get(KEY) if isinstance(more, Mapping) else None
+    def of_engine(cls, config: VllmConfig) -> Serving | None:
+        """The settings in an engine's configuration; None if it does not ask for MGAP."""
+        additional = config.additional_config
+        given = additional.get(KEY) if isinstance(additional, Mapping) else None
         return None if given is None else cls.of(given)
 
     def method(self) -> MGAP:
-        """The method itself; refuses settings that it does not have."""
+        """The method with these settings; raises on settings that it does not have."""
         method = MGAP.of(prior=Subspace.load(self.prior), **self.settings)
         assert isinstance(method, MGAP)
         return method
 
 
 def own_alpha(extra: Mapping[str, Any] | None) -> float | None:
-    """The strength that a request asks for; None where it asks for none. Refuses what is not one."""
-    ours = {key: value for key, value in (extra or {}).items() if key.startswith(OURS)}
+    """A request's own strength, or None if it sets none. Raises on invalid values and other keys with our prefix."""
+    ours = {key: value for key, value in (extra or {}).items() if key.startswith(PREFIX)}
     if unknown := sorted(set(ours) - {ALPHA}):
         raise SettingError(f"unknown {unknown[0]!r} in vllm_xargs: of mgap's settings a request may set {ALPHA} only")
     return check_strength(ALPHA, ours[ALPHA]) if ours else None

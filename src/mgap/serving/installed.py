@@ -1,4 +1,4 @@
-"""Whether vLLM is here, and whether it will load this package's plugin."""
+"""Whether vLLM is installed and will load this package's plugin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLUGIN, GROUP = "mgap", "vllm.general_plugins"
 
 
 def require_vllm(purpose: str) -> None:
-    """Raise if vLLM is not installed, or would not find the plugin; imports nothing."""
+    """Raise if vLLM is not installed or would not find the plugin. Does not import vLLM."""
     if find_spec("vllm") is None:
         raise MissingExtra("vllm", "vllm", purpose)
     if not any(point.name == PLUGIN for point in entry_points(group=GROUP)):
@@ -22,7 +22,7 @@ def require_vllm(purpose: str) -> None:
 
 
 def refuse_filtered() -> None:
-    """Raise if vLLM is told to leave the plugin out: it would decode plainly, and say nothing of it."""
+    """Raise if VLLM_PLUGINS leaves the plugin out: vLLM would silently decode without MGAP."""
     listed = os.environ.get("VLLM_PLUGINS")
     if listed is not None and PLUGIN not in listed.split(","):
         wanted = ",".join([*filter(None, [listed]), PLUGIN])

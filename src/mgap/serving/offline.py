@@ -1,4 +1,4 @@
-"""vLLM's offline engine: started, asked, and shut down again. One at a time in a process."""
+"""Start, query and shut down vLLM's offline engine. A process has one at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from mgap.errors import MgapError, ModelError, PromptError, SettingError, one_line
 from mgap.serving.engine_settings import KEY
 
-OURS = {  # options of an engine that a run sets itself, and by which key
+SET_BY_RUN = {  # engine options that a run sets itself, with the key that decides them
     "model": "model",
     "revision": "revision",
     "trust_remote_code": "trust_remote_code",
@@ -21,58 +21,60 @@ OURS = {  # options of an engine that a run sets itself, and by which key
     "worker_extension_cls": "engine",
     "skip_tokenizer_init": "engine",
 }
-QUIET = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}  # unless the environment says otherwise
+QUIET = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}  # defaults; the environment wins
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse options that are not the user's to set; needs no vLLM."""
+    """Raise on options that the user may not set. Needs no vLLM."""
     for name in options:
-        if name in OURS:
-            raise SettingError(f"engine_options {name}: the run's key {OURS[name]} decides on it; leave it out here")
+        if name in SET_BY_RUN:
+            raise SettingError(f"engine_options {name}: the run's key {SET_BY_RUN[name]} decides on it; leave it out here")
     if options.get("data_parallel_size", 1) != 1:
         raise SettingError(
             "engine_options data_parallel_size: start one process a copy instead, each on its own cards and with its share "
             "of the run, such as CUDA_VISIBLE_DEVICES=0 mgap run ... --out DIR --shard 0/2"
         )
-    more = options.get("additional_config", {})
-    if not isinstance(more, Mapping) or KEY in more:
-        raise SettingError(f"engine_options additional_config={more!r}: the run's methods set {KEY}; give other keys only")
+    additional = options.get("additional_config", {})
+    if not isinstance(additional, Mapping) or KEY in additional:
+        raise SettingError(
+            f"engine_options additional_config={additional!r}: the run's methods set {KEY}; give other keys only"
+        )
 
 
 def require_options(options: Mapping[str, Any]) -> None:
-    """Refuse options that this vLLM does not have, by name; imports it, which takes seconds."""
+    """Raise on options that this vLLM does not have. Imports vLLM, which takes seconds."""
     import difflib
 
     _quiet()
     from vllm.engine.arg_utils import EngineArgs
 
-    known = [f.name for f in fields(EngineArgs)]
+    available = [f.name for f in fields(EngineArgs)]
     for name in options:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+        if name not in available:
+            close = difflib.get_close_matches(name, available, n=1)
             raise SettingError(f"vLLM has no engine option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
 
 
 @dataclass(frozen=True)
 class EngineRecipe:
-    """What an engine is made of, but for the method in it."""
+    """The arguments of an engine, without the method."""
 
-    model: str  # as the user called it
-    options: Mapping[str, Any]  # of vllm.LLM, as given
+    model: str  # as the user named it
+    options: Mapping[str, Any]  # of vllm.LLM
     dtype: str
     revision: str | None = None
     trust_remote_code: bool = False
 
-    def start(self, serving: Mapping[str, Any]) -> Offline:
-        """An engine with MGAP in it as `serving` says; plain where that is empty."""
+    def start(self, serving: Mapping[str, Any]) -> OfflineEngine:
+        """Start an engine with MGAP set to `serving`; without MGAP if that is empty."""
         from mgap.serving.checkpoint import servable
 
         _quiet()
         from vllm import LLM
         from vllm.exceptions import VLLMError
 
-        more = dict(self.options.get("additional_config", {}))
-        wanted: dict[str, Any] = {
+        additional = dict(self.options.get("additional_config", {}))
+        arguments: dict[str, Any] = {
             "limit_mm_per_prompt": {"image": 1},
             "dtype": self.dtype,
             **self.options,
@@ -80,12 +82,12 @@ class EngineRecipe:
             "revision": self.revision,
             "trust_remote_code": self.trust_remote_code,
             "worker_extension_cls": "mgap.serving.extension.Extension",
-            "additional_config": {**more, KEY: dict(serving)} if serving else more,
+            "additional_config": {**additional, KEY: dict(serving)} if serving else additional,
         }
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # of torch, to vLLM
-                return Offline(LLM(**wanted), dict(serving))
+                warnings.simplefilter("ignore", FutureWarning)  # torch warns vLLM
+                return OfflineEngine(LLM(**arguments), dict(serving))
         except MgapError:
             raise
         except (VLLMError, ValueError, RuntimeError, OSError, TypeError, AttributeError, AssertionError) as error:
@@ -93,39 +95,39 @@ class EngineRecipe:
             raise ModelError(f"{self.model}: vLLM does not start with it ({reason}); its own lines above say more") from error
 
 
-class Offline:
-    """A running engine, and what MGAP in it was set to."""
+class OfflineEngine:
+    """A running engine and its settings of MGAP."""
 
     def __init__(self, llm: Any, serving: dict[str, Any]) -> None:
         self.llm, self.serving = llm, serving
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Which model it loaded, as `run.job.describe` tells it of a model of transformers."""
-        found = next(identity for identity in self.llm.collective_rpc("mgap_identity") if identity is not None)
+        """The loaded model, in the form of `run.job.describe`."""
+        identity = next(identity for identity in self.llm.collective_rpc("mgap_identity") if identity is not None)
         config = self.llm.model_config
         kind = {"family": config.hf_config.model_type, "dtype": str(config.dtype).removeprefix("torch.")}
-        return {**found, "name": name, **kind}
+        return {**identity, "name": name, **kind}
 
     @property
     def device(self) -> str:
         return str(self.llm.llm_engine.vllm_config.device_config.device_type)
 
     def generate(self, prompts: Sequence[Mapping[str, Any]], fields: Sequence[Mapping[str, Any]]) -> list[list[list[int]]]:
-        """The tokens of every prompt's sequences, with those that ended them; `fields` are of SamplingParams, one a prompt."""
+        """Token ids by prompt and sequence, with the token that ended each. `fields` are SamplingParams', one set a prompt."""
         from vllm import SamplingParams
         from vllm.exceptions import VLLMClientError
 
         params = [SamplingParams(**each) for each in fields]
         try:
-            made = self.llm.generate(list(prompts), params, use_tqdm=False)
+            outputs = self.llm.generate(list(prompts), params, use_tqdm=False)
         except MgapError:
             raise
-        except (VLLMClientError, ValueError) as error:  # of one request, such as a prompt longer than max_model_len
+        except (VLLMClientError, ValueError) as error:  # from one request, such as a prompt longer than max_model_len
             raise PromptError(f"vLLM refuses it: {one_line(error)}") from error
-        return [[list(one.token_ids) for one in sorted(each.outputs, key=lambda one: one.index)] for each in made]
+        return [[list(one.token_ids) for one in sorted(each.outputs, key=lambda one: one.index)] for each in outputs]
 
     def close(self) -> None:
-        """Stop it, and give back its memory."""
+        """Stop the engine and free its memory."""
         from vllm.distributed import cleanup_dist_env_and_memory
 
         self.llm.llm_engine.engine_core.shutdown()
@@ -135,7 +137,7 @@ class Offline:
 
 
 def vllm_version() -> str:
-    """Of the package that is imported, whatever its distribution is called."""
+    """The version of the imported package, whatever its distribution is called."""
     _quiet()
     import vllm
 
@@ -143,6 +145,6 @@ def vllm_version() -> str:
 
 
 def _quiet() -> None:
-    """Before vLLM is imported: it logs dozens of lines to standard output, where a run prints its scores."""
+    """Call before importing vLLM: it logs dozens of lines to standard output, where a run prints its scores."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)

@@ -1,16 +1,16 @@
-"""vLLM's entry point. Nearly nothing is imported at the top: vLLM goes on without one that fails to import."""
+"""vLLM's entry point. It imports almost nothing at the top: vLLM silently skips a plugin that fails to import."""
 
 from __future__ import annotations
 
 import logging
 
-fault: str | None = "its plugin was not loaded"  # what keeps MGAP out of this process; None: nothing
+fault: str | None = "its plugin was not loaded"  # why MGAP cannot run in this process; None: it can
 
 
 def register() -> None:
-    """Called in every process of vLLM, perhaps more than once. Engines that do not ask for MGAP stay as they are.
+    """vLLM calls this in every process, perhaps more than once. Engines that do not ask for MGAP stay as they are.
 
-    A vLLM that lacks what is needed is not stopped: an engine that asks for MGAP is, with the reason (`requests.PerRequest`).
+    An unsuitable vLLM is not stopped here; `requests.PerRequest` stops an engine that asks for MGAP, with the reason.
     """
     global fault
     try:

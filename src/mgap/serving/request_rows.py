@@ -1,5 +1,7 @@
-"""Requests' own strengths under vLLM's second model runner: a request has a slot for as long as it lives, and before each step
-the runner says which slot each row of the logits belongs to, drafted tokens' rows included.
+"""Requests' own strengths under vLLM's second model runner.
+
+A request keeps one slot for its lifetime. Before each step the runner says which slot each row of the logits belongs to,
+including rows of drafted tokens.
 """
 
 from __future__ import annotations
@@ -10,39 +12,39 @@ import numpy as np
 import torch
 
 from mgap.serving.engine_settings import own_alpha
-from mgap.serving.row_strengths import Rows
+from mgap.serving.row_strengths import RowStrengths
 
 if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
 
 
-def tell_rows(model: nn.Module, rows: Rows, config: VllmConfig) -> None:
-    """Make the runner's state of this model arm `rows` before each step."""
+def track_request_rows(model: nn.Module, rows: RowStrengths, config: VllmConfig) -> None:
+    """Make the runner's model state set `rows` before each step."""
     from vllm.v1.worker.gpu.model_states import resolve_model_state_cls
 
     base: type[Any] = resolve_model_state_cls(config, model)
     alpha = rows.alpha
 
-    class Telling(base):
-        """The model's own state, which also knows every slot's strength."""
+    class StrengthState(base):
+        """The model's own state, extended by every slot's strength."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.alphas = np.full(self.max_num_reqs, alpha, dtype=np.float32)  # by slot; on the host as well, to skip work
-            self.alphas_there = torch.full((self.max_num_reqs,), alpha, dtype=torch.float32, device=self.device)
+            self.alphas = np.full(self.max_num_reqs, alpha, dtype=np.float32)  # by slot; a host copy, to skip work
+            self.device_alphas = torch.full((self.max_num_reqs,), alpha, dtype=torch.float32, device=self.device)
 
         def add_request(self, req_index: int, new_req_data: Any) -> None:
             super().add_request(req_index, new_req_data)
             params = new_req_data.sampling_params
             own = None if params is None else own_alpha(params.extra_args)
-            self.alphas[req_index] = self.alphas_there[req_index] = alpha if own is None else own
+            self.alphas[req_index] = self.device_alphas[req_index] = alpha if own is None else own
 
         def prepare_inputs(self, input_batch: Any, req_states: Any) -> Any:
             alphas = self.alphas[input_batch.idx_mapping_np]
             differ = (alphas != np.float32(alpha)).any()
-            rows.arm(self.alphas_there[input_batch.expanded_idx_mapping] if differ else None, is_off=not alphas.any())
+            rows.set_next(self.device_alphas[input_batch.expanded_idx_mapping] if differ else None, is_off=not alphas.any())
             return super().prepare_inputs(input_batch, req_states)
 
-    Telling.__name__ = Telling.__qualname__ = base.__name__
-    model.__dict__["get_model_state_cls"] = lambda: Telling
+    StrengthState.__name__ = StrengthState.__qualname__ = base.__name__
+    model.__dict__["get_model_state_cls"] = lambda: StrengthState

@@ -1,7 +1,7 @@
-"""What a request may ask for: `mgap_alpha`, a strength of its own (extra_args; `vllm_xargs` over HTTP). Else it is refused.
+"""A request may set `mgap_alpha`, its own strength (extra_args; `vllm_xargs` over HTTP). Other keys of ours are refused.
 
-vLLM loads `PerRequest` by its entry point in every engine, MGAP or not, under both model runners: it has both interfaces.
-It changes no logits: it hears of requests, and checks that what was configured is there.
+vLLM loads `PerRequest` through its entry point in every engine, with or without MGAP. It has the interfaces of both model
+runners. It changes no logits: it tracks requests and checks that a configured MGAP is loaded.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from mgap.errors import SettingError
 from mgap.serving import plugin
-from mgap.serving.engine_settings import ALPHA, KEY, OURS, Serving, own_alpha
-from mgap.serving.row_strengths import rows_of
+from mgap.serving.engine_settings import ALPHA, KEY, PREFIX, Serving, own_alpha
+from mgap.serving.row_strengths import row_strengths_of
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotProcessor
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 def check_request(params: SamplingParams, config: VllmConfig) -> None:
-    """Refuse a request whose own strength would not reach its tokens in this engine."""
+    """Raise if this engine cannot apply the request's own strength."""
     if own_alpha(params.extra_args) is None:
         return
-    if Serving.wanted(config) is None:
+    if Serving.of_engine(config) is None:
         raise SettingError(f"{ALPHA} was given, but this engine runs without MGAP: leave it out, or start one with a prior")
     if config.speculative_config is not None and not config.use_v2_model_runner:
         raise SettingError(
@@ -49,30 +49,30 @@ def check_request(params: SamplingParams, config: VllmConfig) -> None:
 
 
 class PerRequest(*INTERFACES):  # type: ignore[misc]
-    """Requests' own strengths, row by row (first model runner); the second one's are heard in `request_rows.py`."""
+    """Requests' own strengths by row, for the first model runner; `request_rows.py` serves the second."""
 
     def __init__(self, vllm_config: VllmConfig, *where: Any) -> None:
-        """`where`: device and whether memory is pinned, or the second runner's states of requests."""
+        """`where`: the device and whether memory is pinned (first runner), or the request states (second runner)."""
         self.own: dict[int, float] = {}  # by row
-        self.is_on = Serving.wanted(vllm_config) is not None
+        self.is_on = Serving.of_engine(vllm_config) is not None
         if self.is_on and plugin.fault:
             raise SettingError(
                 f"additional_config asks for {KEY!r}, but {plugin.fault}: put mgap into VLLM_PLUGINS, or leave that unset; "
                 "see docs/serving.md for the versions of vLLM"
             )
-        self.rows = rows_of(vllm_config)
+        self.rows = row_strengths_of(vllm_config)
         self.device = where[0] if isinstance(where[0], torch.device) else None  # None: the second runner
         self.strengths: Tensor | None = None
         self.is_off = False
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """In the front end, before a request is taken; what depends on the engine is `check_request`'s."""
+        """Check in the front end, before a request is accepted; `check_request` checks what depends on the engine."""
         if own_alpha(sampling_params.extra_args) is not None and plugin.fault:
             raise SettingError(f"{ALPHA} was given, but {plugin.fault} here: put mgap into VLLM_PLUGINS, or leave that unset")
 
     def is_argmax_invariant(self) -> bool:
-        return True  # nothing is done here: vLLM may leave it out
+        return True  # `apply` does nothing, so vLLM may skip it
 
     def apply(self, logits: Tensor, *_: Any) -> Tensor:
         return logits
@@ -81,19 +81,19 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Before every step: who came, left and moved."""
+        """Before every step: apply requests that were added, removed or moved."""
         if not self.is_on:
             return
         if batch_update is not None:
             process_dict_updates(self.own, batch_update, lambda params, *_: own_alpha(params.extra_args))
-            told = [self.own.get(row, self.rows.alpha) for row in range(batch_update.batch_size)]
-            self.strengths = torch.tensor(told).to(self.device, non_blocking=True) if self.own else None
-            self.is_off = bool(self.own) and not any(told)
-        self.rows.arm(self.strengths, is_off=self.is_off)
+            alphas = [self.own.get(row, self.rows.alpha) for row in range(batch_update.batch_size)]
+            self.strengths = torch.tensor(alphas).to(self.device, non_blocking=True) if self.own else None
+            self.is_off = bool(self.own) and not any(alphas)
+        self.rows.set_next(self.strengths, is_off=self.is_off)
 
 
 def watch_requests() -> None:
-    """From now on, this process's front end asks `check_request` as well; once is enough."""
+    """Make this process's front end call `check_request` too. Repeated calls change nothing."""
     from vllm.exceptions import VLLMValidationError
     from vllm.v1.engine.input_processor import InputProcessor
 
@@ -114,13 +114,13 @@ def watch_requests() -> None:
 
 
 def _watch_beams() -> None:
-    """Beam search makes requests of its own for every token, without what the request brought along."""
+    """Refuse own strengths in beam search: it makes new requests for every token and drops the original's extra arguments."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.exceptions import VLLMValidationError
 
     def refuse_own(make: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
-        if any(key.startswith(OURS) for key in request.vllm_xargs or {}):
+        if any(key.startswith(PREFIX) for key in request.vllm_xargs or {}):
             raise VLLMValidationError(f"beam search has the server's strength: leave out {ALPHA}, or use_beam_search")
         return make(request, *args, **kwargs)
 
@@ -129,7 +129,7 @@ def _watch_beams() -> None:
 
 
 def _wrap(kind: type[Any], name: str, around: Callable[..., Any]) -> None:
-    """Put `around(method, self, ...)` in the place of a method, once."""
+    """Replace a method by `around(method, self, ...)`, once."""
     method = getattr(kind, name)
     if not hasattr(method, "__wrapped__"):
         setattr(kind, name, wraps(method)(lambda self, *args, **kwargs: around(method, self, *args, **kwargs)))

@@ -1,7 +1,7 @@
-"""Which strength each row of a call of the head has: the server's, unless a request brought its own.
+"""The strength of each row in a call of the head: the server's, unless its request sets its own.
 
-A model runner arms this before each step. The first call of the head in a step is the one whose rows are requests; later calls
-of the same step, as for prompt logprobs, and calls outside a step, as when memory is measured, have the server's strength.
+A model runner sets them before each step. Only the first call of the head in a step has requests as rows. Later calls in the
+step (prompt logprobs) and calls outside a step (memory profiling) use the server's strength.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
-class Rows:
-    """Strengths of the rows of one engine's next call."""
+class RowStrengths:
+    """Row strengths for the next call in one engine."""
 
     def __init__(self) -> None:
         self.alpha = 0.0  # the server's
         self._next: tuple[Tensor | None, bool] = (None, False)
 
-    def arm(self, strengths: Tensor | None, *, is_off: bool = False) -> None:
-        """[rows] on the device, for the next call; None: all have the server's. `is_off`: all of them are 0."""
+    def set_next(self, strengths: Tensor | None, *, is_off: bool = False) -> None:
+        """Set the strengths [rows], on the device, of the next call. None: the server's for all. `is_off`: all are 0."""
         self._next = (strengths, is_off)
 
-    def take(self, count: int) -> tuple[Tensor | None, bool]:
-        """What was armed for this call, once; refuses other rows than it was armed for."""
+    def take_next(self, count: int) -> tuple[Tensor | None, bool]:
+        """Return and clear the strengths set for this call. Raises if they are for another number of rows."""
         (strengths, is_off), self._next = self._next, (None, False)
         if strengths is not None and len(strengths) != count:
             raise RuntimeError(
@@ -36,12 +36,12 @@ class Rows:
         return strengths, is_off
 
 
-_known: dict[int, tuple[weakref.ref[VllmConfig], Rows]] = {}
+_rows_by_config: dict[int, tuple[weakref.ref[VllmConfig], RowStrengths]] = {}
 
 
-def rows_of(config: VllmConfig) -> Rows:
-    """The same for whoever has the same configuration object: the model runner and the loaded model of one engine."""
-    found = _known.get(id(config))
-    if found is None or found[0]() is not config:  # another engine's, at the same address
-        found = _known[id(config)] = (weakref.ref(config), Rows())
-    return found[1]
+def row_strengths_of(config: VllmConfig) -> RowStrengths:
+    """The `RowStrengths` of a configuration object, shared by the model runner and the loaded model of one engine."""
+    entry = _rows_by_config.get(id(config))
+    if entry is None or entry[0]() is not config:  # an earlier engine's configuration had the same address
+        entry = _rows_by_config[id(config)] = (weakref.ref(config), RowStrengths())
+    return entry[1]

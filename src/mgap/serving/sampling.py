@@ -10,8 +10,8 @@ from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.bias import Bias
 from mgap.types import Decoding
 
-MOST_BIAS = 100.0  # of one token, either way: what vLLM lets a request add
-ELSEWHERE = {  # what this way of decoding is called there
+MAX_BIAS = 100.0  # vLLM's limit for one token, up or down
+ALTERNATIVES = {  # by unsupported option: what to do instead
     "num_beams": "vLLM's engine searches among no beams: leave num_beams out",
     "prompt_lookup": 'vLLM drafts tokens by itself: leave prompt_lookup out, and give speculative_config={"method": "ngram", '
     '"num_speculative_tokens": 4} in engine_options',
@@ -21,17 +21,17 @@ ELSEWHERE = {  # what this way of decoding is called there
 
 
 def refuse_decoding(decoding: Decoding) -> None:
-    """Raise if vLLM does not decode so."""
-    plain = Decoding()
-    for name, instead in ELSEWHERE.items():
-        if getattr(decoding, name) != getattr(plain, name):
+    """Raise if vLLM does not support an option of the decoding."""
+    default = Decoding()
+    for name, instead in ALTERNATIVES.items():
+        if getattr(decoding, name) != getattr(default, name):
             raise UnsupportedDecoding(f"engine vllm does not take {name}={getattr(decoding, name)}: {instead}")
 
 
 def sampling_fields(decoding: Decoding, end: Collection[int], name: str) -> dict[str, Any]:
-    """For the request of one sample. Answers end where transformers would end them, at the tokens of `end`.
+    """The fields for one sample's request. Answers end at the tokens in `end`, as in transformers.
 
-    Every sample draws its own numbers: they come from the decoding's seed and its name, whatever batch it is in.
+    Each sample's random seed comes from the decoding's seed and the sample's name, so it does not depend on the batch.
     """
     fields: dict[str, Any] = {
         "max_tokens": decoding.max_new_tokens,
@@ -39,20 +39,20 @@ def sampling_fields(decoding: Decoding, end: Collection[int], name: str) -> dict
         "n": decoding.num_return_sequences,
         "repetition_penalty": decoding.repetition_penalty,
         "stop_token_ids": sorted(end),
-        "ignore_eos": True,  # the tokenizer's own, where that is another than the model's
-        "detokenize": False,  # the text is made from the tokens, as for any engine
+        "ignore_eos": True,  # the tokenizer's EOS may differ from the model's
+        "detokenize": False,  # we decode the tokens ourselves, as for any engine
     }
     if decoding.sample:
         digest = hashlib.sha256(f"{decoding.seed}/{name}".encode()).digest()
-        seed = int.from_bytes(digest[:7], "big")  # vLLM adds to it for further sequences, and takes 64 bits
+        seed = int.from_bytes(digest[:7], "big")  # 56 bits: vLLM takes 64, and adds to the seed for further sequences
         fields |= {"top_p": decoding.top_p, "top_k": decoding.top_k, "seed": seed}
     return fields
 
 
 def logit_bias(method: Bias, tokenizer: Any) -> dict[int, float]:
-    """What a constant shift adds to which token."""
+    """The constant shift of a bias, by token id."""
     half = method.shift / 2
-    if abs(half) > MOST_BIAS:
-        raise SettingError(f"shift={method.shift}: vLLM adds at most {MOST_BIAS:g} to a token, a shift of {2 * MOST_BIAS:g}")
+    if abs(half) > MAX_BIAS:
+        raise SettingError(f"shift={method.shift}: vLLM adds at most {MAX_BIAS:g} to a token, a shift of {2 * MAX_BIAS:g}")
     up, down = method.tokens(tokenizer)
     return {**dict.fromkeys(sorted(up), half), **dict.fromkeys(sorted(down), -half)}

@@ -1,4 +1,4 @@
-"""Which methods of the registry vLLM can decode with, and why the others cannot."""
+"""Which registered methods vLLM can decode with, and why not the others."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ REASONS = {
 
 
 def why_not(method: type[Method]) -> str:
-    """Why a method cannot be served by vLLM; empty where it can."""
-    if issubclass(method, MGAP | Bias):  # at the head: our plugin, and vLLM's own logit_bias
+    """Why vLLM cannot decode with a method; empty if it can."""
+    if issubclass(method, MGAP | Bias):  # our plugin, and vLLM's own logit_bias
         return ""
     return REASONS[method.seam]
 
 
 def refuse_method(name: str) -> None:
-    """Raise if vLLM cannot decode with the method of this name."""
+    """Raise if vLLM cannot decode with the named method."""
     if reason := why_not(METHODS.get(name)):
         possible = ", ".join(["vanilla", *(other for other in METHODS.names() if not why_not(METHODS.get(other)))])
         raise SettingError(f"engine vllm cannot do {name}: {reason}; use {possible}, or engine transformers")

@@ -1,4 +1,4 @@
-"""The worker that answers with vLLM: continuous batching and the prefix cache inside, one call a batch outside."""
+"""The worker that answers with vLLM: one call per batch; continuous batching and prefix caching are the engine's."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from mgap.run.picture_workers import PictureOpening, Pictures
 from mgap.run.records import Arm
 from mgap.run.worker import Work
 from mgap.serving.engine_settings import ALPHA
-from mgap.serving.offline import EngineRecipe, Offline
+from mgap.serving.offline import EngineRecipe, OfflineEngine
 from mgap.serving.sampling import logit_bias, sampling_fields
 from mgap.types import Answer, Decoding
 
 
 class VllmWorker(AnsweringWorker):
-    """Answers samples under the methods of a run. `methods` are by label, `priors` the folders of those that have one.
+    """Answers samples under the methods of a run. `methods` and `priors` (folders, for methods that have one) are by label.
 
-    Methods that differ in alpha only, plain decoding and a bias share an engine: every request says its own strength. Another
-    one is started where a method differs otherwise, and the former is shut down first.
+    Plain decoding, biases and methods that differ only in alpha share an engine: each request sets its own strength. Any other
+    difference needs a new engine; the old one is shut down first.
     """
 
     def __init__(
@@ -44,21 +44,21 @@ class VllmWorker(AnsweringWorker):
         decoding: Decoding,
         methods: Mapping[str, Method | None],
         priors: Mapping[str, str],
-        said: Callable[[str], None],  # hears what takes long
+        report: Callable[[str], None],  # called with a line before and after slow work
     ) -> None:
         self.recipe, self.backbone, self.benchmark, self.decoding = recipe, backbone, benchmark, decoding
-        self.methods, self.said = methods, said
+        self.methods, self.report = methods, report
         self.end = end_ids(backbone) - {None}  # a checkpoint may name none
-        self.is_shared = not recipe.options.get("speculative_config")  # vLLM's older runner drops requests' strengths there
-        self.wanted = {label: self._wanted(method, priors.get(label, "")) for label, method in methods.items()}
+        self.is_shared = not recipe.options.get("speculative_config")  # with it, vLLM's older runner drops requests' strengths
+        self.serving = {label: self._serving(method, priors.get(label, "")) for label, method in methods.items()}
         self.biases = {
             label: logit_bias(method, backbone.tokenizer) for label, method in methods.items() if isinstance(method, Bias)
         }
-        self.engine: Offline | None = None
+        self.engine: OfflineEngine | None = None
 
     @cached_property
     def pictures(self) -> Pictures:
-        """Opened only: vLLM prepares them."""
+        """Opens pictures only; vLLM prepares them."""
         return Pictures(PictureOpening(self.benchmark.picture, None), 0, torch.device("cpu"))
 
     @contextmanager
@@ -66,18 +66,18 @@ class VllmWorker(AnsweringWorker):
         self.require(arm.label)
         yield lambda samples: self.ask(samples, arm)
 
-    def require(self, label: str) -> Offline:
-        """The engine for a method: the one that is there where it will do, else a new one."""
-        wanted = self.wanted[label]
-        if wanted is None:  # any engine will do; the one that a later method needs is as good as a plain one
-            wanted = self.engine.serving if self.engine else next(filter(None, self.wanted.values()), {})
-        if self.engine is not None and self.engine.serving != wanted:
+    def require(self, label: str) -> OfflineEngine:
+        """The engine for a method: the running one if it fits, else a new one."""
+        serving = self.serving[label]
+        if serving is None:  # any engine will do: the running one, or the one that a later method needs
+            serving = self.engine.serving if self.engine else next(filter(None, self.serving.values()), {})
+        if self.engine is not None and self.engine.serving != serving:
             self.close()
         if self.engine is None:
-            self.said(f"starting vLLM with {self.recipe.model}, which takes 10 to 60 seconds or more")
+            self.report(f"starting vLLM with {self.recipe.model}, which takes 10 to 60 seconds or more")
             started = time.perf_counter()
-            self.engine = self.recipe.start(wanted)
-            self.said(f"vLLM is ready after {time.perf_counter() - started:.0f} s")
+            self.engine = self.recipe.start(serving)
+            self.report(f"vLLM is ready after {time.perf_counter() - started:.0f} s")
         return self.engine
 
     def close(self) -> None:
@@ -92,15 +92,15 @@ class VllmWorker(AnsweringWorker):
             {"prompt_token_ids": self.backbone.tokenize(text), "multi_modal_data": {"image": picture}}
             for text, picture in zip(texts, pictures, strict=True)
         ]
-        own = self._own_fields(arm.label)
-        fields = [{**sampling_fields(self.decoding, self.end, name), **own} for name in ids]
+        method_fields = self._method_fields(arm.label)
+        fields = [{**sampling_fields(self.decoding, self.end, name), **method_fields} for name in ids]
         started = time.perf_counter()
-        made = engine.generate(requests, fields)
-        elapsed = 1000 * (time.perf_counter() - started)
-        return [self._read(sequences, text, elapsed) for sequences, text in zip(made, texts, strict=True)]
+        outputs = engine.generate(requests, fields)
+        milliseconds = 1000 * (time.perf_counter() - started)
+        return [self._read(sequences, text, milliseconds) for sequences, text in zip(outputs, texts, strict=True)]
 
-    def _read(self, sequences: list[list[int]], text: str, elapsed: float) -> Answer:
-        first, *others = (read_answer(self.backbone, tokens, self.end, text, elapsed) for tokens in sequences)
+    def _read(self, sequences: list[list[int]], text: str, milliseconds: float) -> Answer:
+        first, *others = (read_answer(self.backbone, tokens, self.end, text, milliseconds) for tokens in sequences)
         for answer in (first, *others):
             if answer.stop == "length" and len(answer.token_ids) < self.decoding.max_new_tokens:
                 raise PromptError(
@@ -109,17 +109,17 @@ class VllmWorker(AnsweringWorker):
                 )
         return replace(first, alternatives=tuple(others))
 
-    def _own_fields(self, label: str) -> dict[str, Any]:
-        """What the method of this label adds to a request."""
+    def _method_fields(self, label: str) -> dict[str, Any]:
+        """The request fields that the labelled method adds."""
         method = self.methods[label]
         fields: dict[str, Any] = {"logit_bias": self.biases[label]} if label in self.biases else {}
         if self.is_shared and self.engine is not None and self.engine.serving:
             fields["extra_args"] = {ALPHA: method.settings.alpha if isinstance(method, MGAP) else 0.0}
         return fields
 
-    def _wanted(self, method: Method | None, prior: str) -> dict[str, Any] | None:
-        """What an engine is set to for this method; empty: plain, None: anything, as requests say alpha 0."""
+    def _serving(self, method: Method | None, prior: str) -> dict[str, Any] | None:
+        """The engine settings for this method. Empty: no MGAP. None: any engine, as requests set alpha 0."""
         if not isinstance(method, MGAP):
             return None if self.is_shared else {}
         settings = {"prior": prior, **asdict(method.settings), "rank": method.subspace.rank}
-        return {**settings, "alpha": 1.0} if self.is_shared else settings  # which no request keeps
+        return {**settings, "alpha": 1.0} if self.is_shared else settings  # every request overrides this alpha
