@@ -9,7 +9,8 @@ from mgap.benchmarks.picture_folder import PictureFolder, keep_pictured
 from mgap.benchmarks.pope.questions import suffix
 from mgap.benchmarks.yesno_questions import read_labels, refuse_repeats
 from mgap.errors import BenchmarkError
-from mgap.io.record_files import FilePath, field, fingerprint, identifier, read_rows
+from mgap.io.atomic_files import file_sha256
+from mgap.io.record_files import FilePath, field, identifier, read_rows
 from mgap.types import Sample
 
 COLUMNS = ("image", "question", "label")
@@ -59,7 +60,7 @@ def read_own(
         notes.append(f"{path}: not used: {', '.join(unused)}")
     folder = PictureFolder(Path(path).parent if images is None else images)
     kept, left_out = keep_pictured(samples, folder, missing)
-    return Benchmark(Path(path).stem, "yesno", kept, folder, sources={str(path): fingerprint(path)}, notes=(*notes, *left_out))
+    return Benchmark(Path(path).stem, "yesno", kept, folder, sources={str(path): file_sha256(path)}, notes=(*notes, *left_out))
 
 
 class OwnSource:

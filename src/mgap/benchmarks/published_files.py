@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 from mgap.errors import BenchmarkError, SettingError
-from mgap.io.atomic_files import cache_folder
-from mgap.io.download import NotFetched, digest, download, unpack
+from mgap.io.atomic_files import cache_folder, file_sha256
+from mgap.io.download import NotFetched, download, unpack
 
 Report = Callable[[str, int, int], None]  # a file's path, how many of its bytes are there, and of how many
 
@@ -112,10 +112,10 @@ def _check(wanted: PublishedBenchmark, folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise BenchmarkError(f"{folder}: is a file, and the files of {wanted.name} need a folder; name another one")
     for path, file in _there(wanted, folder):
-        found = digest(path)
-        if found != file.sha256:
+        sha256 = file_sha256(path)
+        if sha256 != file.sha256:
             raise BenchmarkError(
-                f"{path}: not the published file (SHA-256 {found}, published {file.sha256}); remove it, or use another folder"
+                f"{path}: not the published file (SHA-256 {sha256}, published {file.sha256}); remove it, or use another folder"
             )
 
 

@@ -1,7 +1,8 @@
-"""Files that appear complete or not at all, and the cache folder."""
+"""Files that appear complete or not at all, their checksums, and the cache folder."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,15 @@ def cache_folder() -> Path:
     if folder := os.environ.get("MGAP_CACHE"):
         return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mgap"
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """A file's SHA-256, read in chunks."""
+    sha = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            sha.update(chunk)
+    return sha.hexdigest()
 
 
 @contextmanager

@@ -28,15 +28,6 @@ class NotFetched(BenchmarkError):
     """A download failed; the message says why."""
 
 
-def digest(path: Path) -> str:
-    """A file's SHA-256."""
-    sha = hashlib.sha256()
-    with path.open("rb") as file:
-        for chunk in _chunks(file):
-            sha.update(chunk)
-    return sha.hexdigest()
-
-
 def download(url: str, path: Path, sha256: str, size: int, report: Callable[[int], None] | None = None) -> None:
     """Download to a temporary file, check it, and rename it to `path`; calls `report` with the bytes received so far."""
     with replacing(path) as file:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import os
@@ -32,11 +31,6 @@ def read_rows(path: FilePath) -> list[FileRow]:
     if first == "[":
         return _read_array(path, text)
     return _read_lines(path, text) if first == "{" else _read_table(path, text)
-
-
-def fingerprint(path: FilePath) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def field(path: FilePath, row: FileRow, name: str, allowed: str) -> str:

@@ -23,6 +23,7 @@ from torch import Tensor
 from mgap.backbones.base import Identity
 from mgap.errors import BackboneMismatch, CorruptFile, MgapError, NonFiniteStates, PromptError, SettingError
 from mgap.io import tensor_files
+from mgap.io.atomic_files import file_sha256
 from mgap.io.typed_json import typed
 
 FORMAT = 2  # 1 was one file of float32 states, without rows, steps and tokens
@@ -261,7 +262,7 @@ def _map_part(folder: Path, file: Mapping[str, Any], like: tuple[int, str], *, c
             raise CorruptFile(
                 f"{path}: has {size} bytes, not the {file['bytes']} that were written; remove the bank, and collect it again"
             )
-        if check and _sha256(path) != file["sha256"]:
+        if check and file_sha256(path) != file["sha256"]:
             raise CorruptFile(
                 f"{path}: damaged, its checksum is not the one in the index; remove the bank, and collect it again"
             )
@@ -275,14 +276,6 @@ def _map_part(folder: Path, file: Mapping[str, Any], like: tuple[int, str], *, c
         found = f"{shapes[0]} of {_name(part.states.dtype)}, not {wanted[0]} of {like[1]}"
         raise CorruptFile(f"{path}: its states are {found}; remove the bank, and collect it again")
     return part
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _name(dtype: torch.dtype) -> str:

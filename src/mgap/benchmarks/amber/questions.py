@@ -15,8 +15,9 @@ from mgap.benchmarks.base import Benchmark, RunKeys
 from mgap.benchmarks.picture_folder import PictureFolder, keep_pictured
 from mgap.benchmarks.published_files import find_data
 from mgap.errors import BenchmarkError, SettingError
+from mgap.io.atomic_files import file_sha256
 from mgap.io.images import ImageSource
-from mgap.io.record_files import FilePath, FileRow, field, fingerprint, read_json, read_rows, read_text
+from mgap.io.record_files import FilePath, FileRow, field, read_json, read_rows, read_text
 from mgap.types import Sample
 
 ANNOTATIONS, RELATION, SAFE_WORDS, QUERIES = "annotations.json", "relation.json", "safe_words.txt", "query/query_all.json"
@@ -74,7 +75,7 @@ def read_amber(
     if images is not None:
         samples, notes = keep_pictured(samples, PictureFolder(images), missing)
     picture = _no_picture if images is None else PictureFolder(images)
-    sources = {str(folder / file): fingerprint(folder / file) for file in FILES}
+    sources = {str(folder / file): file_sha256(folder / file) for file in FILES}
     return Benchmark(name, "amber", samples, picture, _lexicon(folder), sources, tuple(notes))
 
 

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from mgap.benchmarks.chair.lexicon import Lexicon
 from mgap.errors import BenchmarkError
-from mgap.io.record_files import FilePath, fingerprint, read_json
+from mgap.io.atomic_files import file_sha256
+from mgap.io.record_files import FilePath, read_json
 
 T = TypeVar("T")
 Named = Callable[[str], Iterable[str]]  # from a text to the classes that it names
@@ -114,7 +115,7 @@ def _refuse_others(found: set[str], known: Collection[str], path: Path) -> None:
 
 
 def _sources(files: Iterable[Path]) -> dict[str, str]:
-    return {str(path): fingerprint(path) for path in files}
+    return {str(path): file_sha256(path) for path in files}
 
 
 def _read(path: Path) -> Any:

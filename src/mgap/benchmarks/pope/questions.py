@@ -17,7 +17,8 @@ from mgap.benchmarks.picture_folder import PictureFolder, keep_pictured
 from mgap.benchmarks.published_files import find_data
 from mgap.benchmarks.yesno_questions import YesNoQuestion, read_labels, refuse_repeats
 from mgap.errors import BenchmarkError, SettingError
-from mgap.io.record_files import FilePath, field, fingerprint, identifier, read_rows
+from mgap.io.atomic_files import file_sha256
+from mgap.io.record_files import FilePath, field, identifier, read_rows
 from mgap.types import Sample
 
 SPLITS = ("random", "popular", "adversarial")
@@ -118,7 +119,7 @@ def read_pope(
         samples += [Sample(f"{split}/{q.id}", q.image, q.text + after, split, q.label) for q in questions]
     folder = PictureFolder(images)
     kept, left_out = keep_pictured(samples, folder, missing)
-    sources: Mapping[str, str] = {str(path): fingerprint(path) for path in files.values()}
+    sources: Mapping[str, str] = {str(path): file_sha256(path) for path in files.values()}
     return Benchmark(f"pope {dataset}", "yesno", kept, folder, sources=sources, notes=(*notes, *left_out))
 
 
