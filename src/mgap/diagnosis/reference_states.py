@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from mgap.backbones.base import Backbone
 from mgap.backbones.token_rows import Ids
 from mgap.errors import PromptError, SettingError
-from mgap.priors.neighbours import Exact
+from mgap.priors.neighbours import ExactSearch
 
 _AT_ONCE = 1 << 24  # numbers: 64 MiB in float32
 
@@ -100,5 +100,5 @@ def aligned_states(states: Tensor, truths: Sequence[str], known: Mapping[str, Te
 
 def _means(states: Tensor, known: Tensor, k: int) -> Tensor:
     """The mean [n, d] of the k nearest of known states [m, d]."""
-    _, rows = Exact.of(known).nearest(states, k)  # [n, k]
+    _, rows = ExactSearch.of(known).nearest(states, k)  # [n, k]
     return torch.cat([known[some].mean(1) for some in rows.split(max(1, _AT_ONCE // (k * known.shape[1])))])
