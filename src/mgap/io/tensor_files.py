@@ -90,8 +90,12 @@ def load(kind: str, folder: str | PathLike[str]) -> tuple[dict[str, Tensor], dic
         raise CorruptFile(f"{path}: cannot be read ({error}); make the {kind} again") from error
 
 
-def download(kind: str, repo: str, revision: str | None = None) -> Path:
-    """Download a saved object from a hub repository to the cache; returns the local folder."""
+def find(kind: str, folder_or_repo: str | PathLike[str], revision: str | None = None) -> Path:
+    """The folder itself if it exists; else downloads the hub repository to the cache and returns that folder."""
+    folder = Path(folder_or_repo)
+    if os.path.exists(folder):  # Path.exists raises on a name that is too long
+        return folder
+    repo = str(folder_or_repo)
     try:
         return Path(snapshot_download(repo, revision=revision, allow_patterns=[f"{kind}.json", f"{kind}-*"]))
     except _HUB_ERRORS as error:

@@ -10,11 +10,9 @@ other.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -94,9 +92,7 @@ class PriorMap:
     @classmethod
     def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> PriorMap:
         """Load a saved map from a folder or a hub repository."""
-        folder = Path(folder_or_repo)
-        if not os.path.exists(folder):  # unlike Path's, false for a name that is too long
-            folder = tensor_files.download("prior_map", str(folder_or_repo), revision)
+        folder = tensor_files.find("prior_map", folder_or_repo, revision)
         tensors, about = tensor_files.load("prior_map", folder)
         try:
             prior = {name.removeprefix(_PRIOR): tensor for name, tensor in tensors.items() if name.startswith(_PRIOR)}

@@ -7,12 +7,10 @@ Each caption takes one forward, and only two running sums are kept. Means need n
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -104,9 +102,7 @@ class Steering:
     @classmethod
     def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> Steering:
         """Load saved vectors from a folder or a hub repository."""
-        folder = Path(folder_or_repo)
-        if not os.path.exists(folder):  # unlike Path's, false for a name that is too long
-            folder = tensor_files.download("steering", str(folder_or_repo), revision)
+        folder = tensor_files.find("steering", folder_or_repo, revision)
         tensors, about = tensor_files.load("steering", folder)
         try:
             counts = typed(tuple[int, int], about["counts"], "counts")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -174,9 +173,7 @@ class Subspace:
     @classmethod
     def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> Subspace:
         """Load a saved subspace from a folder or a hub repository."""
-        folder = Path(folder_or_repo)
-        if not os.path.exists(folder):  # unlike Path's, false for a name that is too long
-            folder = tensor_files.download("subspace", str(folder_or_repo), revision)
+        folder = tensor_files.find("subspace", folder_or_repo, revision)
         return cls.from_described(*tensor_files.load("subspace", folder), folder)
 
     @classmethod
