@@ -112,14 +112,14 @@ def _generative(counters: Mapping[str, float]) -> dict[str, float]:
 def _question_counters(counted: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
     counters: dict[str, float] = {}
     for group, prefix in _COUNTERS.items():
-        asked, right, no, said_no, said_no_rightly = _pooled(counted, group)
+        total, right, no, answered_no, answered_no_rightly = _pooled(counted, group)
         counters |= {
             f"{prefix}qa_correct_score": right,
-            f"{prefix}qa_correct_num": asked + START,
-            f"{prefix}qa_no_score": said_no_rightly,
+            f"{prefix}qa_correct_num": total + START,
+            f"{prefix}qa_no_score": answered_no_rightly,
             f"{prefix}qa_no_num": no + START,
-            f"{prefix}qa_ans_no_score": said_no_rightly,
-            f"{prefix}qa_ans_no_num": said_no + START,
+            f"{prefix}qa_ans_no_score": answered_no_rightly,
+            f"{prefix}qa_ans_no_num": answered_no + START,
         }
     return counters
 
@@ -131,13 +131,13 @@ def _pooled(counted: Mapping[str, tuple[int, ...]], group: str) -> tuple[int, ..
 
 def _add_questions(out: dict[str, Any], counted: Mapping[str, tuple[int, ...]], groups: Iterable[str]) -> None:
     for group in groups:
-        asked, right, no, said_no, said_no_rightly = _pooled(counted, group)
+        total, right, no, answered_no, answered_no_rightly = _pooled(counted, group)
         start = 3 * START if group == "attribute" else START
         title, short = _NAMES[group]
         shares = {
-            "accuracy": 100 * right / (asked + start),
-            "precision": 100 * said_no_rightly / (said_no + start),
-            "recall": 100 * said_no_rightly / (no + start),
+            "accuracy": 100 * right / (total + start),
+            "precision": 100 * answered_no_rightly / (answered_no + start),
+            "recall": 100 * answered_no_rightly / (no + start),
         }
         out["unrounded"][short] = shares
         rounded = {name.capitalize(): round(value, 1) for name, value in shares.items()}

@@ -130,15 +130,15 @@ def _tally(name: str, groups: tuple[str, ...], samples: Sequence[Sample], judged
 
 
 # Columns of descriptions, then of questions; a sample adds 0 to the columns of the other task.
-_MENTIONS, _INVENTED, _TRUTH, _COVERED, _HALLU, _MARKED, _TEXTS, _CLEAN, _WORDS = range(9)
-_ASKED, _RIGHT, _NO, _SAID_NO, _SAID_NO_RIGHTLY = range(9, 14)
+_MENTIONS, _HALLUCINATED, _TRUTH, _COVERED, _HALLU, _MARKED, _TEXTS, _CLEAN, _WORDS = range(9)
+_TOTAL, _RIGHT, _NO, _ANSWERED_NO, _ANSWERED_NO_RIGHTLY = range(9, 14)
 
 
 def _row(one: Judged) -> tuple[int, ...]:
     if isinstance(one, Answered):
         return (*(0,) * 9, *one.row())
-    invented, mentions = len(one.hallucinated), len(one.kept)
-    return (mentions, invented, one.truth, one.covered, one.hallu, one.marked, 1, int(one.is_right), one.words, *(0,) * 5)
+    hallucinated, mentions = len(one.hallucinated), len(one.kept)
+    return (mentions, hallucinated, one.truth, one.covered, one.hallu, one.marked, 1, int(one.is_right), one.words, *(0,) * 5)
 
 
 def _figures(group: str) -> dict[str, Figure]:
@@ -146,19 +146,21 @@ def _figures(group: str) -> dict[str, Figure]:
     start = 3 * START if group == "attribute" else START  # attribute sums three denominators
     if group == GENERATIVE:
         return {
-            "chair": _figure(_MENTIONS, lambda c: _share(c, _INVENTED, _MENTIONS), better="lower"),
+            "chair": _figure(_MENTIONS, lambda c: _share(c, _HALLUCINATED, _MENTIONS), better="lower"),
             "cover": _figure(_TRUTH, lambda c: _share(c, _COVERED, _TRUTH)),
             "hal": _figure(_TEXTS, lambda c: 1 - _share(c, _CLEAN, _TEXTS), better="lower"),
             "cog": _figure(_HALLU, lambda c: _share(c, _MARKED, _HALLU), better="lower"),
             "words": Figure(lambda c: c[..., _WORDS] / c[..., _TEXTS], lambda c: float(c[_TEXTS]), percent=False, better=""),
         }
     if group == "amber":
-        return {"score": _figure(_TEXTS, lambda c: (1 - _share(c, _INVENTED, _MENTIONS) + _f1(c, START, "discriminative")) / 2)}
+        return {
+            "score": _figure(_TEXTS, lambda c: (1 - _share(c, _HALLUCINATED, _MENTIONS) + _f1(c, START, "discriminative")) / 2)
+        }
     return {
-        "accuracy": _figure(_ASKED, lambda c: _share(c, _RIGHT, _ASKED, start)),
-        "precision": _figure(_SAID_NO, lambda c: _share(c, _SAID_NO_RIGHTLY, _SAID_NO, start)),
-        "recall": _figure(_NO, lambda c: _share(c, _SAID_NO_RIGHTLY, _NO, start)),
-        "f1": _figure(_ASKED, lambda c: _f1(c, start, group)),
+        "accuracy": _figure(_TOTAL, lambda c: _share(c, _RIGHT, _TOTAL, start)),
+        "precision": _figure(_ANSWERED_NO, lambda c: _share(c, _ANSWERED_NO_RIGHTLY, _ANSWERED_NO, start)),
+        "recall": _figure(_NO, lambda c: _share(c, _ANSWERED_NO_RIGHTLY, _NO, start)),
+        "f1": _figure(_TOTAL, lambda c: _f1(c, start, group)),
     }
 
 
@@ -167,10 +169,10 @@ def _figure(of: int, value: Callable[[Counts], Counts], better: str = "higher") 
 
 
 def _share(counts: Counts, part: int, whole: int, start: float = START) -> Counts:
-    some, all_ = counts[..., part], counts[..., whole]
-    return np.where((some == all_) & (all_ > 0), 1.0, some / (all_ + start))
+    numerator, denominator = counts[..., part], counts[..., whole]
+    return np.where((numerator == denominator) & (denominator > 0), 1.0, numerator / (denominator + start))
 
 
 def _f1(counts: Counts, start: float, group: str) -> Counts:
-    p, r = _share(counts, _SAID_NO_RIGHTLY, _SAID_NO, start), _share(counts, _SAID_NO_RIGHTLY, _NO, start)
+    p, r = _share(counts, _ANSWERED_NO_RIGHTLY, _ANSWERED_NO, start), _share(counts, _ANSWERED_NO_RIGHTLY, _NO, start)
     return np.where((p == 1) & (r == 1), 1.0, 2 * p * r / (p + r + f1_start(group)))

@@ -97,9 +97,9 @@ class ChairScorer:
         }
 
 
-def tally_mentions(samples: Sequence[Sample], found: Sequence[Mentions]) -> Tally:
+def tally_mentions(samples: Sequence[Sample], mentions: Sequence[Mentions]) -> Tally:
     """The tally of captions, given their mentions; a caption is right if it hallucinates nothing."""
-    rows = [mentions.counts(sample.truth) for sample, mentions in zip(samples, found, strict=True)]
+    rows = [caption.counts(sample.truth) for sample, caption in zip(samples, mentions, strict=True)]
     pictures, counts = by_picture(samples, rows)
     return Tally(pictures, counts, FIGURES, {sample.id: not row[1] for sample, row in zip(samples, rows, strict=True)})
 
@@ -107,11 +107,11 @@ def tally_mentions(samples: Sequence[Sample], found: Sequence[Mentions]) -> Tall
 def tally_captions(captions: Sequence[str], mentions: Sequence[Sequence[str]], truths: Sequence[Collection[str]]) -> Tally:
     """The same from captions, the class names in each, with repeats, and the classes in each picture; length is in words."""
     samples = [Sample(str(number), str(number), "", "", truth) for number, truth in enumerate(truths)]
-    found = [
-        Mentions(tuple(named), tuple(named), (), (), len(caption.split()))
-        for caption, named in zip(captions, mentions, strict=True)
+    by_caption = [
+        Mentions(tuple(names), tuple(names), (), (), len(caption.split()))
+        for caption, names in zip(captions, mentions, strict=True)
     ]
-    return tally_mentions(samples, found)
+    return tally_mentions(samples, by_caption)
 
 
 def cut_words(text: str, words: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mgap.benchmarks.pope.questions import mend
+from mgap.benchmarks.pope.questions import correct_imange
 from mgap.benchmarks.yesno_questions import YesNoQuestion, refuse_repeats
 from mgap.errors import BenchmarkError, SettingError
 from mgap.io.record_files import FilePath, FileRow, identifier, read_rows
@@ -73,7 +73,9 @@ def _by_position(
             f"{path}: {len(rows)} answers without ids to {len(questions)} questions; do the two files belong together?"
         )
     pairs = list(zip(questions, rows, strict=False))
-    wrong = [row for question, row in pairs if question.text not in mend(str(row.data.get("question", question.text)))]
+    wrong = [
+        row for question, row in pairs if question.text not in correct_imange(str(row.data.get("question", question.text)))
+    ]
     if wrong:
         raise BenchmarkError(
             f"{path}: {len(wrong)} answers are to another question than the one at their place, first {wrong[0].where}; "

@@ -46,22 +46,22 @@ def read_questions(path: FilePath) -> tuple[list[YesNoQuestion], list[str]]:
     """The questions of one file, and a note on everything that was corrected."""
     rows = read_rows(path)
     labels, notes = read_labels(path, rows)
-    questions, mended = [], 0
+    questions, corrected = [], 0
     for row, label in zip(rows, labels, strict=True):
         text = field(path, row, "text", _NEEDED)
-        clean = mend(text)
-        mended += clean != text
+        clean = correct_imange(text)
+        corrected += clean != text
         name, image = identifier(path, row, "question_id", _NEEDED), field(path, row, "image", _NEEDED)
         questions.append(YesNoQuestion(name, image, clean, label))
     refuse_repeats(path, rows, [question.id for question in questions], "question ids")
-    if mended:
-        notes.append(f'{path}: "imange" is read as "image" in {mended} questions')
+    if corrected:
+        notes.append(f'{path}: "imange" is read as "image" in {corrected} questions')
     if twice := len(questions) - len({(question.image, question.text) for question in questions}):
         notes.append(f"{path}: {twice} questions are asked a second time about the same picture, and counted each time")
     return questions, notes
 
 
-def mend(text: str) -> str:
+def correct_imange(text: str) -> str:
     return re.sub(r"\bimange\b", "image", text)
 
 
@@ -114,8 +114,8 @@ def read_pope(
     notes: list[str] = []
     files = find_files(source, dataset, splits)
     for split, path in files.items():
-        questions, mended = read_questions(path)
-        notes += mended
+        questions, corrections = read_questions(path)
+        notes += corrections
         samples += [Sample(f"{split}/{q.id}", q.image, q.text + after, split, q.label) for q in questions]
     folder = PictureFolder(images)
     kept, left_out = keep_pictured(samples, folder, missing)
