@@ -88,6 +88,14 @@ def compare(this: Tally, other: Tally) -> PairedComparison:
     return PairedComparison(differences, gained, lost, mcnemar(gained, lost))
 
 
+def by_group(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
+    """The samples of each group, in order of appearance."""
+    groups: dict[str, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.group, []).append(sample)
+    return groups
+
+
 def by_picture(samples: Sequence[Sample], rows: Sequence[Sequence[float]]) -> tuple[tuple[str, ...], Counts]:
     """The pictures in order of appearance, and the sum of their samples' rows."""
     index = {name: i for i, name in enumerate(dict.fromkeys(sample.image for sample in samples))}

@@ -17,7 +17,7 @@ from mgap.benchmarks.chair.lexicon import Lexicon
 from mgap.benchmarks.chair.mentions import Finder, Mentions
 from mgap.benchmarks.language import find_language
 from mgap.benchmarks.statistics import Rate, share, wilson
-from mgap.benchmarks.tally import Figure, Tally, by_picture
+from mgap.benchmarks.tally import Figure, Tally, by_group, by_picture
 from mgap.errors import BenchmarkError, SettingError
 from mgap.types import Sample
 
@@ -88,12 +88,9 @@ class ChairScorer:
             raise BenchmarkError(
                 f"{len(absent)} of {len(samples)} samples have no caption, first {absent[0]!r}; describe them first"
             )
-        groups: dict[str, list[Sample]] = {}
-        for sample in samples:
-            groups.setdefault(sample.group, []).append(sample)
         return {
             group: tally_mentions(members, [self.mentions(texts[sample.id]) for sample in members])
-            for group, members in groups.items()
+            for group, members in by_group(samples).items()
         }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mgap.benchmarks.statistics import Counts, Rate, share
-from mgap.benchmarks.tally import Figure, Tally, by_picture
+from mgap.benchmarks.tally import Figure, Tally, by_group, by_picture
 from mgap.benchmarks.yesno_parsers import DEFAULT, find_parser
 from mgap.errors import BenchmarkError, SettingError
 from mgap.types import Sample
@@ -67,12 +67,9 @@ class PopeScorer:
                 f"{len(absent)} of {len(samples)} samples have no answer, first {absent[0]!r}; answer them first"
             )
         parser = find_parser(self.parser)
-        groups: dict[str, list[Sample]] = {}
-        for sample in samples:
-            groups.setdefault(sample.group, []).append(sample)
         return {
             group: tally_verdicts(members, [parser(texts[s.id], s.truth) for s in members], [texts[s.id] for s in members])
-            for group, members in groups.items()
+            for group, members in by_group(samples).items()
         }
 
 
