@@ -51,10 +51,10 @@ from mgap.backbones.null_images import null_image
 from mgap.backbones.packed_prompts import pack
 from mgap.backbones.shared_prefill import SharedPrefill
 from mgap.diagnosis.principal_angles import principal_angles
-from mgap.priors.collect_states import TOGETHER, blind_states, last_states
+from mgap.priors.collect_states import SHARED_BATCH, blind_states, last_states
 from mgap.priors.object_words import Vocabulary
 from mgap.priors.prompts import EXISTENCE
-from mgap.priors.spectrum import OVERSAMPLING, POWERS, SOLVERS, CentredRows, lanczos, solve
+from mgap.priors.spectrum import OVERSAMPLING, POWER_ITERATIONS, SOLVERS, CentredRows, lanczos, solve
 
 K = 5
 
@@ -70,7 +70,7 @@ def draw(count: int, width: int) -> Tensor:
 def first_call(solver: str, matrix: Tensor) -> tuple[float, Tensor, float]:
     """Run a solver once: seconds, the top directions [d, K] on the CPU, and the appendix's bound in multiplications."""
     n, d = matrix.shape
-    bound = {"exact": min(n * d * d, n * n * d), "randomized": (1 + POWERS) * n * d * (K + 1 + OVERSAMPLING)}
+    bound = {"exact": min(n * d * d, n * n * d), "randomized": (1 + POWER_ITERATIONS) * n * d * (K + 1 + OVERSAMPLING)}
     synchronize(matrix.device)
     started = time.perf_counter()
     if solver == "lanczos":
@@ -239,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def fit(args: argparse.Namespace) -> None:
     model = build(args.model, args.device, torch.bfloat16 if args.device.startswith("cuda") else torch.float32)
     backbone, prompts = model.backbone, many_prompts(max(args.prompts, args.few, 4 * max(args.sizes, default=0), 256))
-    kind, normal = str(backbone.model.dtype).removeprefix("torch."), TOGETHER[backbone.device.type]
+    kind, normal = str(backbone.model.dtype).removeprefix("torch."), SHARED_BATCH[backbone.device.type]
     few = time_few(model, prompts[: args.few], args.rounds, 3 * args.patience)
     print(f"\n{args.model} in {kind}: states of {args.few} prompts\n")
     print(table(["way", "ms", "times as fast", "prompts a second", "off"], few), flush=True)

@@ -1,34 +1,34 @@
-"""One tree of errors. Each message is a sentence: what was given, what is allowed, what to do."""
+"""The package's exceptions. Each message is a sentence: what was given, what is allowed, what to do."""
 
 from importlib.util import find_spec
 
 
 class MgapError(Exception):
-    """Everything this package raises on purpose; the command line prints it and exits with 2."""
+    """Base of every error that this package raises on purpose; the command line prints it and exits with 2."""
 
 
 class SettingError(MgapError, ValueError):
-    """A hyper-parameter, option or name outside what is allowed."""
+    """A hyper-parameter, option or name is not allowed."""
 
 
 class PromptError(MgapError, ValueError):
-    """A prompt, or a file of prompts, that cannot be used."""
+    """A prompt, or a file of prompts, cannot be used."""
 
 
 class ImageError(MgapError, ValueError):
-    """A picture that is missing, broken, or of an unusable size."""
+    """A picture is missing, damaged, or of an unusable size."""
 
 
 class BenchmarkError(MgapError, ValueError):
-    """A benchmark's files, or answers to it, that are missing, broken, or do not belong together."""
+    """A benchmark's files, or the answers to it, are missing, damaged, or do not belong together."""
 
 
 class RunError(MgapError):
-    """A run's folder that cannot be used: in use, of other settings, or not a run."""
+    """A run folder cannot be used: another process uses it, it has other settings, or it is not a run."""
 
 
 class ModelError(MgapError):
-    """A model that cannot be found, loaded, or understood."""
+    """A model cannot be found, loaded, or understood."""
 
 
 class UnsupportedHead(ModelError):
@@ -40,7 +40,7 @@ class BackboneMismatch(MgapError):
 
 
 class DegenerateSubspace(MgapError):
-    """The states do not determine a subspace of the rank that was asked for."""
+    """The states do not determine a subspace of the requested rank."""
 
 
 class NonFiniteStates(DegenerateSubspace):
@@ -48,15 +48,15 @@ class NonFiniteStates(DegenerateSubspace):
 
 
 class UnsupportedDecoding(MgapError):
-    """A method, or an option, cannot act in the decoding mode that was asked for."""
+    """A method or an option does not support the requested decoding mode."""
 
 
 class UnsupportedRequest(MgapError):
-    """An evaluation harness asks for something that is not done here, or not in that way."""
+    """An evaluation harness requests something that is not supported here, or not in that way."""
 
 
 class CorruptFile(MgapError):
-    """A saved file is incomplete, altered, or not what its name says."""
+    """A saved file is incomplete, modified, or not what its name says."""
 
 
 class MissingExtra(MgapError):
@@ -67,12 +67,12 @@ class MissingExtra(MgapError):
 
 
 def require_extra(package: str, extra: str, purpose: str, *, module: str | None = None) -> None:
-    """Refuse at once what an optional dependency that is not installed would end later; imports nothing."""
+    """Raise MissingExtra now if an optional dependency is not installed; does not import it."""
     if find_spec(module or package) is None:
         raise MissingExtra(package, extra, purpose)
 
 
-def one_line(error: BaseException, most: int = 300) -> str:
-    """What somebody else's error says, short enough to stand in a sentence of ours."""
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """Another library's error message on one line, short enough to quote in ours."""
     text = " ".join(str(error).split())
-    return text if len(text) <= most else f"{text[:most].rstrip()} ..."
+    return text if len(text) <= limit else f"{text[:limit].rstrip()} ..."

@@ -1,8 +1,7 @@
-"""Names to classes, as "module:attribute" strings, so that listing what exists imports nothing heavy.
+"""Tables from names to "module:attribute" strings, so that listing the names imports nothing heavy.
 
-Other packages add entries through entry points: the groups `mgap.methods`, `mgap.backbones`, `mgap.benchmarks`,
-`mgap.scorers`, `mgap.prompts`, `mgap.worlds` and `mgap.engines`. Inner packages find outer ones through these tables, and
-import nothing of them.
+Other packages add entries through the entry points `mgap.methods`, `mgap.backbones`, `mgap.benchmarks`, `mgap.scorers`,
+`mgap.prompts`, `mgap.worlds` and `mgap.engines`. Inner packages look outer ones up here instead of importing them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from mgap.errors import ModelError, SettingError
 
 
 class Registry:
-    """A read-only table of named things that are imported on first use."""
+    """A read-only table of names; an entry is imported when it is first used."""
 
     def __init__(self, kind: str, group: str, entries: Mapping[str, str]) -> None:
         self.kind, self.group, self._entries = kind, group, dict(entries)
@@ -31,14 +30,14 @@ class Registry:
         return sorted(self._all())
 
     def __iter__(self) -> Iterator[str]:
-        """The package's own in their order, then those of other packages."""
+        """The built-in names in their order, then those of other packages."""
         yield from {**self._entries, **self._all()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries or name in self._all()
 
     def get(self, name: str) -> Any:
-        entries = self._entries if name in self._entries else self._all()  # looking through all installed packages takes time
+        entries = self._entries if name in self._entries else self._all()  # scanning all installed packages takes time
         if name not in entries:
             close = difflib.get_close_matches(name, entries, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -71,7 +70,7 @@ METHODS = Registry(
     },
 )
 
-# By transformers' `config.model_type`; what is not listed gets the generic Backbone.
+# By transformers' `config.model_type`; others get the generic Backbone.
 BACKBONES = Registry(
     "backbone",
     "mgap.backbones",
@@ -90,7 +89,7 @@ BACKBONES = Registry(
     },
 )
 
-# What `mgap run NAME` asks: a `BenchmarkSource` of benchmarks/base.py each.
+# Benchmarks for `mgap run NAME`: each a `BenchmarkSource` (benchmarks/base.py).
 BENCHMARKS = Registry(
     "benchmark",
     "mgap.benchmarks",
@@ -102,10 +101,10 @@ BENCHMARKS = Registry(
     },
 )
 
-# Worlds that draw their own pictures and ask the questions of several benchmarks about them: a `DrawnWorld` each.
+# Worlds that draw their own pictures and ask several benchmarks' questions about them: each a `DrawnWorld`.
 WORLDS = Registry("drawn world", "mgap.worlds", {"pocket": "mgap.pocket.samples:PocketWorld"})
 
-# Calibration prompts by name: a function that gives them, in order.
+# Calibration prompts: each a function that returns them in order.
 PROMPTS = Registry(
     "set of prompts",
     "mgap.prompts",
@@ -118,14 +117,14 @@ PROMPTS = Registry(
     },
 )
 
-# What answers in a run: a `RunEngine` of run/worker.py each.
+# Engines that generate the answers of a run: each a `RunEngine` (run/worker.py).
 ENGINES = Registry(
     "engine",
     "mgap.engines",
     {"transformers": "mgap.run.worker:TransformersEngine", "vllm": "mgap.serving.vllm_run:VllmEngine"},
 )
 
-# What turns the answers to a task into figures, by the task that a benchmark names.
+# Scorers, by the task that a benchmark names: each turns answers into figures.
 SCORERS = Registry(
     "task",
     "mgap.scorers",
@@ -136,15 +135,15 @@ SCORERS = Registry(
     },
 )
 
-# Trained checkpoints that come with the package, by the name that `mgap.load` reads.
+# Trained checkpoints that ship with the package, by the name that `mgap.load` accepts.
 EMBEDDED = {f"pocket/{family}": Path(__file__).parent / "pocket" / "models" / family for family in ("llava", "qwen3-vl")}
 
-# The paper's tables and figures as configurations of a run, by the name that `mgap run` reads.
+# The paper's tables and figures as run configurations, by the name that `mgap run` accepts.
 EXPERIMENTS = {path.stem: path for path in sorted((Path(__file__).parent / "experiments").glob("*.yaml"))}
 
 
 def locate(name: str, revision: str | None = None) -> str:
-    """Where a model's files are: the folder of an embedded one; any other name, a hub id or a folder, is its own answer."""
+    """The folder of an embedded model; any other name (a hub id or a folder) is returned as it is."""
     if name not in EMBEDDED:
         if name.startswith("pocket/") and not Path(name).is_dir():
             raise ModelError(f"no embedded model {name!r}: choose from {', '.join(EMBEDDED)}")

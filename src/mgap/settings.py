@@ -1,4 +1,4 @@
-"""Checks of settings: each gives the value back, or says in one sentence what was given and what is allowed."""
+"""Validate settings: each check returns the value, or raises an error that says what was given and what is allowed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from mgap.errors import SettingError
 
 
 def check_strength(name: str, value: float) -> float:
-    """A finite number that is not negative."""
+    """A finite, non-negative number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
         raise SettingError(f"{name}={value!r:.40} must be a finite number of at least 0")
     return float(value)
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
-    """One of a few words."""
+    """One of the given words."""
     if not isinstance(value, str) or value not in choices:
         raise SettingError(f"{name}={value!r}: choose from {', '.join(choices)}")
     return value
 
 
 def check_switch(name: str, value: bool | None) -> bool:
-    """True or false, and nothing that only counts as one of them."""
+    """True or False; no other truthy or falsy value."""
     if not isinstance(value, bool):
         raise SettingError(f"{name}={value!r} must be true or false")
     return value
@@ -37,7 +37,7 @@ def check_share(name: str, value: float) -> float:
 
 
 def check_count(name: str, value: int | None, least: int) -> int:
-    """A whole number of at least so many."""
+    """A whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise SettingError(f"{name}={value!r} must be a whole number of at least {least}")
     return value

@@ -1,4 +1,4 @@
-"""Small frozen objects that every layer may pass around."""
+"""Small frozen dataclasses that every package shares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mgap.errors import SettingError, UnsupportedDecoding
 
 
 class Mode(str, Enum):
-    """What a decoding call does; a method declares which of these it accepts."""
+    """A mode of decoding. A method declares which ones it supports."""
 
     GREEDY = "greedy"
     SAMPLE = "sample"
@@ -29,7 +29,7 @@ ALL_MODES = frozenset(Mode)
 
 @dataclass(frozen=True)
 class Decoding:
-    """How tokens are chosen. The same keys on the command line, in YAML and in Python."""
+    """How tokens are chosen. The keys are the same on the command line, in YAML and in Python."""
 
     max_new_tokens: int = 512
     sample: bool = False
@@ -40,7 +40,7 @@ class Decoding:
     num_beams: int = 1
     num_return_sequences: int = 1
     repetition_penalty: float = 1.0
-    prompt_lookup: int = 0  # drafted tokens per step, copied from the prompt; 0: off
+    prompt_lookup: int = 0  # draft tokens per step, copied from the prompt; 0: off
     static_cache: bool = False
     compile: bool = False  # implies static_cache
 
@@ -74,15 +74,15 @@ class Decoding:
 
     @classmethod
     def of(cls, **options: Any) -> Decoding:
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(options) - known)
+        names = {f.name for f in fields(cls)}
+        unknown = sorted(set(options) - names)
         if unknown:
-            raise SettingError(f"unknown decoding option {unknown[0]!r}: choose from {', '.join(sorted(known))}")
+            raise SettingError(f"unknown decoding option {unknown[0]!r}: choose from {', '.join(sorted(names))}")
         return cls(**options)
 
     def modes(self, *, rows: int = 1, stream: bool = False, assistant: bool = False) -> frozenset[Mode]:
-        """The modes that a call with these options and this many rows uses; refuses what cannot be combined."""
-        on = {
+        """The modes of a call with these options and this many rows; refuses modes that cannot be combined."""
+        enabled = {
             Mode.SAMPLE: self.sample,
             Mode.BEAM: self.num_beams > 1,
             Mode.STREAM: stream,
@@ -92,7 +92,7 @@ class Decoding:
             Mode.STATIC: self.static_cache or self.compile,
             Mode.COMPILE: self.compile,
         }
-        modes = {mode for mode, used in on.items() if used}
+        modes = {mode for mode, is_on in enabled.items() if is_on}
         if not modes & {Mode.SAMPLE, Mode.BEAM}:
             modes.add(Mode.GREEDY)
         for one, other in _EXCLUSIVE:
@@ -114,13 +114,13 @@ _EXCLUSIVE = (
 
 @dataclass(frozen=True)
 class Sample:
-    """One thing to ask about one picture, and what is true of it."""
+    """One question about one picture, and its ground truth."""
 
     id: str  # unique in its benchmark, such as "adversarial/17"
     image: str  # the picture's name in the benchmark's folder of pictures
-    prompt: str  # as it is asked, before any chat template
-    group: str  # the split or kind that it is scored with, such as "adversarial"
-    truth: Any  # plain JSON: a label, or what there is in the picture; its form is the task's
+    prompt: str  # before any chat template
+    group: str  # the split or kind that it is scored in, such as "adversarial"
+    truth: Any  # plain JSON; its form depends on the task: a label, or the objects in the picture
 
 
 @dataclass(frozen=True)
@@ -134,24 +134,24 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Step:
-    """What a method saw and did when one token was chosen."""
+    """What a method measured and changed when one token was chosen."""
 
     token_id: int
     token: str
-    values: dict[str, float]  # by the method's own names, e.g. entropy, cosine, delta, gamma, beta
+    values: dict[str, float]  # the method's own names, e.g. entropy, cosine, delta, gamma, beta
     before: tuple[Candidate, ...]
     after: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A generated text and how it came about. Prints as the text."""
+    """A generated text and how it was generated. Prints as the text."""
 
     text: str
     token_ids: tuple[int, ...]
     stop: str  # "end" (an end token) or "length" (max_new_tokens)
-    prompt: str  # as the model read it, before image tokens are expanded
-    milliseconds: float  # of the generate call that made it (shared by the rows of a batch)
+    prompt: str  # as the model reads it, before image tokens are expanded
+    milliseconds: float  # of the generate call (shared by the rows of a batch)
     alternatives: tuple[Answer, ...] = ()  # the other sequences of num_return_sequences
     trace: tuple[Step, ...] | None = field(default=None, repr=False)
 

@@ -152,7 +152,7 @@ def test_a_killed_fetch_leaves_no_half_file(serve, tmp_path):
     target, digest = tmp_path / "here", hashlib.sha256(TEXT).hexdigest()
     code = (
         "from mgap.benchmarks.published_files import *\n"
-        f"wanted = Published('toy', (File('a.txt', '{address}/slow', {len(TEXT)}, '{digest}', 'p', 'MIT'),), ())\n"
+        f"wanted = PublishedBenchmark('toy', (File('a.txt', '{address}/slow', {len(TEXT)}, '{digest}', 'p', 'MIT'),), ())\n"
         f"fetch(wanted, {str(target)!r}, lambda *news: print(*news, flush=True))"
     )
     with processes.started([sys.executable, "-c", code], stdout=PIPE, text=True) as child:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from mgap.errors import CorruptFile, MgapError
-from mgap.io.download import digest
+from mgap.io.atomic_files import file_sha256
 from mgap.pocket.tiny import build_tiny
 from mgap.priors.bank import Bank
 from mgap.priors.prior_map import PriorMap
@@ -209,7 +209,7 @@ def test_a_copy_for_vllm_is_whole_or_not_there(server, place):
 
 
 def whole(folder):
-    return {str(path.relative_to(folder)): digest(path) for path in folder.rglob("*") if path.is_file()}
+    return {str(path.relative_to(folder)): file_sha256(path) for path in folder.rglob("*") if path.is_file()}
 
 
 def test_every_writer_is_killed_here():

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from mgap.io.download import digest, download, unpack
+from mgap.io.atomic_files import file_sha256
+from mgap.io.download import download, unpack
 from mgap.io.output_folder import write_files
 from mgap.pages.print_figures import new_figure, style
 from mgap.pages.print_figures import save as save_print
@@ -56,7 +57,7 @@ def printed(folder, version):
 
 def fetched(folder, version):
     source = folder.parent / f"published-{version}.zip"
-    download(source.as_uri(), folder / "data.zip", digest(source), source.stat().st_size)
+    download(source.as_uri(), folder / "data.zip", file_sha256(source), source.stat().st_size)
     unpack(folder / "data.zip", "inner.txt", folder / "inner.txt")
 
 

@@ -182,7 +182,7 @@ def test_a_collection_that_broke_off_goes_on_where_it_stopped(exact, picture, tm
 
 def test_after_a_kill_the_parts_that_were_whole_are_kept(tmp_path):
     states = drawn(20)
-    shelf = bank_files.Folder(tmp_path, None, {}, per_part=4, goes_on=True)
+    shelf = bank_files.BankFolderWriter(tmp_path, None, {}, per_part=4, resume=True)
     for chunk in list(chunks_of(states, 2))[:7]:
         shelf.add(chunk)  # and then nothing: two rows are held and in no part
     (tmp_path / "bank-0123456789ab.safetensors").write_bytes(b"a part that no index names yet")

@@ -12,9 +12,9 @@ from mgap.errors import MissingExtra, SettingError
 from mgap.priors import faiss_index
 from mgap.priors import manifold as manifolds
 from mgap.priors.bank import Bank
-from mgap.priors.faiss_index import Approximate, SearchError, drawn
+from mgap.priors.faiss_index import ApproximateSearch, SearchError, sample_rows
 from mgap.priors.manifold import METRICS, Manifold, interval, member_distances, threshold
-from mgap.priors.neighbours import Exact
+from mgap.priors.neighbours import ExactSearch
 
 
 def states(n, d, seed=0):
@@ -25,14 +25,14 @@ def states(n, d, seed=0):
 
 @pytest.fixture(scope="module", params=METRICS)
 def through(request):
-    return Approximate.of(Exact.of(states(3000, 300).split([1000, 2000]), request.param), 10)
+    return ApproximateSearch.of(ExactSearch.of(states(3000, 300).split([1000, 2000]), request.param), 10)
 
 
 def test_what_an_index_says_of_its_error_is_true(through):
-    members = drawn(3000, 384, seed=1)
+    members = sample_rows(3000, 384, seed=1)
     tested = members[torch.randperm(384, generator=torch.Generator().manual_seed(1))][128:]
-    near, rows = through.among(tested, 10)
-    right, nearest = through.exact.among(tested, 10)
+    near, rows = through.nearest_to_members(tested, 10)
+    right, nearest = through.exact.nearest_to_members(tested, 10)
     off = near.mean(-1) / right.mean(-1) - 1
     found = [len(set(mine) & set(theirs)) for mine, theirs in zip(rows.tolist(), nearest.tolist(), strict=True)]
     assert through.error.queries == 256
@@ -43,16 +43,16 @@ def test_what_an_index_says_of_its_error_is_true(through):
 
 
 def test_an_index_that_looks_through_few_cells_says_that_it_misses_some(monkeypatch):
-    monkeypatch.setattr(faiss_index, "FOUND", 0.0)  # content with the fewest cells
-    through = Approximate.of(Exact.of(states(3000, 40)), 10)
+    monkeypatch.setattr(faiss_index, "TARGET_RECALL", 0.0)  # content with the fewest cells
+    through = ApproximateSearch.of(ExactSearch.of(states(3000, 40)), 10)
     assert through.error.found < 0.9
     assert 0 < through.error.mean < through.error.worst
 
 
 def test_distances_are_never_too_small_and_a_member_never_finds_itself(through):
     members = torch.arange(0, 3000, 7)
-    near, rows = through.among(members, 10)
-    right, _ = through.exact.among(members, 10)
+    near, rows = through.nearest_to_members(members, 10)
+    right, _ = through.exact.nearest_to_members(members, 10)
     assert not (rows == members.unsqueeze(1)).any()
     assert (near >= right * (1 - 1e-9)).all()
     near, _ = through.nearest(through.exact.rows(members), 10)
@@ -61,15 +61,15 @@ def test_distances_are_never_too_small_and_a_member_never_finds_itself(through):
 
 def test_an_equal_state_elsewhere_is_a_neighbour():
     bank = states(800, 20).repeat_interleave(2, 0)
-    near, rows = Approximate.of(Exact.of(bank), 1).among(torch.arange(1600), 1)
+    near, rows = ApproximateSearch.of(ExactSearch.of(bank), 1).nearest_to_members(torch.arange(1600), 1)
     assert not near.any()
     assert torch.equal(rows.squeeze(1), torch.arange(1600) ^ 1)
 
 
 def test_cells_that_hold_too_few_are_made_up_for_by_exact_search(monkeypatch):
-    monkeypatch.setattr(faiss_index, "FOUND", 0.0)
-    exact = Exact.of(states(1000, 8))
-    through = Approximate.of(exact, 10)
+    monkeypatch.setattr(faiss_index, "TARGET_RECALL", 0.0)
+    exact = ExactSearch.of(states(1000, 8))
+    through = ApproximateSearch.of(exact, 10)
     through.index.nprobe = 1
     near, rows = through.nearest(states(20, 8, seed=2), 400)
     right, _ = exact.nearest(states(20, 8, seed=2), 400)
@@ -110,11 +110,11 @@ def test_without_faiss_an_index_is_refused_by_name(monkeypatch):
 
 def test_states_of_one_group_are_no_neighbours_through_an_index_either():
     groups = torch.arange(2000) // 40
-    exact = Exact.of(states(2000, 12), groups=groups)
-    made, members = Approximate.of(exact, 5), torch.arange(0, 2000, 50)
-    near, which = made.among(members, 5)
+    exact = ExactSearch.of(states(2000, 12), groups=groups)
+    made, members = ApproximateSearch.of(exact, 5), torch.arange(0, 2000, 50)
+    near, which = made.nearest_to_members(members, 5)
     assert not (groups[which] == groups[members].unsqueeze(1)).any()
-    truth, _ = exact.among(members, 5)
+    truth, _ = exact.nearest_to_members(members, 5)
     assert (near >= truth - 1e-9).all()
     assert (near <= truth[:, -1:] + 1e-9).double().mean() > 0.95
 
@@ -123,7 +123,7 @@ def test_an_index_of_few_states_or_for_a_gpu_is_refused():
     with pytest.raises(SettingError, match="1000 states, not 999"):
         Manifold.of(Bank.of(states(999, 4)), search="approximate")
     with pytest.raises(SettingError, match="on a GPU use search='exact'"):
-        Approximate.of(Exact((torch.zeros(2000, 2),), "euclidean", torch.device("cuda"), torch.arange(2000)), 3)
+        ApproximateSearch.of(ExactSearch((torch.zeros(2000, 2),), "euclidean", torch.device("cuda"), torch.arange(2000)), 3)
     with pytest.raises(SettingError, match="choose from auto, exact, approximate"):
         Manifold.of(Bank.of(states(20, 4)), search="hnsw")
 
@@ -132,7 +132,7 @@ def test_tau_of_a_large_bank_is_over_members_drawn_from_it(monkeypatch):
     monkeypatch.setattr(manifolds, "MEMBERS", 500)
     bank = Bank.of(states(2000, 6))
     manifold = Manifold.of(bank, delta=0.1)
-    sample = drawn(2000, 500, seed=0)
+    sample = sample_rows(2000, 500, seed=0)
     assert len(set(sample.tolist())) == 500
     apart = member_distances(bank.states)
     assert manifold.tau == pytest.approx(float(apart[sample].quantile(0.9)))

@@ -9,7 +9,7 @@ from sklearn.neighbors import NearestNeighbors
 from mgap.errors import SettingError
 from mgap.priors import neighbours
 from mgap.priors.manifold import member_distances, neighbour_distances, threshold
-from mgap.priors.neighbours import METRICS, Exact, error_bound, full_precision
+from mgap.priors.neighbours import METRICS, ExactSearch, error_bound, full_precision
 
 
 def drawn(n, d, seed=0):
@@ -56,14 +56,19 @@ def test_distances_and_threshold_are_scikit_learns(n, d, k, data, dtype, metric)
 @pytest.mark.parametrize("data", DATA)
 def test_parts_and_blocks_do_not_change_what_is_found(data, metric, monkeypatch):
     bank, states = DATA[data](97, 12).float(), DATA[data](9, 12, seed=7).float()
-    expected = Exact.of(bank, metric).nearest(states, 4), Exact.of(bank, metric).among(torch.arange(97), 4)
+    expected = (
+        ExactSearch.of(bank, metric).nearest(states, 4),
+        ExactSearch.of(bank, metric).nearest_to_members(torch.arange(97), 4),
+    )
     for name, few in {"_BLOCK": 120, "_QUERIES": 50, "_PRODUCTS": 33, "_GATHERED": 500, "_COLUMNS": 5}.items():
         monkeypatch.setattr(neighbours, name, few)
-    search = Exact.of(bank.split([1, 40, 6, 50]), metric)
-    for (apart, rows), (right, _) in zip((search.nearest(states, 4), search.among(torch.arange(97), 4)), expected, strict=True):
+    search = ExactSearch.of(bank.split([1, 40, 6, 50]), metric)
+    for (apart, rows), (right, _) in zip(
+        (search.nearest(states, 4), search.nearest_to_members(torch.arange(97), 4)), expected, strict=True
+    ):
         torch.testing.assert_close(apart, right, rtol=1e-12, atol=1e-14)
         assert all(len(set(row)) == 4 for row in rows.tolist())
-    _, rows = search.among(torch.arange(97), 4)
+    _, rows = search.nearest_to_members(torch.arange(97), 4)
     assert not (rows == torch.arange(97).unsqueeze(1)).any()
 
 
@@ -71,7 +76,7 @@ def test_parts_and_blocks_do_not_change_what_is_found(data, metric, monkeypatch)
 def test_states_of_one_group_are_no_neighbours_of_each_other(seed, together, k, metric):
     bank = drawn(40, 5, seed)
     groups = torch.arange(40) // together
-    found, which = Exact.of((bank[:13], bank[13:]), metric, groups=groups).among(torch.arange(40), k)
+    found, which = ExactSearch.of((bank[:13], bank[13:]), metric, groups=groups).nearest_to_members(torch.arange(40), k)
     assert not (groups[which] == groups.unsqueeze(1)).any()
     for row in range(0, 40, 7):
         others = bank[groups != groups[row]]
@@ -80,11 +85,11 @@ def test_states_of_one_group_are_no_neighbours_of_each_other(seed, together, k, 
 
 
 def test_groups_that_leave_too_few_others_are_refused():
-    search = Exact.of(drawn(10, 3), groups=torch.tensor([0] * 6 + [1] * 4))
+    search = ExactSearch.of(drawn(10, 3), groups=torch.tensor([0] * 6 + [1] * 4))
     with pytest.raises(SettingError, match="from 1 to 4"):
-        search.among(torch.arange(10), 5)
+        search.nearest_to_members(torch.arange(10), 5)
     with pytest.raises(SettingError, match="name the group of each"):
-        Exact.of(drawn(10, 3), groups=torch.arange(9))
+        ExactSearch.of(drawn(10, 3), groups=torch.arange(9))
 
 
 def test_nothing_larger_than_a_block_is_made(monkeypatch):
@@ -105,11 +110,11 @@ def test_nothing_larger_than_a_block_is_made(monkeypatch):
     bank, states = drawn(5000, 64).bfloat16(), drawn(300, 64, seed=1).float()
     for name in ("_BLOCK", "_QUERIES", "_PRODUCTS", "_GATHERED"):
         monkeypatch.setattr(neighbours, name, 1 << 13)
-    search = Exact.of(bank)
+    search = ExactSearch.of(bank)
     assert search.centre.shape == (64,)  # of up to 4096 states, once
     with Largest() as largest:
         search.nearest(states[:200], 5)
-        search.among(torch.arange(100), 5)
+        search.nearest_to_members(torch.arange(100), 5)
     assert 1 << 13 <= largest.numbers <= 1 << 14
 
 
@@ -134,7 +139,7 @@ def test_a_choice_that_is_not_proved_is_made_again(seed, data, scale, margin):
     bank, states = (scale * DATA[data](60, 6, seed + n).float() for n in (0, 10))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(neighbours, "_MARGIN", margin)
-        apart, _ = Exact.of(bank).nearest(states[:8], 1)
+        apart, _ = ExactSearch.of(bank).nearest(states[:8], 1)
     expected = torch.cdist(states[:8].double(), bank.double(), compute_mode="donot_use_mm_for_euclid_dist").amin(1)
     torch.testing.assert_close(apart[:, 0], expected, rtol=2.0**-22, atol=0)
 
@@ -142,19 +147,21 @@ def test_a_choice_that_is_not_proved_is_made_again(seed, data, scale, margin):
 def test_each_way_to_search_is_taken_where_it_is_needed(monkeypatch):
     """Apart by more than the bound: float32 products prove it; by less: float64's; by less than that: differences."""
     ways = []
-    candidates, differences = Exact._candidates, Exact._by_differences
-    monkeypatch.setattr(Exact, "_candidates", lambda self, *args: ways.append(args[3]) or candidates(self, *args))
-    monkeypatch.setattr(Exact, "_by_differences", lambda self, *args: ways.append("differences") or differences(self, *args))
+    candidates, differences = ExactSearch._candidates, ExactSearch._by_differences
+    monkeypatch.setattr(ExactSearch, "_candidates", lambda self, *args: ways.append(args[3]) or candidates(self, *args))
+    monkeypatch.setattr(
+        ExactSearch, "_by_differences", lambda self, *args: ways.append("differences") or differences(self, *args)
+    )
     bank = drawn(200, 16).float()
-    Exact.of(bank).nearest(bank[:5] + 0.01, 3)
+    ExactSearch.of(bank).nearest(bank[:5] + 0.01, 3)
     assert ways == [torch.float32]
     ways.clear()
     close = torch.cat((bank, bank[:1] + 1e-4 * drawn(50, 16, seed=2).float()))
-    Exact.of(close).nearest(bank[:1] + 1e-4, 3)
+    ExactSearch.of(close).nearest(bank[:1] + 1e-4, 3)
     assert ways == [torch.float32, torch.float64]
     ways.clear()
     closer = torch.cat((bank.double(), bank[:1].double() + 1e-9 * drawn(50, 16, seed=2)))
-    apart, _ = Exact.of(closer).nearest(bank[:1].double() + 1e-9, 3)
+    apart, _ = ExactSearch.of(closer).nearest(bank[:1].double() + 1e-9, 3)
     assert ways == [torch.float32, torch.float64, "differences"]
     right = (closer - bank[:1].double() - 1e-9).norm(dim=-1).sort().values[:3]
     torch.testing.assert_close(apart[0], right, rtol=1e-6, atol=0)
@@ -177,7 +184,7 @@ def test_progress_goes_from_block_to_block_and_ends_at_all(monkeypatch):
     monkeypatch.setattr(neighbours, "_BLOCK", 40)
     monkeypatch.setattr(neighbours, "_QUERIES", 60)
     seen = []
-    Exact.of(drawn(50, 4)).among(torch.arange(30), 3, progress=lambda *at: seen.append(at))
+    ExactSearch.of(drawn(50, 4)).nearest_to_members(torch.arange(30), 3, progress=lambda *at: seen.append(at))
     assert seen == sorted(seen)
     assert seen[-1] == (30, 30)
     assert len(set(seen)) >= 10
@@ -191,7 +198,7 @@ def test_states_and_parts_that_do_not_fit_are_refused():
         ((torch.zeros(2, 3), torch.zeros(2, 3).double()), "one width, dtype"),
     ):
         with pytest.raises(SettingError, match=why):
-            Exact.of(bank)
+            ExactSearch.of(bank)
     with pytest.raises(SettingError, match=r"give \[n, 3\]"):
         neighbour_distances(torch.zeros(1, 4), torch.zeros(2, 3), 1)
     assert neighbour_distances(torch.zeros(0, 3), torch.zeros(2, 3), 1).shape == (0,)
@@ -203,7 +210,10 @@ def test_states_and_parts_that_do_not_fit_are_refused():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_gpu_finds_the_same_with_a_bank_there_or_moved_in_blocks(dtype, data, metric, monkeypatch):
     bank, states = DATA[data](3000, 300).to(dtype), DATA[data](200, 300, seed=9).float()
-    expected = Exact.of(bank, metric).nearest(states, 10)[0], Exact.of(bank, metric).among(torch.arange(500), 10)[0]
+    expected = (
+        ExactSearch.of(bank, metric).nearest(states, 10)[0],
+        ExactSearch.of(bank, metric).nearest_to_members(torch.arange(500), 10)[0],
+    )
     precision = torch.backends.cuda.matmul.fp32_precision
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     try:
@@ -211,9 +221,9 @@ def test_a_gpu_finds_the_same_with_a_bank_there_or_moved_in_blocks(dtype, data, 
             if free is not None:
                 monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 0))
                 monkeypatch.setattr(neighbours, "_BLOCK", 1 << 17)
-            search = Exact.of(bank, metric, "cuda")
+            search = ExactSearch.of(bank, metric, "cuda")
             assert search.parts[0].is_cuda == (free is None)
-            found = search.nearest(states.cuda(), 10)[0], search.among(torch.arange(500), 10)[0]
+            found = search.nearest(states.cuda(), 10)[0], search.nearest_to_members(torch.arange(500), 10)[0]
             assert found[0].is_cuda
             for one, other in zip(found, expected, strict=True):
                 torch.testing.assert_close(one.cpu(), other, rtol=2.0**-22, atol=1e-13)

@@ -1,1 +1,1 @@
-"""Benchmarks, one folder each: their files, their questions, their scorer, and the conventions of published scorers."""
+"""Benchmarks, one folder each: files, questions, scorer, and the conventions of published scorers."""

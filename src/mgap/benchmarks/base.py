@@ -1,4 +1,4 @@
-"""A benchmark in hand: what is asked, about which pictures, and the words that its scorer needs."""
+"""A loaded benchmark (its samples, its pictures, the words that its scorer needs), and the protocols of benchmarks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mgap.types import Sample
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Samples of one task. Everything but `picture` is plain JSON, so that a run can keep it and be scored without this."""
+    """The samples of one task. All but `picture` is plain JSON: a run saves it and can be scored without the benchmark."""
 
     name: str  # such as "pope coco"
     task: str  # which scorer reads the answers: yesno, captions or amber
     samples: tuple[Sample, ...]
-    picture: Callable[[str], ImageSource]  # from a sample's image name to the picture, or to the path of its file
-    lexicon: Mapping[str, Any] = field(default_factory=dict)  # words that the scorer needs beside the samples' truths
-    sources: Mapping[str, str] = field(default_factory=dict)  # files that were read, with their SHA-256
-    notes: tuple[str, ...] = ()  # what was mended while reading, in a sentence each
+    picture: Callable[[str], ImageSource]  # from a sample's image name to the picture or its path
+    lexicon: Mapping[str, Any] = field(default_factory=dict)  # words that the scorer needs besides the samples' truths
+    sources: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the files read, by path
+    notes: tuple[str, ...] = ()  # what was corrected while reading, one sentence each
 
     def __post_init__(self) -> None:
         if not self.samples:
@@ -39,7 +39,7 @@ class Benchmark:
 
 
 class RunKeys(Protocol):
-    """What a run says about its samples: the keys of `mgap.run.config.Config` that a benchmark may read."""
+    """The keys of `mgap.run.config.Config` that a benchmark may read."""
 
     @property
     def images(self) -> str | None: ...
@@ -70,45 +70,45 @@ class RunKeys(Protocol):
 
 
 class BenchmarkSource(Protocol):
-    """What `mgap run NAME` asks. A package registers its own under the entry point `mgap.benchmarks`."""
+    """Reads the benchmark of `mgap run NAME`. Other packages register theirs under the entry point `mgap.benchmarks`."""
 
-    keys: ClassVar[frozenset[str]]  # of those keys that mean nothing to other benchmarks, the ones that it reads
+    keys: ClassVar[frozenset[str]]  # the benchmark-specific keys that it reads
     datasets: ClassVar[tuple[str, ...]]  # where its pictures can come from; the first is the default
-    max_new_tokens: ClassVar[int]  # of an answer, unless a run says otherwise
+    max_new_tokens: ClassVar[int]  # default length of an answer
 
     @staticmethod
     def read(keys: RunKeys, /) -> Benchmark:
-        """The samples; refuses missing files and pictures with names and counts. Needs no model."""
+        """Read the samples, without a model; refuses missing files and pictures with names and counts."""
         ...
 
 
 class DrawnWorld(Protocol):
-    """Pictures that are drawn, with questions of several benchmarks about them. Nothing has to be fetched."""
+    """A world of drawn pictures, with several benchmarks' questions about them. Nothing is downloaded."""
 
     @staticmethod
     def read(keys: RunKeys, /) -> Benchmark:
-        """The samples of the benchmark that the run asks, about scenes that methods are judged on."""
+        """The samples of the run's benchmark, about test scenes."""
         ...
 
     @staticmethod
     def development(keys: RunKeys, count: int, /) -> Benchmark:
-        """The same about `count` scenes that methods are not judged on."""
+        """The same about `count` development scenes, on which methods are not judged."""
         ...
 
     @staticmethod
     def captions(count: int, *, held_out: bool) -> tuple[Benchmark, dict[str, list[str]]]:
-        """Requests to describe so many scenes, and for each what could truly be said."""
+        """Requests to describe `count` scenes, and the true statements about each."""
         ...
 
 
 def open_pictures(samples: Sequence[Sample], picture: Callable[[str], ImageSource]) -> list[Image.Image]:
-    """The picture of every sample, each opened once however many ask about it."""
+    """The picture of every sample; a picture that samples share is opened once."""
     opened = {name: open_image(picture(name)) for name in dict.fromkeys(sample.image for sample in samples)}
     return [opened[sample.image] for sample in samples]
 
 
 def set_aside(samples: Sequence[Sample], share: float = 0.5, seed: int = 0) -> tuple[list[Sample], list[Sample]]:
-    """Samples for the bank and samples to judge; a picture is in one of them, and this share of the pictures in the first."""
+    """Split samples by picture: `share` of the pictures for the bank, the rest to judge."""
     check_share("share", share)
     pictures = list(dict.fromkeys(sample.image for sample in samples))
     count = round(share * len(pictures))
@@ -119,9 +119,9 @@ def set_aside(samples: Sequence[Sample], share: float = 0.5, seed: int = 0) -> t
 
 
 def asked_once(samples: Sequence[Sample]) -> list[Sample]:
-    """What several splits ask alike, once, pictures together: in a bank the same state twice would be its own neighbour."""
-    found: dict[tuple[str, str], Sample] = {}
+    """Drop repeated questions and order by picture. In a bank, a repeated question's state would be its own neighbour."""
+    distinct: dict[tuple[str, str], Sample] = {}
     for sample in samples:
-        found.setdefault((sample.image, sample.prompt), sample)
-    pictures = {name: place for place, name in enumerate(dict.fromkeys(sample.image for sample in samples))}
-    return sorted(found.values(), key=lambda sample: pictures[sample.image])
+        distinct.setdefault((sample.image, sample.prompt), sample)
+    order = {name: index for index, name in enumerate(dict.fromkeys(sample.image for sample in samples))}
+    return sorted(distinct.values(), key=lambda sample: order[sample.image])

@@ -1,4 +1,4 @@
-"""A user's own yes/no questions: JSON lines or CSV with image, question and label, and id and group where wanted."""
+"""A user's own yes/no questions: JSON lines or CSV with image, question and label, and optionally id and group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from mgap.benchmarks.picture_folder import PictureFolder, keep_pictured
 from mgap.benchmarks.pope.questions import suffix
 from mgap.benchmarks.yesno_questions import read_labels, refuse_repeats
 from mgap.errors import BenchmarkError
-from mgap.io.record_files import FilePath, field, fingerprint, identifier, read_rows
+from mgap.io.atomic_files import file_sha256
+from mgap.io.record_files import FilePath, field, identifier, read_rows
 from mgap.types import Sample
 
 COLUMNS = ("image", "question", "label")
@@ -25,18 +26,18 @@ def read_own(
     missing: str = "refuse",
     has_labels: bool = True,
 ) -> Benchmark:
-    """Questions are scored by their group, all together without one; pictures lie in `images`, or beside the file.
+    """Questions are scored by group, or all together if they have none. Pictures are in `images`, or next to the file.
 
-    Without ids a question is known by its number in the file. With `has_labels=False` labels need not be there and are not
-    read: every truth is None.
+    Without ids, a question's id is its number in the file. With `has_labels=False`, labels are not needed and not read: every
+    truth is None.
     """
     after = suffix(prompt)
     rows = read_rows(path)
     columns = COLUMNS if has_labels else COLUMNS[:2]
     for row in rows:
         if absent := [name for name in columns if name not in row.data]:
-            found = ", ".join(map(repr, row.data)) or "nothing"
-            raise BenchmarkError(f"{path} {row.where}: no {absent[0]!r} among {found}; {_NEEDED}")
+            present = ", ".join(map(repr, row.data)) or "nothing"
+            raise BenchmarkError(f"{path} {row.where}: no {absent[0]!r} among {present}; {_NEEDED}")
     labels: list[str] | list[None] = [None] * len(rows)
     notes: list[str] = []
     if has_labels:
@@ -59,7 +60,7 @@ def read_own(
         notes.append(f"{path}: not used: {', '.join(unused)}")
     folder = PictureFolder(Path(path).parent if images is None else images)
     kept, left_out = keep_pictured(samples, folder, missing)
-    return Benchmark(Path(path).stem, "yesno", kept, folder, sources={str(path): fingerprint(path)}, notes=(*notes, *left_out))
+    return Benchmark(Path(path).stem, "yesno", kept, folder, sources={str(path): file_sha256(path)}, notes=(*notes, *left_out))
 
 
 class OwnSource:

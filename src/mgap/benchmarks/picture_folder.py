@@ -1,4 +1,4 @@
-"""A benchmark's folder of pictures, looked through before any model is loaded."""
+"""A benchmark's folder of pictures, checked before any model is loaded."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ MISSING = ("refuse", "skip")
 
 @dataclass(frozen=True)
 class PictureFolder:
-    """From a picture's name to the path of its file."""
+    """Maps a picture's name to the path of its file."""
 
     path: str | PathLike[str]
 
     def __call__(self, name: str) -> Path:
-        """Refuses a name that leads out of the folder: question files come from elsewhere."""
+        """Refuses a name that leads out of the folder, because question files are not trusted."""
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise BenchmarkError(f"the picture {name!r} is not below {self.path}: name pictures by their place in that folder")
         return Path(self.path, name)
 
     def check(self, names: Iterable[str], missing: str = "refuse") -> set[str]:
-        """The names without a file that holds anything; any at all is refused, unless missing="skip" and some are there."""
+        """The names whose file is missing or empty. Refuses any, unless missing="skip" and other files exist."""
         if missing not in MISSING:
             raise SettingError(f"missing={missing!r}: choose from {', '.join(MISSING)}")
         if not Path(self.path).is_dir():
             raise BenchmarkError(f"{self.path}: no such folder of pictures; name the folder that holds the files")
-        asked = dict.fromkeys(names)
-        absent = [name for name in asked if not self._holds(name)]
-        if absent and (missing == "refuse" or len(absent) == len(asked)):
-            counts = f"{len(absent)} of {len(asked)} pictures are missing, first {absent[0]}"
-            raise BenchmarkError(f"{self.path}: {counts}; {self._advice(asked, len(absent))}")
+        distinct = dict.fromkeys(names)
+        absent = [name for name in distinct if not self._has(name)]
+        if absent and (missing == "refuse" or len(absent) == len(distinct)):
+            counts = f"{len(absent)} of {len(distinct)} pictures are missing, first {absent[0]}"
+            raise BenchmarkError(f"{self.path}: {counts}; {self._advice(distinct, len(absent))}")
         return set(absent)
 
-    def _holds(self, name: str) -> bool:
+    def _has(self, name: str) -> bool:
         file = self(name)
-        return os.path.isfile(file) and os.path.getsize(file) > 0  # unlike Path's, false for a name that is too long
+        return os.path.isfile(file) and os.path.getsize(file) > 0  # Path.is_file raises on a name that is too long
 
-    def _advice(self, asked: Collection[str], absent: int) -> str:
-        inner = sorted(folder for folder in Path(self.path).iterdir() if folder.is_dir())
-        if found := [folder for folder in inner if all(PictureFolder(folder)._holds(name) for name in asked)]:
-            return f"they are all in {found[0]}: name that folder"
-        if absent == len(asked):
+    def _advice(self, names: Collection[str], absent: int) -> str:
+        subfolders = sorted(folder for folder in Path(self.path).iterdir() if folder.is_dir())
+        if complete := [folder for folder in subfolders if all(PictureFolder(folder)._has(name) for name in names)]:
+            return f"they are all in {complete[0]}: name that folder"
+        if absent == len(names):
             return "name the folder that holds them"
         return 'add them, or leave out what asks about them with missing="skip"'
 
@@ -55,7 +55,7 @@ class PictureFolder:
 def keep_pictured(
     samples: Sequence[Sample], folder: PictureFolder, missing: str = "refuse"
 ) -> tuple[tuple[Sample, ...], list[str]]:
-    """The samples whose picture is there, and a note on those that missing="skip" left out."""
+    """The samples whose picture exists, and a note on those that missing="skip" left out."""
     absent = folder.check((sample.image for sample in samples), missing)
     kept = tuple(sample for sample in samples if sample.image not in absent)
     first = next((sample.image for sample in samples if sample.image in absent), None)

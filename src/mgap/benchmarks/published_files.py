@@ -1,7 +1,7 @@
-"""The benchmarks' published files: what there is, where it comes from, and a folder that holds it.
+"""The benchmarks' published files: download them to a folder and verify them.
 
-published.yaml lists every file with its address, size and SHA-256. They are kept in the cache (`cache_folder`).
-Pictures are not fetched: they are large, and under other licences; the list says where they come from.
+published.yaml lists every file with its URL, size and SHA-256. The default folder is the cache (`cache_folder`). Pictures are
+not downloaded, because they are large and have other licences; the list says where to get them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import yaml
 
 from mgap.errors import BenchmarkError, SettingError
-from mgap.io.atomic_files import cache_folder
-from mgap.io.download import NotFetched, digest, download, unpack
+from mgap.io.atomic_files import cache_folder, file_sha256
+from mgap.io.download import NotFetched, download, unpack
 
-Report = Callable[[str, int, int], None]  # a file's path, how many of its bytes are there, and of how many
+Report = Callable[[str, int, int], None]  # a file's path, bytes received, total bytes
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,19 @@ class File:
     sha256: str
     project: str
     licence: str
-    unpack: tuple[str, ...] = ()  # of an archive: what is taken out of it, to the same paths in the folder
+    unpack: tuple[str, ...] = ()  # files to extract from an archive, to the same paths in the folder
 
 
 @dataclass(frozen=True)
 class PublishedBenchmark:
-    """What one benchmark is made of."""
+    """The published files of one benchmark."""
 
     name: str
     files: tuple[File, ...]
-    pictures: tuple[str, ...]  # where they come from, in words
+    pictures: tuple[str, ...]  # where to get them, in words
 
     def by_hand(self, folder: Path) -> str:
-        """What to do without a network, a line a file that is not there."""
+        """Instructions for a manual download, one line per missing file."""
         absent = [file for file in self.files if not (folder / file.path).exists()]
         return "\n".join([f"put these into {folder} by hand:", *(f"  {file.path}  from  {file.url}" for file in absent)])
 
@@ -54,7 +54,7 @@ def published(name: str, table: Mapping[str, Any] | None = None) -> PublishedBen
     table = _table() if table is None else table
     if name not in table:
         raise SettingError(f"unknown benchmark {name!r}: choose from {', '.join(table)}")
-    found = tuple(
+    entries = tuple(
         File(
             path=file["path"],
             url=f"{source['address']}/{file['at']}",
@@ -67,7 +67,7 @@ def published(name: str, table: Mapping[str, Any] | None = None) -> PublishedBen
         for source in table[name]["sources"]
         for file in source["files"]
     )
-    return PublishedBenchmark(name, found, tuple(table[name]["pictures"]))
+    return PublishedBenchmark(name, entries, tuple(table[name]["pictures"]))
 
 
 def names() -> list[str]:
@@ -76,12 +76,12 @@ def names() -> list[str]:
 
 
 def cache(name: str) -> Path:
-    """Where a benchmark's files are kept."""
+    """The cache folder of a benchmark's files."""
     return cache_folder() / name
 
 
 def find_data(name: str, folder: str | PathLike[str] | None = None, report: Report | None = None) -> Path:
-    """The folder that was given, as it is; else the cache, after fetching what it lacks."""
+    """The given folder, unchecked; without one, the cache, after downloading what is missing there."""
     if folder is None:
         return fetch(published(name), report=report)
     if not Path(folder).is_dir():
@@ -90,14 +90,14 @@ def find_data(name: str, folder: str | PathLike[str] | None = None, report: Repo
 
 
 def fetch(wanted: PublishedBenchmark, folder: str | PathLike[str] | None = None, report: Report | None = None) -> Path:
-    """Make a folder hold all files, by default the cache: what is there is checked, and what is not is fetched and checked."""
+    """Download missing files to a folder, by default the cache; verifies existing and downloaded files."""
     target = cache(wanted.name) if folder is None else Path(folder)
     _check(wanted, target)
     for file in wanted.files:
         path = target / file.path
         try:
             if not path.exists():
-                download(file.url, path, file.sha256, file.size, _hears(report, file))
+                download(file.url, path, file.sha256, file.size, _file_report(report, file))
             for name in file.unpack:
                 unpack(path, name, target / name)
         except NotFetched as error:
@@ -108,18 +108,18 @@ def fetch(wanted: PublishedBenchmark, folder: str | PathLike[str] | None = None,
 
 
 def _check(wanted: PublishedBenchmark, folder: Path) -> None:
-    """Refuse files that are there but are not the published ones, before anything is fetched."""
+    """Refuse existing files that are not the published ones, before anything is downloaded."""
     if folder.exists() and not folder.is_dir():
         raise BenchmarkError(f"{folder}: is a file, and the files of {wanted.name} need a folder; name another one")
-    for path, file in _there(wanted, folder):
-        found = digest(path)
-        if found != file.sha256:
+    for path, file in _existing(wanted, folder):
+        sha256 = file_sha256(path)
+        if sha256 != file.sha256:
             raise BenchmarkError(
-                f"{path}: not the published file (SHA-256 {found}, published {file.sha256}); remove it, or use another folder"
+                f"{path}: not the published file (SHA-256 {sha256}, published {file.sha256}); remove it, or use another folder"
             )
 
 
-def _there(wanted: PublishedBenchmark, folder: Path) -> Iterator[tuple[Path, File]]:
+def _existing(wanted: PublishedBenchmark, folder: Path) -> Iterator[tuple[Path, File]]:
     for file in wanted.files:
         path = folder / file.path
         if path.is_dir():
@@ -128,7 +128,7 @@ def _there(wanted: PublishedBenchmark, folder: Path) -> Iterator[tuple[Path, Fil
             yield path, file
 
 
-def _hears(report: Report | None, file: File) -> Callable[[int], None] | None:
+def _file_report(report: Report | None, file: File) -> Callable[[int], None] | None:
     return None if report is None else lambda done: report(file.path, done, file.size)
 
 

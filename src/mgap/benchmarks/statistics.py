@@ -1,4 +1,4 @@
-"""Rates with 95% intervals: Wilson's for independent trials, a bootstrap over scenes for everything else."""
+"""Rates with 95% intervals: Wilson's for independent trials, a bootstrap over pictures for everything else."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from functools import lru_cache
 
 import numpy as np
 
-_Z = 1.959963984540054  # the normal's 97.5% quantile
+_Z = 1.959963984540054  # 97.5% quantile of the normal distribution
 Counts = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
 class Rate:
-    """A share between 0 and 1, its 95% interval, and out of how many. Nothing counted gives 0 in [0, 1]."""
+    """A share between 0 and 1, its 95% interval, and the number of trials. Without trials it is 0 in [0, 1]."""
 
     value: float
     low: float
@@ -40,9 +40,9 @@ def wilson(hits: int, of: int) -> Rate:
 def bootstrap(statistic: Callable[[Counts], Counts], groups: Counts, of: int, *, draws: int = 2000, seed: int = 0) -> Rate:
     """Percentile interval of a statistic of summed counts, resampling whole groups.
 
-    `groups` is [groups, counts]: what one picture adds to each count. Answers about one picture are not independent, so
-    pictures are drawn, not answers. `statistic` maps summed counts [..., counts] to a share [...]. A share of 0 or 1 in every
-    draw has no spread to take an interval from: it gets Wilson's.
+    `groups` [groups, counts] is what one picture adds to each count. Answers about one picture are not independent, so pictures
+    are drawn, not answers. `statistic` maps summed counts [..., counts] to a share [...]. A share of 0 or 1 has no spread, so
+    it gets Wilson's interval.
     """
     if of == 0:
         return Rate(0.0, 0.0, 1.0, 0)
@@ -54,25 +54,25 @@ def bootstrap(statistic: Callable[[Counts], Counts], groups: Counts, of: int, *,
 
 
 def draw(groups: Counts, *, draws: int = 2000, seed: int = 0) -> Counts:
-    """Summed counts [draws, counts] of groups drawn with repeats; the same ones are drawn for any counts of as many groups."""
-    drawn: Counts = _weights(len(groups), draws, seed) @ groups
-    return drawn
+    """Summed counts [draws, counts] of groups drawn with replacement; the draws depend only on the number of groups."""
+    sums: Counts = _weights(len(groups), draws, seed) @ groups
+    return sums
 
 
-@lru_cache(maxsize=4)  # every figure and method of a run is drawn alike, and drawing takes longer than all else
+@lru_cache(maxsize=4)  # all figures and methods of a run share the draws, which take most of the time
 def _weights(groups: int, draws: int, seed: int) -> Counts:
-    """How often each group is in each draw: [draws, groups]."""
+    """How often each draw has each group: [draws, groups]."""
     return np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=draws).astype(float)
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """The exact two-sided p of McNemar's test: how likely so unequal a split of the changed answers is by chance."""
+    """The exact two-sided p-value of McNemar's test: the chance of a split of the changed answers at least this unequal."""
     changed, fewer = gained + lost, min(gained, lost)
     tail = sum(math.comb(changed, k) for k in range(fewer + 1))
     return min(1.0, float(Fraction(2 * tail, 2**changed)))
 
 
 def share(part: Counts, whole: Counts) -> Counts:
-    """part / whole, 0 where there is nothing."""
+    """part / whole, 0 where whole is 0."""
     shares: Counts = np.divide(part, whole, out=np.zeros_like(whole, dtype=float), where=whole > 0)
     return shares

@@ -1,4 +1,4 @@
-"""Figures as functions of counts that every picture adds to: one way to intervals and to paired differences for all of them."""
+"""Figures as functions of per-picture counts, so that all share one way to compute intervals and paired differences."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Figure:
     """One figure of a table: a function of summed counts."""
 
     value: Callable[[Counts], Counts]  # summed counts [..., columns] to the figure [...]
-    of: Callable[[Counts], float]  # out of how many it is; 0: there is nothing to tell
-    percent: bool = True  # a share, shown in percent; False: a plain number, such as words a caption
-    better: str = "higher"  # or "lower", or "" where neither is
+    of: Callable[[Counts], float]  # the denominator; 0: the figure is undefined
+    percent: bool = True  # a share, shown in percent; False: a plain number, such as words per caption
+    better: str = "higher"  # or "lower", or "" if neither
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What each picture adds to the counts, and the figures that are made of them."""
+    """What each picture adds to the counts, and the figures computed from them."""
 
     pictures: tuple[str, ...]
     counts: Counts  # [pictures, columns]
     figures: Mapping[str, Figure]
-    right: Mapping[str, bool]  # by sample: answered rightly, or described without an invention
+    right: Mapping[str, bool]  # by sample: the answer is right, or the description has no hallucination
     unparsed: int = 0  # answers that say neither yes nor no
 
     def rates(self) -> dict[str, Rate]:
-        """Every figure with a 95% interval from a bootstrap over pictures; Wilson's where a share is 0 or 1."""
+        """Every figure with a 95% interval from a bootstrap over pictures; Wilson's if a share is 0 or 1."""
         total, drawn = self.counts.sum(0), draw(self.counts)
         rates = {}
         for name, figure in self.figures.items():
@@ -51,7 +51,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Difference:
-    """A figure of one method less that of another, on the same pictures."""
+    """A figure of one method minus that of another, on the same pictures."""
 
     value: float
     low: float  # of the 95% interval
@@ -59,7 +59,7 @@ class Difference:
 
     @property
     def is_noise(self) -> bool:
-        """Whether the interval holds 0."""
+        """Whether the interval contains 0."""
         return self.low <= 0 <= self.high
 
 
@@ -68,13 +68,13 @@ class PairedComparison:
     """One method against another on the same samples."""
 
     differences: dict[str, Difference]  # by figure; paired bootstrap over pictures
-    gained: int  # samples that only this one got right
-    lost: int  # samples that only the other one got right
+    gained: int  # samples that only this method got right
+    lost: int  # samples that only the other method got right
     p: float  # of McNemar's exact test of gained against lost
 
 
 def compare(this: Tally, other: Tally) -> PairedComparison:
-    """Both tallies must be of the same samples."""
+    """Compare two methods; both tallies must have the same samples."""
     if this.pictures != other.pictures or this.right.keys() != other.right.keys():
         raise SettingError("the two methods answered different samples: compare them on those that both answered")
     ours, theirs = draw(this.counts), draw(other.counts)  # the same draws of pictures
@@ -88,27 +88,35 @@ def compare(this: Tally, other: Tally) -> PairedComparison:
     return PairedComparison(differences, gained, lost, mcnemar(gained, lost))
 
 
+def by_group(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
+    """The samples of each group, in order of appearance."""
+    groups: dict[str, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.group, []).append(sample)
+    return groups
+
+
 def by_picture(samples: Sequence[Sample], rows: Sequence[Sequence[float]]) -> tuple[tuple[str, ...], Counts]:
     """The pictures in order of appearance, and the sum of their samples' rows."""
-    places = {name: place for place, name in enumerate(dict.fromkeys(sample.image for sample in samples))}
-    counts = np.zeros((len(places), len(rows[0]) if rows else 0))
+    index = {name: i for i, name in enumerate(dict.fromkeys(sample.image for sample in samples))}
+    counts = np.zeros((len(index), len(rows[0]) if rows else 0))
     for sample, row in zip(samples, rows, strict=True):
-        counts[places[sample.image]] += row
-    return tuple(places), counts
+        counts[index[sample.image]] += row
+    return tuple(index), counts
 
 
 class Scorer(Protocol):
-    """What turns the answers to a task into tallies; a frozen dataclass whose fields are its settings."""
+    """Turns the answers to a task into tallies; a frozen dataclass whose fields are its settings."""
 
     @classmethod
     def of(cls, lexicon: Mapping[str, Any], **settings: Any) -> Scorer:
-        """From the benchmark's lexicon and named settings, such as parser=... and language=...; refuses unknown ones."""
+        """From the benchmark's lexicon and settings such as parser=... and language=...; refuses unknown settings."""
         ...
 
     def settings(self) -> dict[str, Any]:
-        """What a score must name to be repeated, as plain JSON."""
+        """The settings needed to repeat a score, as plain JSON."""
         ...
 
     def tally(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> dict[str, Tally]:
-        """By group, in the order of the samples; `texts` has the answer to every sample by its id."""
+        """Tallies by group, in the order of the samples; `texts` maps each sample's id to its answer."""
         ...

@@ -1,7 +1,7 @@
-"""Reading a text as yes or no: our own way, and every published one under the name of its project.
+"""Parse a text as yes or no: our own parser, and every published one under the name of its project.
 
-They part ways on free text only: on bare "Yes" and "No" all of them agree. Two of them, `vcd` and `mgap`, look at the label
-before they read: what they give is whether an answer was right, and no reading of it.
+All of them agree on bare "Yes" and "No"; they differ on free text. Two of them, `vcd` and `mgap`, use the label: they say
+whether the answer is right, not what it says.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ DEFAULT = "first-sentence"
 
 _WORDS = re.compile(r"[a-z]+(?:'t)?")
 _DENIALS = {"no", "not", "none", "nothing", "never", "neither", "nope"}
-_MARKS = ';/[]"{}()=+\\_-><@`,?!'  # what VLMEvalKit takes for punctuation, beside the full stop
+_MARKS = ';/[]"{}()=+\\_-><@`,?!'  # VLMEvalKit's punctuation, besides the full stop
 _STOP = re.compile(r"\.(?!\d)")
-_STOPS = 32  # VLMEvalKit deletes so many and leaves the rest
+_MAX_STOPS = 32  # VLMEvalKit deletes this many and leaves the rest
 
 
 @dataclass(frozen=True)
 class Parser:
-    """A way to read an answer: called with the text and the label, it says "yes", "no", or None for neither."""
+    """Called with an answer's text and the label, returns "yes", "no", or None for neither."""
 
     name: str
     summary: str
     read: Callable[[str, str], str | None]
-    needs_label: bool = False  # the verdict depends on what is right
+    needs_label: bool = False  # the verdict depends on the label
 
     def __call__(self, text: str, label: str) -> str | None:
         return self.read(text, label)
@@ -46,17 +46,17 @@ def yes_or_no(text: str) -> str | None:
 
 
 def _no_in_first_sentence(text: str) -> str:
-    pieces = text.split(".")[0].replace(",", "").split(" ")
-    return "no" if {"No", "no", "not"} & set(pieces) else "yes"
+    words = text.split(".")[0].replace(",", "").split(" ")
+    return "no" if {"No", "no", "not"} & set(words) else "yes"
 
 
 def _no_anywhere(text: str) -> str:
-    pieces = text.replace(".", "").replace(",", "").split(" ")
-    return "no" if any(piece in ("No", "no", "NO", "not") or piece.endswith("n't") for piece in pieces) else "yes"
+    words = text.replace(".", "").replace(",", "").split(" ")
+    return "no" if any(word in ("No", "no", "NO", "not") or word.endswith("n't") for word in words) else "yes"
 
 
 def _letters_of_label(text: str, label: str) -> str:
-    """Right if the label's letters occur anywhere in the text, and the other label if not."""
+    """The label if its letters occur anywhere in the text, else the other label."""
     if label == "yes":
         return "yes" if "yes" in text.lower() else "no"
     return "no" if "no" in text.lower() else "yes"
@@ -68,13 +68,13 @@ def _bare_word(text: str) -> str | None:
 
 
 def _one_of_both(text: str) -> str | None:
-    """A mark that touches a space somewhere, or any mark beside a number like 1,000, is deleted; else it is a space."""
+    """A mark becomes a space. It is deleted if it touches a space anywhere, or if the text has a number like 1,000."""
     text = spaced = text.lower()
-    numbers = re.search(r"\d,\d", text) is not None
+    has_number = re.search(r"\d,\d", text) is not None
     for mark in _MARKS:
-        spaced = spaced.replace(mark, "" if numbers or f"{mark} " in text or f" {mark}" in text else " ")
-    said = {"yes", "no"} & set(_STOP.sub("", spaced, count=_STOPS).split())
-    return said.pop() if len(said) == 1 else None
+        spaced = spaced.replace(mark, "" if has_number or f"{mark} " in text or f" {mark}" in text else " ")
+    answers = {"yes", "no"} & set(_STOP.sub("", spaced, count=_MAX_STOPS).split())
+    return answers.pop() if len(answers) == 1 else None
 
 
 _FIRST_SENTENCE = 'no if a word of the first sentence is exactly "No", "no" or "not", else yes'

@@ -1,4 +1,4 @@
-"""Questions to be answered with yes or no, as files have them: every label and every id is looked at."""
+"""Yes/no questions from files: every label and every id is checked."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class YesNoQuestion(NamedTuple):
 
 
 def read_labels(path: FilePath, rows: Sequence[FileRow]) -> tuple[list[str], list[str]]:
-    """yes or no of every row, and a note where one is written in another way; other labels are refused, named and counted."""
+    """The label of every row, and a note on other spellings of yes and no; refuses any other label, with counts."""
     written = [row.data.get("label") for row in rows]
     labels = [label.strip().lower() if isinstance(label, str) else label for label in written]
-    if wrong := [place for place, label in enumerate(labels) if label not in LABELS]:
-        counts = Counter(repr(written[place]) for place in wrong).most_common(3)
+    if wrong := [index for index, label in enumerate(labels) if label not in LABELS]:
+        counts = Counter(repr(written[index]) for index in wrong).most_common(3)
         named = ", ".join(f"{label} ({count})" for label, count in counts)
         raise BenchmarkError(
             f"{path}: {len(wrong)} of {len(rows)} labels are neither yes nor no, first in {rows[wrong[0]].where}: {named}; "
@@ -38,14 +38,14 @@ def read_labels(path: FilePath, rows: Sequence[FileRow]) -> tuple[list[str], lis
 
 
 def refuse_repeats(path: FilePath, rows: Sequence[FileRow], ids: Sequence[str], what: str) -> None:
-    """Every id may stand once."""
+    """Refuse ids that occur more than once."""
     places: dict[str, list[str]] = {}
     for row, name in zip(rows, ids, strict=True):
         places.setdefault(name, []).append(row.where)
-    repeated = {name: found for name, found in places.items() if len(found) > 1}
+    repeated = {name: where for name, where in places.items() if len(where) > 1}
     if repeated:
-        first, found = next(iter(repeated.items()))
+        first, where = next(iter(repeated.items()))
         raise BenchmarkError(
-            f"{path}: {len(repeated)} {what} stand more than once, first {first!r} in {found[0]} and {found[1]}; "
+            f"{path}: {len(repeated)} {what} stand more than once, first {first!r} in {where[0]} and {where[1]}; "
             "keep one of each"
         )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mgap.priors.bank import Bank
-from mgap.priors.faiss_index import drawn
+from mgap.priors.faiss_index import sample_rows
 from mgap.priors.manifold import MEMBERS, Manifold
 from mgap.priors.spectrum import Spectrum, principal_directions
 
@@ -42,8 +42,8 @@ class Landscape:
     def of(cls, bank: Bank, manifold: Manifold, *, shown: int = 600, seed: int = 0) -> Landscape:
         """At most `shown` members are shown, sampled with the seed."""
         axes = plane_of(bank.parts)
-        members = drawn(len(bank), min(MEMBERS, len(bank)), 0)
-        distances = manifold.search.among(members, manifold.k)[0].mean(-1)
+        members = sample_rows(len(bank), min(MEMBERS, len(bank)), 0)
+        distances = manifold.search.nearest_to_members(members, manifold.k)[0].mean(-1)
         sample = bank.sample(min(shown, len(bank)), seed).states
         return cls(
             manifold=manifold,

@@ -30,7 +30,7 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.head_states import catch_states
 from mgap.backbones.token_rows import Ids
 from mgap.errors import PromptError, SettingError
-from mgap.priors.neighbours import Exact
+from mgap.priors.neighbours import ExactSearch
 
 _CHUNK = 1 << 24  # numbers at once: 64 MiB in float32
 
@@ -91,5 +91,5 @@ def aligned_states(states: Tensor, truths: Sequence[str], by_answer: Mapping[str
 
 def _neighbour_means(states: Tensor, bank: Tensor, k: int) -> Tensor:
     """The means [n, d] of the k nearest states of a bank [m, d]."""
-    _, rows = Exact.of(bank).nearest(states, k)  # [n, k]
+    _, rows = ExactSearch.of(bank).nearest(states, k)  # [n, k]
     return torch.cat([bank[chunk].mean(1) for chunk in rows.split(max(1, _CHUNK // (k * bank.shape[1])))])

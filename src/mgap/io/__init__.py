@@ -1,1 +1,1 @@
-"""Reading and writing: typed JSON, whole files, tensors, downloads, pictures, progress."""
+"""Reading and writing: typed JSON, atomic files, tensors, downloads, pictures, progress."""

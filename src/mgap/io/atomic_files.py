@@ -1,7 +1,8 @@
-"""Files that are there whole or not at all, and the folder of those that can be made or fetched again."""
+"""Files that appear complete or not at all, their checksums, and the cache folder."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -13,20 +14,29 @@ _UNFINISHED = ".part"
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a file of this name is what a process that was killed left of one; nobody reads it."""
+    """Whether this is the name of a temporary file that a killed process left behind."""
     return name.startswith(".") and name.endswith(_UNFINISHED)
 
 
 def cache_folder() -> Path:
-    """$MGAP_CACHE, else mgap below $XDG_CACHE_HOME or ~/.cache."""
-    if own := os.environ.get("MGAP_CACHE"):
-        return Path(own).expanduser()
+    """$MGAP_CACHE; by default the folder mgap in $XDG_CACHE_HOME or ~/.cache."""
+    if folder := os.environ.get("MGAP_CACHE"):
+        return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mgap"
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """A file's SHA-256, read in chunks."""
+    sha = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            sha.update(chunk)
+    return sha.hexdigest()
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the name `path` only when the block ends well; the old one stays until then."""
+    """Open a temporary file and rename it to `path` when the block succeeds; until then the old file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=_UNFINISHED)
     try:
@@ -34,7 +44,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(unfinished, 0o644)  # mkstemp's own mode is private
+        os.chmod(unfinished, 0o644)  # mkstemp makes it private
         os.replace(unfinished, path)
     except BaseException:
         Path(unfinished).unlink(missing_ok=True)

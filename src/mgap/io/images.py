@@ -1,4 +1,4 @@
-"""Open pictures: a file or a PIL image in, an upright RGB image of a sane size out."""
+"""Open pictures: from a file or a PIL image to an upright RGB image of a usable size."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mgap.errors import ImageError, one_line
 
-MAX_PIXELS = 89_478_485  # Pillow's own warning line: a quarter of a GiB as RGB
-MIN_SIDE = 8  # pixels; less than the smallest vision patch shows nothing
+MAX_PIXELS = 89_478_485  # where Pillow starts to warn: a quarter of a GiB as RGB
+MIN_SIDE = 8  # pixels; smaller than the smallest vision patch
 MAX_ASPECT = 200  # the dynamic-resolution processors refuse longer strips
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")  # Pillow's names; no EPS: decoding it starts a program
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")  # Pillow's names; not EPS, whose decoder starts a program
 
 ImageSource = str | PathLike[str] | Image.Image
 
 
 def open_image(source: ImageSource, name: str | None = None) -> Image.Image:
-    """Decode a picture completely, turn it upright (EXIF) and convert it to RGB. Files of other FORMATS are not tried.
+    """Decode a picture completely, rotate it upright (EXIF) and convert it to RGB. Only FORMATS are tried.
 
-    `name` is what messages call it, where its path says nothing to the user.
+    Error messages call the picture `name`; by default its path.
     """
     if isinstance(source, Image.Image):
         name, image = name or "the image", source
@@ -33,36 +33,36 @@ def open_image(source: ImageSource, name: str | None = None) -> Image.Image:
     _check_size(name, image)
     try:
         return ImageOps.exif_transpose(image).convert("RGB")
-    except Exception as error:  # of damaged EXIF as of decoders; and of the few modes that have no way to RGB
+    except Exception as error:  # damaged EXIF, a decoder's error, or a mode that cannot be converted to RGB
         raise ImageError(f"{name}: cannot be turned upright in RGB ({one_line(error)}); save it as PNG or JPEG") from error
 
 
 def picture_size(path: str | PathLike[str]) -> tuple[int, int] | None:
-    """Width and height as the file's header tells them, before EXIF turns them; None where no picture can be made out."""
+    """Width and height from the file's header, before EXIF rotation; None if it is not a readable picture."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_known()) as image:
+            with Image.open(path, formats=_readable_formats()) as image:
                 size: tuple[int, int] = image.size
                 return size
-    except Exception:  # Pillow's plugins raise whatever a damaged header leads them to
+    except Exception:  # Pillow's plugins raise anything on a damaged header
         return None
 
 
-def _known() -> list[str]:
+def _readable_formats() -> list[str]:
     Image.init()
-    return [kind for kind in FORMATS if kind in Image.OPEN]  # AVIF: in newer Pillows only
+    return [name for name in FORMATS if name in Image.OPEN]  # only newer Pillows read AVIF
 
 
 def _decode(path: Path, name: str) -> Image.Image:
-    if not os.path.isfile(path):  # unlike Path's, false for a name that is too long
+    if not os.path.isfile(path):  # Path.is_file raises on a name that is too long
         if os.path.exists(path):
             raise ImageError(f"{name}: is a folder, or something else than an image file; name one picture")
         raise ImageError(f"{name}: no such image file; check the path")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image: Image.Image = Image.open(path, formats=_known())
+            image: Image.Image = Image.open(path, formats=_readable_formats())
         with image:
             _check_size(name, image)  # before any pixel is decoded
             image.load()
@@ -75,7 +75,7 @@ def _decode(path: Path, name: str) -> Image.Image:
         ) from None
     except ImageError:
         raise
-    except Exception as error:  # Pillow's decoders raise whatever a damaged file leads them to
+    except Exception as error:  # Pillow's decoders raise anything on a damaged file
         raise ImageError(f"{name}: the picture is damaged ({one_line(error)}); fetch or export it again") from error
 
 

@@ -1,4 +1,4 @@
-"""The folder that a report goes to: checked before the work begins, written file by file, each one whole or not at all."""
+"""The folder that a report is written to: checked before the work starts, then written file by file, each one atomically."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mgap.io.atomic_files import replacing
 
 
 def check_folder(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
-    """Refuse a folder in which these files cannot be written; nothing is left behind, not even the folder."""
+    """Refuse a folder that these files cannot be written to. Creates nothing, not even the folder."""
     target = Path(folder)
     existing = next(path for path in (target, *target.absolute().parents) if path.exists())
     if not existing.is_dir():
@@ -28,7 +28,7 @@ def check_folder(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
 
 
 def write_files(folder: str | os.PathLike[str], texts: Mapping[str, str]) -> list[Path]:
-    """Write or replace these files, leaving all others alone; returns where they are."""
+    """Write or replace these files, leave all others alone, and return the paths."""
     target = Path(folder)
     try:
         target.mkdir(parents=True, exist_ok=True)

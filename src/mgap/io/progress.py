@@ -1,4 +1,4 @@
-"""Progress bars of work in several stages, on standard error."""
+"""Progress bars for work in several stages, on standard error."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
+Progress = Callable[[str, int, int], None]  # label, done, total
 
 
 @contextmanager
-def bars(*measures: Any) -> Iterator[Progress]:
-    """One bar a label; where standard error is no terminal, they are printed once, at the end.
+def bars(*columns: Any) -> Iterator[Progress]:
+    """Show one bar per label. If standard error is not a terminal, the bars are printed once, at the end.
 
-    `measures` are rich's columns after the bar; default: how many of how many, and the time so far.
+    `columns` are rich columns after the bar; by default done/total and the elapsed time.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    shows = measures or (MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(TextColumn("{task.description}"), BarColumn(), *shows, console=Console(stderr=True)) as shown:
+    columns = columns or (MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(TextColumn("{task.description}"), BarColumn(), *columns, console=Console(stderr=True)) as display:
         tasks: dict[str, TaskID] = {}
 
         def report(label: str, done: int, total: int) -> None:
             if label not in tasks:
-                tasks[label] = shown.add_task(label, total=total)
-            shown.update(tasks[label], completed=done)
+                tasks[label] = display.add_task(label, total=total)
+            display.update(tasks[label], completed=done)
 
         yield report
 

@@ -1,4 +1,4 @@
-"""Prompts as users write them: never empty, and in a text file one a line."""
+"""Prompts from users: never empty; in a text file, one per line."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def check_prompt(prompt: str, where: str = "the prompt") -> str:
 
 
 def read_prompts(path: str | PathLike[str]) -> Iterator[str]:
-    """Yield the prompts of a UTF-8 text file, one a line, without holding the file in memory."""
+    """Yield the prompts of a UTF-8 text file, one per line, without loading the whole file."""
     path = Path(path)
-    if not os.path.isfile(path):  # unlike Path's, false for a name that is too long
+    if not os.path.isfile(path):  # Path.is_file raises on a name that is too long
         raise PromptError(f"{path}: no such file of prompts; write one prompt a line")
     number = 0
     try:

@@ -1,9 +1,8 @@
-"""Files of records: JSON lines, a JSON array or a CSV table, each record with its place for error messages."""
+"""Read files of records (JSON lines, a JSON array or a CSV table); each record knows its place, for error messages."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import os
@@ -17,39 +16,34 @@ FilePath = str | PathLike[str]
 
 
 class FileRow(NamedTuple):
-    """One record and where it stands."""
+    """One record and its place in the file."""
 
     where: str  # such as "line 3"
     data: dict[str, Any]
 
 
 def read_rows(path: FilePath) -> list[FileRow]:
-    """JSON, whatever the suffix says: the first character tells an array from one object a line; else a CSV table."""
+    """Read all records. The first character decides, not the suffix: [ a JSON array, { JSON lines, else a CSV table."""
     text = read_text(path)
-    start = text.lstrip()[:1]
-    if not start:
+    first = text.lstrip()[:1]
+    if not first:
         raise BenchmarkError(f"{path}: empty; a record a line is needed")
-    if start == "[":
+    if first == "[":
         return _read_array(path, text)
-    return _read_lines(path, text) if start == "{" else _read_table(path, text)
-
-
-def fingerprint(path: FilePath) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return _read_lines(path, text) if first == "{" else _read_table(path, text)
 
 
 def field(path: FilePath, row: FileRow, name: str, allowed: str) -> str:
-    """A text that may not be missing nor blank; `allowed` says what a record must have."""
+    """A record's non-blank text; `allowed` is the part of the error message that says what a record must have."""
     value = row.data.get(name)
     if not isinstance(value, str) or not value.strip():
-        found = f"{name} is {value!r}" if name in row.data else f"no {name!r} among {', '.join(map(repr, row.data))}"
-        raise BenchmarkError(f"{path} {row.where}: {found}; {allowed}")
+        problem = f"{name} is {value!r}" if name in row.data else f"no {name!r} among {', '.join(map(repr, row.data))}"
+        raise BenchmarkError(f"{path} {row.where}: {problem}; {allowed}")
     return value
 
 
 def identifier(path: FilePath, row: FileRow, name: str, allowed: str) -> str:
-    """A number or a text as the text that it is known by."""
+    """A record's id as text; in the file it may be a number."""
     value = row.data.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -57,8 +51,8 @@ def identifier(path: FilePath, row: FileRow, name: str, allowed: str) -> str:
 
 
 def read_text(path: FilePath) -> str:
-    """A UTF-8 file, with or without a byte order mark."""
-    if not os.path.isfile(path):  # unlike Path's, false for a name that is too long
+    """Read a UTF-8 file, with or without a byte order mark."""
+    if not os.path.isfile(path):  # Path.is_file raises on a name that is too long
         raise BenchmarkError(f"{path}: no such file; check the path")
     data = Path(path).read_bytes()
     try:
@@ -69,7 +63,7 @@ def read_text(path: FilePath) -> str:
 
 
 def read_json(path: FilePath) -> Any:
-    """What a JSON file holds."""
+    """Parse a JSON file."""
     text = read_text(path)
     try:
         return json.loads(text)
@@ -99,7 +93,7 @@ def _read_lines(path: FilePath, text: str) -> list[FileRow]:
         try:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
-            if number == len(lines):  # no newline after it
+            if number == len(lines):  # no newline follows
                 raise BenchmarkError(f"{path} line {number}: the last line is cut off; fetch or write the file again") from None
             raise BenchmarkError(f"{path} line {number}: no JSON ({error}); write one object a line") from None
         if not isinstance(data, dict):

@@ -1,7 +1,7 @@
-"""Tensors with a description, on disk and on the hub: `<kind>.json` names and checksums one safetensors file.
+"""Save and load tensors with a description, on disk and on the hub.
 
-Nothing is unpickled. The JSON file is replaced last and in one step, so a crash at any point leaves the old
-object or the new one, never half of each.
+`<kind>.json` holds the description, and the name and checksum of one safetensors file. Nothing is unpickled. The JSON file is
+replaced last and atomically, so a crash leaves either the old object or the new one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_tensor_file(kind: str, name: str) -> bool:
 
 
 def save(kind: str, folder: str | PathLike[str], tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    """Write `<kind>.json` and its tensor file into a folder, replacing an earlier pair."""
+    """Write `<kind>.json` and its tensor file to a folder, and remove the tensor files of earlier versions."""
     folder = Path(folder)
     data = dump_tensors({name: tensor.contiguous() for name, tensor in tensors.items()})
     digest = hashlib.sha256(data).hexdigest()
@@ -57,21 +57,21 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def read_index(path: Path, kind: str, newest: int = FORMAT) -> dict[str, Any]:
-    """The description of a saved object, in a format that is read here."""
-    if not os.path.isfile(path):  # unlike Path's, false for a name that is too long
+    """Read the description of a saved object; refuses a format newer than `newest`."""
+    if not os.path.isfile(path):  # Path.is_file raises on a name that is too long
         raise CorruptFile(f"{path.parent}: no {path.name} in it, so no saved {kind}; name the folder it was saved to")
     try:
         index: dict[str, Any] = json.loads(path.read_bytes())
-        written = typed(int, index["format"], "format")
+        version = typed(int, index["format"], "format")
     except (*BROKEN, KeyError) as error:
         raise CorruptFile(f"{path}: damaged ({one_line(error)}); make the {kind} again") from error
-    if written > newest:
-        raise CorruptFile(f"{path}: format {written} is newer than this mgap reads: upgrade mgap")
+    if version > newest:
+        raise CorruptFile(f"{path}: format {version} is newer than this mgap reads: upgrade mgap")
     return index
 
 
 def load(kind: str, folder: str | PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `save` wrote, checking it byte for byte."""
+    """Read what `save` wrote, and verify its checksum."""
     index_path = Path(folder) / f"{kind}.json"
     index = read_index(index_path, kind)
     try:
@@ -90,8 +90,12 @@ def load(kind: str, folder: str | PathLike[str]) -> tuple[dict[str, Tensor], dic
         raise CorruptFile(f"{path}: cannot be read ({error}); make the {kind} again") from error
 
 
-def download(kind: str, repo: str, revision: str | None = None) -> Path:
-    """Fetch a saved object from a hub repository into the cache; returns the local folder."""
+def find(kind: str, folder_or_repo: str | PathLike[str], revision: str | None = None) -> Path:
+    """The folder itself if it exists; else downloads the hub repository to the cache and returns that folder."""
+    folder = Path(folder_or_repo)
+    if os.path.exists(folder):  # Path.exists raises on a name that is too long
+        return folder
+    repo = str(folder_or_repo)
     try:
         return Path(snapshot_download(repo, revision=revision, allow_patterns=[f"{kind}.json", f"{kind}-*"]))
     except _HUB_ERRORS as error:
@@ -101,7 +105,7 @@ def download(kind: str, repo: str, revision: str | None = None) -> Path:
 
 
 def push(kind: str, repo: str, folder: str | PathLike[str], *, private: bool = False) -> str:
-    """Upload a saved folder to a hub repository, made if need be; returns the commit's address."""
+    """Upload a saved folder to a hub repository, created if needed; returns the commit's URL."""
     try:
         api = HfApi()
         api.create_repo(repo, private=private, exist_ok=True)

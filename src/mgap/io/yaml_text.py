@@ -1,4 +1,4 @@
-"""YAML as users write it: plain values, of a size that aliases do not blow up."""
+"""Parse YAML from users: plain values only, and no aliases that expand without limit."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Any
 
 import yaml
 
-MOST = 100_000  # values, aliases followed: one of a few lines can stand for more than any memory holds
+MAX_VALUES = 100_000  # with aliases expanded: a few lines of YAML can stand for more than fits in memory
 
 
 def parse_yaml(text: str) -> Any:
-    """What a text holds; raises a ValueError that says why it holds nothing."""
+    """Parse a text; raises a ValueError that says what is wrong with it."""
     try:
-        found = yaml.safe_load(text)
+        parsed = yaml.safe_load(text)
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        # safe_load's own errors and, of a tag on a value that it does not fit, any of the others
+        # YAMLError is safe_load's own; the others come from a tag that does not fit its value
         raise ValueError(f"no YAML: {' '.join(str(error).split())[:300]}") from None
-    pending, count = [found], 0
+    pending, count = [parsed], 0
     while pending:
-        each = pending.pop()
+        value = pending.pop()
         count += 1
-        if count > MOST:
-            raise ValueError(f"more than {MOST:,} values, or one that holds itself")
-        if isinstance(each, dict):
-            pending.extend(each.values())
-        elif isinstance(each, list | set | tuple):
-            pending.extend(each)
-    return found
+        if count > MAX_VALUES:
+            raise ValueError(f"more than {MAX_VALUES:,} values, or one that holds itself")
+        if isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list | set | tuple):
+            pending.extend(value)
+    return parsed

@@ -1,7 +1,7 @@
-"""The bank (paper, section 3.2): head-input states of normal decoding, which everything else is measured against.
+"""The bank (paper, section 3.2): head-input states of normal decoding, the reference for distances.
 
-A state is taken where a word of an answer is chosen: the first one, or each. Nothing acts on the model meanwhile: no method, no
-sampling. States keep the dtype that the model gave them in. A bank in a folder may be larger than memory: go through `parts`.
+A state is taken where a token of an answer is chosen: the first one, or each. The model decodes greedily, without a method.
+States keep the model's dtype. A bank in a folder may be larger than memory: iterate over `parts`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import mgap
 from mgap.backbones.base import Backbone, HasBackbone, Identity
 from mgap.errors import BackboneMismatch, PromptError, SettingError
 from mgap.io.images import ImageSource
-from mgap.priors.bank_files import INDEX, BankWriter, Chunk, Folder, check_chunk, map_parts, read_index
+from mgap.priors.bank_files import INDEX, BankFolderWriter, BankWriter, Chunk, check_chunk, map_parts, read_index
 from mgap.priors.plain_answers import Questions, plain_states
 
 
 @dataclass(frozen=True, eq=False)
 class Bank:
-    """States of one model and where they came from. A value: nothing changes it."""
+    """States of one model and where they came from. Immutable."""
 
-    parts: tuple[Tensor, ...]  # each [n_i, d] on the CPU; from a folder: mapped, read when looked at
-    rows: Tensor  # [n] int32: which sample a state is of, counted from 0
-    steps: Tensor  # [n] int32: where in its answer, 0 for the first token
-    tokens: Tensor  # [n] int32: which token was chosen there; -1 where nobody knows
-    identity: Identity | None = None  # the model; None when it was made from bare states
-    origin: dict[str, Any] = field(default_factory=dict)  # template, hash of what was asked, dtype, version
+    parts: tuple[Tensor, ...]  # each [n_i, d] on the CPU; memory-mapped if they come from a folder
+    rows: Tensor  # [n] int32: the sample of each state, from 0
+    steps: Tensor  # [n] int32: the position in its answer, 0 for the first token
+    tokens: Tensor  # [n] int32: the token chosen there; -1 if unknown
+    identity: Identity | None = None  # the model; None if made from bare states
+    origin: dict[str, Any] = field(default_factory=dict)  # template, hash of the questions, dtype, version
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -43,11 +43,11 @@ class Bank:
 
     @property
     def states(self) -> Tensor:
-        """All of them [n, d], in float32 and in memory: for banks that fit there."""
+        """All states [n, d] in float32, in memory."""
         return torch.cat([part.float() for part in self.parts])
 
     def chunks(self) -> Iterator[Chunk]:
-        """Part by part, with what is known of its states."""
+        """The parts, each with the rows, steps and tokens of its states."""
         sizes = [len(part) for part in self.parts]
         columns = (self.rows.split(sizes), self.steps.split(sizes), self.tokens.split(sizes))
         for states, rows, steps, tokens in zip(self.parts, *columns, strict=True):
@@ -64,7 +64,7 @@ class Bank:
         identity: Identity | None = None,
         origin: Mapping[str, Any] | None = None,
     ) -> Bank:
-        """From states in hand [n, d]: each of a row of its own, at the first step, unless it is said otherwise."""
+        """From given states [n, d]; by default each is the first step of a row of its own."""
         count = len(states) if states.ndim else 0
         chunk = Chunk(
             states=states.detach().cpu(),
@@ -90,30 +90,30 @@ class Bank:
         folder: str | PathLike[str] | None = None,
         per_part: int | None = None,
     ) -> Bank:
-        """From chunks as they come, rows in ascending order, each row whole in one chunk; in memory, or streamed to a folder.
+        """From an iterable of chunks, in memory or streamed to a folder. Rows must ascend, each row within one chunk.
 
-        In a folder, rows that an interrupted call has written there are passed over, and parts are of 64 MiB, or of `per_part`
-        states. Refuses a folder of another identity or origin.
+        In a folder, rows that an interrupted call has written are skipped, and parts have 64 MiB, or `per_part` states.
+        Refuses a folder with another identity or origin.
         """
-        return cls._fill(_shelf(folder, identity, origin or {}, per_part), chunks)
+        return cls._fill(_writer(folder, identity, origin or {}, per_part), chunks)
 
     @classmethod
-    def _fill(cls, shelf: BankWriter, chunks: Iterable[Chunk]) -> Bank:
-        done = there = shelf.rows
+    def _fill(cls, writer: BankWriter, chunks: Iterable[Chunk]) -> Bank:
+        done = stored = writer.rows
         try:
             for chunk in chunks:
-                fresh = chunk.cut(chunk.rows >= there) if there else chunk
-                if not len(fresh.rows):
+                new = chunk.select(chunk.rows >= stored) if stored else chunk
+                if not len(new.rows):
                     continue
-                if (first := int(fresh.rows.min())) < done:
+                if (first := int(new.rows.min())) < done:
                     raise SettingError(
                         f"row {first} comes when row {done - 1} was there: give rows in order, each in one chunk"
                     )
-                shelf.add(fresh)
-                done = int(fresh.rows.max()) + 1
+                writer.add(new)
+                done = int(new.rows.max()) + 1
         finally:
-            shelf.flush()  # what was collected before an interruption is not asked again
-        return cls._of_parts(shelf.finish(), shelf.identity, shelf.origin)
+            writer.flush()  # so that an interrupted collection need not repeat these rows
+        return cls._of_parts(writer.finish(), writer.identity, writer.origin)
 
     @classmethod
     def collect(
@@ -129,12 +129,12 @@ class Bank:
         origin: Mapping[str, Any] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Bank:
-        """Ask each prompt about its picture and keep the state of every token of the plain greedy answer; here, of the first.
+        """Ask each prompt about its picture and keep the state of every token of the plain greedy answer; by default the first.
 
-        Pictures and prompts may be generators: they are read once. With a folder, states go to disk part by part, and a call
-        that was interrupted goes on when it is made again: rows whose states are there are read to see that they are the same,
-        and not asked again; rows that come after those of a whole bank are added to it. `origin` is kept with the bank and must
-        be the same too. `progress` is called with the number of rows done so far.
+        Pictures and prompts may be generators: they are read once. With a folder, states go to disk part by part, and the same
+        call resumes after an interruption: rows with stored states are compared by checksum and not asked again; rows beyond
+        those of a complete bank are added to it. `origin` is saved with the bank and must be the same too. `progress` is called
+        with the number of rows done so far.
         """
         for name, value in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
             if value < 1:
@@ -146,25 +146,25 @@ class Bank:
             "max_new_tokens": max_new_tokens,
             "mgap": mgap.__version__,
         }
-        shelf = _shelf(folder, backbone.identity, {**(origin or {}), **facts}, per_part)
-        _pass_over(questions, shelf, folder)
+        writer = _writer(folder, backbone.identity, {**(origin or {}), **facts}, per_part)
+        _skip_stored(questions, writer, folder)
 
-        def answered() -> Iterator[Chunk]:
+        def answer() -> Iterator[Chunk]:
             for chunk in plain_states(backbone, questions, batch_size=batch_size, max_new_tokens=max_new_tokens):
                 yield chunk
                 if progress is not None:
                     progress(questions.count)
 
-        return cls._fill(shelf, answered())
+        return cls._fill(writer, answer())
 
     def only(self, chosen: Tensor) -> Bank:
-        """The states that a mask [n] names, in their order: a bank in memory."""
-        inside = chosen.split([len(part) for part in self.parts])
-        states = torch.cat([part[places] for part, places in zip(self.parts, inside, strict=True)])
+        """The states that a mask [n] selects, in their order: a bank in memory."""
+        masks = chosen.split([len(part) for part in self.parts])
+        states = torch.cat([part[mask] for part, mask in zip(self.parts, masks, strict=True)])
         return replace(self, parts=(states,), rows=self.rows[chosen], steps=self.steps[chosen], tokens=self.tokens[chosen])
 
     def sample(self, count: int, seed: int = 0) -> Bank:
-        """So many of the states, drawn without replacement and in their order: a bank in memory, for what needs no more."""
+        """`count` states, drawn without replacement, in their order: a bank in memory."""
         if not 1 <= count <= len(self):
             raise SettingError(f"count={count} must be from 1 to {len(self)}, the states in the bank")
         drawn = torch.zeros(len(self), dtype=torch.bool)
@@ -172,7 +172,7 @@ class Bank:
         return replace(self.only(drawn), origin={**self.origin, "sample": {"count": count, "of": len(self), "seed": seed}})
 
     def require(self, backbone: Backbone) -> None:
-        """Refuse a model that these states are not of."""
+        """Refuse a model that these states do not come from."""
         if self.identity is not None:
             self.identity.require(backbone.identity, "the bank")
         elif backbone.identity.hidden_size != self.width:
@@ -180,38 +180,38 @@ class Bank:
             raise BackboneMismatch(f"the bank has width {self.width}, the model {width}: collect one for it")
 
     def save(self, folder: str | PathLike[str], *, per_part: int | None = None) -> None:
-        """Write `bank.json` and its parts; a reader sees the old one or the new one, never half."""
-        shelf = Folder(Path(folder), self.identity, self.origin, per_part, goes_on=False)
+        """Write `bank.json` and its parts; a reader sees either the old bank or the new one."""
+        writer = BankFolderWriter(Path(folder), self.identity, self.origin, per_part, resume=False)
         for chunk in self.chunks():
-            shelf.add(chunk)
-        shelf.finish()
+            writer.add(chunk)
+        writer.finish()
 
     @classmethod
     def load(cls, folder: str | PathLike[str], *, check: bool | None = None) -> Bank:
-        """Open a saved bank. Sizes and shapes are always checked; checksums with `check`, or by default up to 256 MiB."""
+        """Open a saved bank. Sizes and shapes are always checked; checksums with `check`, by default up to 256 MiB."""
         index = read_index(Path(folder) / INDEX)
         identity = None if index["model"] is None else Identity.from_json(index["model"])
         return cls._of_parts(map_parts(Path(folder), index, check=check), identity, dict(index["origin"]))
 
 
-def _shelf(
+def _writer(
     folder: str | PathLike[str] | None, identity: Identity | None, origin: Mapping[str, Any], per_part: int | None
 ) -> BankWriter:
     if folder is None:
         return BankWriter(identity, origin, per_part)
-    return Folder(Path(folder), identity, origin, per_part, goes_on=True)
+    return BankFolderWriter(Path(folder), identity, origin, per_part, resume=True)
 
 
-def _pass_over(questions: Questions, shelf: BankWriter, folder: str | PathLike[str] | None) -> None:
-    """Read the questions whose states are there already; refuses others."""
-    while questions.count < shelf.rows and questions.take(1):
+def _skip_stored(questions: Questions, writer: BankWriter, folder: str | PathLike[str] | None) -> None:
+    """Skip the questions whose states are stored already; refuses different ones."""
+    while questions.count < writer.rows and questions.take(1):
         pass
-    if questions.count < shelf.rows:
+    if questions.count < writer.rows:
         raise PromptError(
-            f"{folder}: holds states of {shelf.rows} rows, more than the {questions.count} given; name another folder"
+            f"{folder}: holds states of {writer.rows} rows, more than the {questions.count} given; name another folder"
         )
-    if shelf.rows and questions.sha256 != shelf.asked:
+    if writer.rows and questions.sha256 != writer.questions_sha256:
         raise PromptError(
-            f"{folder}: its first {shelf.rows} rows are of other pictures or prompts than those given now; "
+            f"{folder}: its first {writer.rows} rows are of other pictures or prompts than those given now; "
             "name another folder, or remove it"
         )

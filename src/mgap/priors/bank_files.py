@@ -1,7 +1,8 @@
-"""Many states in files of at most 64 MiB: `bank.json` names them, with a checksum each, and is written last.
+"""Store many states in files of at most 64 MiB; `bank.json` lists them with their checksums and is written last.
 
-Parts are written as they fill; until the last one is there, `bank-begun.json` says which rows are safe, so that work goes on
-after a crash. Reading maps the files into memory: nothing is read before someone looks at it. One process writes at a time.
+Each part is written when it is full. Until the last one, `bank-begun.json` records which rows are on disk, so that a
+collection can resume after a crash. Files are memory-mapped, so states are read when they are used. One process writes at a
+time.
 """
 
 from __future__ import annotations
@@ -23,36 +24,37 @@ from torch import Tensor
 from mgap.backbones.base import Identity
 from mgap.errors import BackboneMismatch, CorruptFile, MgapError, NonFiniteStates, PromptError, SettingError
 from mgap.io import tensor_files
+from mgap.io.atomic_files import file_sha256
 from mgap.io.typed_json import typed
 
 FORMAT = 2  # 1 was one file of float32 states, without rows, steps and tokens
-INDEX, BEGUN = "bank.json", "bank-begun.json"
-PART_BYTES = 64 * 2**20  # writing one takes about four times that in memory
-CHECKED_BYTES = 256 * 2**20  # up to here checksums are computed whenever a bank is opened
-ASKED = "asked_sha256"
+INDEX, PARTIAL_INDEX = "bank.json", "bank-begun.json"
+PART_BYTES = 64 * 2**20  # writing a part takes about four times that in memory
+CHECKED_BYTES = 256 * 2**20  # checksums of banks up to this size are verified on every load
+QUESTIONS_KEY = "asked_sha256"  # in the origin
 _TENSORS = ("states", "rows", "steps", "tokens")
 
 
 class Chunk(NamedTuple):
-    """Some states of plain decoding, and where in which answers they were."""
+    """Some states of plain decoding, and where in which answers they occurred."""
 
-    states: Tensor  # [n, d] on the CPU, as the model gave them
-    rows: Tensor  # [n] int32: the sample, counted from 0
-    steps: Tensor  # [n] int32: the place in its answer, 0 for the first token
-    tokens: Tensor  # [n] int32: what was chosen there; -1 where nobody knows
-    asked: str = ""  # a checksum of everything that was asked, up to the last of these rows
+    states: Tensor  # [n, d] on the CPU, in the model's dtype
+    rows: Tensor  # [n] int32: the sample, from 0
+    steps: Tensor  # [n] int32: the position in its answer, 0 for the first token
+    tokens: Tensor  # [n] int32: the token chosen there; -1 if unknown
+    questions_sha256: str = ""  # of all questions up to the last of these rows
 
-    def cut(self, where: Any) -> Chunk:
-        return Chunk(self.states[where], self.rows[where], self.steps[where], self.tokens[where], self.asked)
+    def select(self, where: Any) -> Chunk:
+        return Chunk(self.states[where], self.rows[where], self.steps[where], self.tokens[where], self.questions_sha256)
 
 
 def join(chunks: list[Chunk]) -> Chunk:
-    states, rows, steps, tokens, asked = zip(*chunks, strict=True)
-    return Chunk(torch.cat(states), torch.cat(rows), torch.cat(steps), torch.cat(tokens), asked[-1])
+    states, rows, steps, tokens, questions = zip(*chunks, strict=True)
+    return Chunk(torch.cat(states), torch.cat(rows), torch.cat(steps), torch.cat(tokens), questions[-1])
 
 
 def check_chunk(chunk: Chunk) -> None:
-    """Refuse what is no matrix of numbers with a row, a step and a token for each state."""
+    """Refuse anything but a matrix of finite numbers with a row, a step and a token for each state."""
     states = chunk.states
     if states.ndim != 2 or 0 in states.shape or not states.is_floating_point():
         raise SettingError(
@@ -63,7 +65,7 @@ def check_chunk(chunk: Chunk) -> None:
             raise SettingError(
                 f"{name} is {list(column.shape)} of {_name(column.dtype)}: give one int32 for each of {len(states)} states"
             )
-    if not torch.stack(states.aminmax()).isfinite().all():  # which needs no room, unlike isfinite on all of them
+    if not torch.stack(states.aminmax()).isfinite().all():  # isfinite on all states would need memory for a mask
         raise NonFiniteStates("the model gave NaN or infinite states: load it with dtype float32")
 
 
@@ -77,7 +79,7 @@ class _File:
 
 @dataclass(frozen=True)
 class _Index:
-    """What `bank.json` holds, to refuse one that does not."""
+    """The content of `bank.json`, for validation."""
 
     count: int
     width: int
@@ -89,44 +91,44 @@ class _Index:
 
 
 class BankWriter:
-    """Puts chunks together into parts, in memory. A chunk stays whole unless it is larger than a part."""
+    """Joins chunks into parts, in memory. A chunk is split only if it is larger than a part."""
 
     def __init__(self, identity: Identity | None, origin: Mapping[str, Any], per_part: int | None = None) -> None:
         if per_part is not None and per_part < 1:
             raise SettingError(f"per_part={per_part} must be at least 1 state")
         self.identity, self._origin, self._per_part = identity, dict(origin), per_part
-        self.rows, self.asked = 0, ""  # how many rows the parts hold, and what those were asked
-        self._like: tuple[int, str] | None = None  # width and dtype
-        self._held, self._parts = list[Chunk](), list[Chunk]()
+        self.rows, self.questions_sha256 = 0, ""  # the number of rows in the parts, and the checksum of their questions
+        self._layout: tuple[int, str] | None = None  # width and dtype
+        self._pending, self._parts = list[Chunk](), list[Chunk]()
 
     @property
     def origin(self) -> dict[str, Any]:
-        return {**self._origin, ASKED: self.asked} if self.asked else dict(self._origin)
+        return {**self._origin, QUESTIONS_KEY: self.questions_sha256} if self.questions_sha256 else dict(self._origin)
 
     def add(self, chunk: Chunk) -> None:
         check_chunk(chunk)
-        like = chunk.states.shape[1], _name(chunk.states.dtype)
-        if self._like not in (None, like):
-            raise SettingError(f"states of (width, dtype) {like} among states of {self._like}: one bank is of one kind")
-        self._like = like
-        if sum(len(held.states) for held in self._held) + len(chunk.states) > self._limit(chunk.states):
+        layout = chunk.states.shape[1], _name(chunk.states.dtype)
+        if self._layout not in (None, layout):
+            raise SettingError(f"states of (width, dtype) {layout} among states of {self._layout}: one bank is of one kind")
+        self._layout = layout
+        if sum(len(pending.states) for pending in self._pending) + len(chunk.states) > self._limit(chunk.states):
             self.flush()
-        self._held.append(chunk)
+        self._pending.append(chunk)
 
     def _limit(self, states: Tensor) -> int:
         return self._per_part or max(1, PART_BYTES // (states.shape[1] * states.element_size()))
 
     def flush(self) -> None:
-        """Make a part of what is held, though it be small."""
-        if not self._held:
+        """Turn the pending chunks into a part, even a small one."""
+        if not self._pending:
             return
-        whole, limit = join(self._held), self._limit(self._held[0].states)
-        self._held.clear()
-        for start in range(0, len(whole.states), limit):
-            self._put(whole.cut(slice(start, start + limit)))
-        self.rows, self.asked = max(self.rows, int(whole.rows.max()) + 1), whole.asked
+        joined, limit = join(self._pending), self._limit(self._pending[0].states)
+        self._pending.clear()
+        for start in range(0, len(joined.states), limit):
+            self._add_part(joined.select(slice(start, start + limit)))
+        self.rows, self.questions_sha256 = max(self.rows, int(joined.rows.max()) + 1), joined.questions_sha256
 
-    def _put(self, part: Chunk) -> None:
+    def _add_part(self, part: Chunk) -> None:
         self._parts.append(part)
 
     def finish(self) -> list[Chunk]:
@@ -137,8 +139,8 @@ class BankWriter:
         return self._parts
 
 
-class Folder(BankWriter):
-    """The same on disk. With `goes_on`, what an earlier collection of the same kind left in the folder is taken up."""
+class BankFolderWriter(BankWriter):
+    """Writes the parts to disk. With `resume`, continues what an earlier collection of the same kind left in the folder."""
 
     def __init__(
         self,
@@ -147,32 +149,32 @@ class Folder(BankWriter):
         origin: Mapping[str, Any],
         per_part: int | None = None,
         *,
-        goes_on: bool,
+        resume: bool,
     ) -> None:
         super().__init__(identity, origin, per_part)
-        self._folder, self._goes_on, self._files = folder, goes_on, list[dict[str, Any]]()
-        if goes_on and (left := [folder / name for name in (BEGUN, INDEX) if (folder / name).is_file()]):
-            self._take_up(read_index(left[0]))
+        self._folder, self._resume, self._files = folder, resume, list[dict[str, Any]]()
+        if resume and (left := [folder / name for name in (PARTIAL_INDEX, INDEX) if (folder / name).is_file()]):
+            self._continue(read_index(left[0]))
 
-    def _take_up(self, index: dict[str, Any]) -> None:
+    def _continue(self, index: dict[str, Any]) -> None:
         theirs, ours = index["model"], self.identity
         if theirs is not None and ours is not None:
             Identity.from_json(theirs).require(ours, f"the bank in {self._folder}")
         elif (theirs is None) != (ours is None):
-            known = "bare states" if theirs is None else f"states of {theirs['name']}"
-            raise BackboneMismatch(f"{self._folder}: its bank is of {known}; name another folder, or remove it")
+            content = "bare states" if theirs is None else f"states of {theirs['name']}"
+            raise BackboneMismatch(f"{self._folder}: its bank is of {content}; name another folder, or remove it")
         before, now = dict(index["origin"]), json.loads(json.dumps(self._origin))
-        self.rows, self.asked = index["rows"], str(before.pop(ASKED, ""))
+        self.rows, self.questions_sha256 = index["rows"], str(before.pop(QUESTIONS_KEY, ""))
         for key in sorted((before.keys() | now.keys()) - {"mgap"}):
             if before.get(key) != now.get(key):
                 raise SettingError(
                     f"{self._folder}: its bank was collected with {key} = {before.get(key)!r}, not {now.get(key)!r}; "
                     "name another folder, or remove it"
                 )
-        self._like, self._files = (index["width"], index["dtype"]), list(index["parts"])
-        map_parts(self._folder, index, check=False)  # they are all there
+        self._layout, self._files = (index["width"], index["dtype"]), list(index["parts"])
+        map_parts(self._folder, index, check=False)  # refuses missing files
 
-    def _put(self, part: Chunk) -> None:
+    def _add_part(self, part: Chunk) -> None:
         data = dump_tensors({name: tensor.contiguous() for name, tensor in zip(_TENSORS, part[:4], strict=True)})
         digest = hashlib.sha256(data).hexdigest()
         name = f"bank-{digest[:12]}.safetensors"
@@ -181,13 +183,13 @@ class Folder(BankWriter):
         self._files.append({"file": name, "states": len(part.states), "bytes": len(data), "sha256": digest})
 
     def flush(self) -> None:
-        fresh = bool(self._held)
+        has_new = bool(self._pending)
         super().flush()
-        if fresh and self._goes_on:
-            self._describe(BEGUN)
+        if has_new and self._resume:
+            self._write_index(PARTIAL_INDEX)
 
-    def _describe(self, name: str) -> dict[str, Any]:
-        width, dtype = self._like or (0, "")
+    def _write_index(self, name: str) -> dict[str, Any]:
+        width, dtype = self._layout or (0, "")
         index = {
             "format": FORMAT,
             "count": sum(file["states"] for file in self._files),
@@ -203,15 +205,15 @@ class Folder(BankWriter):
         return index
 
     def finish(self) -> list[Chunk]:
-        """All parts, mapped from the files. What else an earlier bank left in the folder goes."""
+        """All parts, memory-mapped. Removes files that an earlier bank left in the folder."""
         self.flush()
         if not self._files:
             raise PromptError("a bank needs rows: give pictures and a prompt for each")
-        index, names = self._describe(INDEX), {file["file"] for file in self._files}
+        index, names = self._write_index(INDEX), {file["file"] for file in self._files}
         with _writing(self._folder):
-            (self._folder / BEGUN).unlink(missing_ok=True)
+            (self._folder / PARTIAL_INDEX).unlink(missing_ok=True)
             parts = (path for path in self._folder.iterdir() if tensor_files.is_tensor_file("bank", path.name))
-            for old in (*parts, *self._folder.glob(".bank*.part")):  # the latter is what a kill leaves
+            for old in (*parts, *self._folder.glob(".bank*.part")):  # a killed process leaves .part files
                 if old.name not in names:
                     old.unlink()
         return map_parts(self._folder, index, check=False)
@@ -226,8 +228,8 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def read_index(path: Path) -> dict[str, Any]:
-    """`bank.json`, or what stands for it until a bank is whole; refuses what cannot be one."""
-    if not os.path.isfile(path) and os.path.isfile(path.parent / BEGUN):  # unlike Path's, false for a name that is too long
+    """Read and validate `bank.json`, or the index of an unfinished bank."""
+    if not os.path.isfile(path) and os.path.isfile(path.parent / PARTIAL_INDEX):  # Path.is_file raises on too long a name
         raise CorruptFile(f"{path.parent}: its bank is not whole yet: collect it there again, of the same rows, and it goes on")
     index = tensor_files.read_index(path, "bank", FORMAT)
     if index["format"] != FORMAT:
@@ -235,24 +237,24 @@ def read_index(path: Path) -> dict[str, Any]:
             f"{path}: a bank of format {index['format']}, which is not read any more: remove it, and collect it again"
         )
     try:
-        found = typed(_Index, index, path.name)
+        checked = typed(_Index, index, path.name)
     except TypeError as error:
         raise CorruptFile(f"{path}: not a saved bank ({error}); remove it, and collect it again") from error
-    if not found.parts or found.width < 1 or found.rows < 1:
+    if not checked.parts or checked.width < 1 or checked.rows < 1:
         raise CorruptFile(f"{path}: a bank without states; remove it, and collect it again")
-    if found.count != sum(file.states for file in found.parts):
-        raise CorruptFile(f"{path}: its parts do not hold its {found.count} states; remove it, and collect it again")
+    if checked.count != sum(file.states for file in checked.parts):
+        raise CorruptFile(f"{path}: its parts do not hold its {checked.count} states; remove it, and collect it again")
     return index
 
 
 def map_parts(folder: Path, index: Mapping[str, Any], *, check: bool | None = None) -> list[Chunk]:
-    """The parts as they lie on disk. Their sizes and shapes are compared; `check`: checksums too, None: if all are small."""
+    """Memory-map the parts and check their sizes and shapes; `check`: checksums too, None: if the bank is small."""
     if check is None:
         check = sum(file["bytes"] for file in index["parts"]) <= CHECKED_BYTES
     return [_map_part(folder, file, (index["width"], index["dtype"]), check=check) for file in index["parts"]]
 
 
-def _map_part(folder: Path, file: Mapping[str, Any], like: tuple[int, str], *, check: bool) -> Chunk:
+def _map_part(folder: Path, file: Mapping[str, Any], layout: tuple[int, str], *, check: bool) -> Chunk:
     path = folder / file["file"]
     if not tensor_files.is_tensor_file("bank", path.name) or path.parent != folder:
         raise CorruptFile(f"{folder}: {file['file']!r} is not the name of a part; remove the bank, and collect it again")
@@ -261,7 +263,7 @@ def _map_part(folder: Path, file: Mapping[str, Any], like: tuple[int, str], *, c
             raise CorruptFile(
                 f"{path}: has {size} bytes, not the {file['bytes']} that were written; remove the bank, and collect it again"
             )
-        if check and _sha256(path) != file["sha256"]:
+        if check and file_sha256(path) != file["sha256"]:
             raise CorruptFile(
                 f"{path}: damaged, its checksum is not the one in the index; remove the bank, and collect it again"
             )
@@ -270,19 +272,11 @@ def _map_part(folder: Path, file: Mapping[str, Any], like: tuple[int, str], *, c
     except (OSError, SafetensorError) as error:
         raise CorruptFile(f"{path}: cannot be read ({error}); remove the bank, and collect it again") from error
     shapes = [tuple(tensor.shape) for tensor in part[:4]]
-    wanted = [(file["states"], like[0]), *[(file["states"],)] * 3]
-    if shapes != wanted or _name(part.states.dtype) != like[1]:
-        found = f"{shapes[0]} of {_name(part.states.dtype)}, not {wanted[0]} of {like[1]}"
-        raise CorruptFile(f"{path}: its states are {found}; remove the bank, and collect it again")
+    expected = [(file["states"], layout[0]), *[(file["states"],)] * 3]
+    if shapes != expected or _name(part.states.dtype) != layout[1]:
+        difference = f"{shapes[0]} of {_name(part.states.dtype)}, not {expected[0]} of {layout[1]}"
+        raise CorruptFile(f"{path}: its states are {difference}; remove the bank, and collect it again")
     return part
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -1,19 +1,19 @@
-"""The nearest states in a bank, exactly: float32 products look for candidates, differences decide, nothing large is held.
+"""Exact nearest neighbours in a bank, with bounded memory: float32 products find candidates, float64 differences decide.
 
-|h - s|^2 = |h|^2 + |s|^2 - 2 h.s, seen from a point amid the bank, costs one matrix product a block, but is rounded. So more
-than k candidates are kept, their distances are taken again from differences in float64, and the choice has to be proved.
+|h - s|^2 = |h|^2 + |s|^2 - 2 h.s, taken relative to a point amid the bank, costs one matrix product per block, but is rounded.
+So the search keeps more than k candidates, recomputes their distances from differences in float64, and proves the choice.
 
     computed    a = fl(|s|^2 - 2 h.s),   |a - (|s|^2 - 2 h.s)| <= E = 2 g |s| (|s| + |h|) + underflow
     g           n u / (1 - n u), n = columns summed in a row + blocks of columns + 4, u = 2^-24 (Higham, 2002, section 3.1)
     |s|         at most |h| + t where t is the k-th distance found: a state farther from the centre is farther from h than t
-    proved      sqrt(a_last + |h|^2 - E) - u (|h| + |s|), the least distance of a state that was not kept, is at least t
+    proved      sqrt(a_last + |h|^2 - E) - u (|h| + |s|), the least distance of a state that is no candidate, is at least t
 
-A row that is not proved is searched again with float64 products (u = 2^-53), and then by differences. Distances are those of
-the k nearest up to a relative 2^-23: of two states equally far, to that precision, either may be named.
+A query without a proof is searched again with float64 products (u = 2^-53), and then by differences. Distances are those of
+the k nearest up to a relative 2^-23: of two states equally far, to that precision, either may be returned.
 
-Memory: a block of the bank in the precision searched with (64 MiB in float32), queries (128 MiB) and products (64 MiB), with
-copies of them in passing; a bank that lies on the CPU is kept on a GPU where it takes no more than half of the free memory,
-else moved a block at a time. Nothing depends on TF32 or autocast being on: they are off here.
+Memory: a block of the bank in the precision of the search (64 MiB in float32), queries (128 MiB), products (64 MiB), and
+temporary copies of them. A bank on the CPU is copied to the GPU if it takes at most half of the free memory there, else it is
+moved block by block. TF32 and autocast are switched off during the search.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from torch.nn import functional as F
 from mgap.errors import NonFiniteStates, SettingError
 
 METRICS = ("euclidean", "cosine")
-Parts = Tensor | Sequence[Tensor]  # a bank [n, d], or one in pieces [n_i, d]
-Progress = Callable[[int, int], None]  # states searched for, of how many
-Tick = Callable[[int], None]  # states of the bank gone through
+Parts = Tensor | Sequence[Tensor]  # a bank [n, d], or its parts [n_i, d]
+Progress = Callable[[int, int], None]  # queries done, total
+Tick = Callable[[int], None]  # states of the bank searched so far
 
 _BLOCK = 1 << 24  # numbers of the bank at a time
-_QUERIES = 1 << 25  # numbers of the states searched for
+_QUERIES = 1 << 25  # numbers of the queries at a time
 _PRODUCTS = 1 << 24
 _GATHERED = 1 << 21  # numbers of candidates, in float64
 _COLUMNS = 256  # summed in a row: fewer make the bound tighter
 _MARGIN = 16  # candidates beyond k, or k if that is more
-_ROUNDING = 2.0**-23  # what a distance may be short of, relative
+_ROUNDING = 2.0**-23  # relative error allowed in a distance
 
 
 @dataclass(frozen=True)
-class Exact:
+class ExactSearch:
     """Search through all of a bank."""
 
-    parts: tuple[Tensor, ...]  # [n_i, d], of one dtype, in one place
+    parts: tuple[Tensor, ...]  # [n_i, d], of one dtype, on one device
     metric: str
     device: torch.device  # where to compute
-    groups: Tensor  # [n] states of one group are no neighbours of each other, as members; a state alone is a group
+    groups: Tensor  # [n]; members of one group are not neighbours of each other
 
     @classmethod
     def of(
@@ -59,9 +59,9 @@ class Exact:
         metric: str = "euclidean",
         device: torch.device | str | None = None,
         groups: Tensor | None = None,
-    ) -> Exact:
-        """`device` is where to compute; None: where the bank is. `groups` [n] names those that belong together, as tokens of
-        one answer do; None: each state stands alone.
+    ) -> ExactSearch:
+        """`device` is where to compute; None: where the bank is. `groups` [n] marks states that belong together, such as the
+        tokens of one answer; None: each state is its own group.
         """
         if metric not in METRICS:
             raise SettingError(f"metric={metric!r}: choose from {', '.join(METRICS)}")
@@ -71,17 +71,17 @@ class Exact:
         kinds = {(part.shape[1], part.dtype, part.device) for part in parts}
         if len(kinds) > 1:
             raise SettingError("parts of a bank must have one width, dtype and device: make them alike")
-        place = parts[0].device if device is None else torch.device(device)
-        if place.type == "mps":
-            place = torch.device("cpu")  # float64 is needed
-        if place.type == "cuda" and parts[0].device.type == "cpu":
+        target = parts[0].device if device is None else torch.device(device)
+        if target.type == "mps":
+            target = torch.device("cpu")  # MPS has no float64
+        if target.type == "cuda" and parts[0].device.type == "cpu":
             size = sum(part.numel() * part.element_size() for part in parts)
-            if 2 * size <= torch.cuda.mem_get_info(place)[0]:
-                parts = tuple(part.to(place) for part in parts)
+            if 2 * size <= torch.cuda.mem_get_info(target)[0]:
+                parts = tuple(part.to(target) for part in parts)
         count = sum(map(len, parts))
         if groups is not None and groups.shape != (count,):
             raise SettingError(f"groups {list(groups.shape)} for {count} states: name the group of each")
-        return cls(parts, metric, place, torch.arange(count) if groups is None else groups.long().cpu())
+        return cls(parts, metric, target, torch.arange(count) if groups is None else groups.long().cpu())
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
@@ -91,174 +91,180 @@ class Exact:
         return self.parts[0].shape[1]
 
     @property
-    def wide(self) -> torch.dtype:
-        """What distances are given in."""
+    def distance_dtype(self) -> torch.dtype:
+        """The dtype in which callers report distances."""
         return torch.float64 if self.parts[0].dtype == torch.float64 else torch.float32
 
     @cached_property
     def centre(self) -> Tensor:
-        """A point amid the bank [d], float64 with float32's digits: the mean of up to 4096 of its states."""
-        some = self.rows(torch.arange(0, len(self), -(-len(self) // 4096)))
-        return self.directed(some).mean(0).float().double()
+        """A point amid the bank [d], the mean of up to 4096 of its states; float64, rounded to float32's digits."""
+        sample = self.rows(torch.arange(0, len(self), -(-len(self) // 4096)))
+        return self.metric_vectors(sample).mean(0).float().double()
 
     def nearest(self, states: Tensor, k: int, *, progress: Progress | None = None) -> tuple[Tensor, Tensor]:
-        """Distances [n, k] in float64, ascending, of states [n, d] that are not members, and which states they are [n, k]."""
-        check(states, self, k)
-        return self._in_turns(len(states), k, lambda some: (states[some].to(self.wide), None), progress)
+        """The k nearest members of states [n, d] from outside the bank: distances in float64, ascending, and rows, [n, k]."""
+        check_query(states, self, k)
+        return self._in_batches(len(states), k, lambda part: (states[part].to(self.distance_dtype), None), progress)
 
-    def among(self, members: Tensor, k: int, *, progress: Progress | None = None) -> tuple[Tensor, Tensor]:
-        """The same for members of the bank, given as rows [n]: none is its own neighbour, nor one of its group; an equal state
-        elsewhere is.
+    def nearest_to_members(self, members: Tensor, k: int, *, progress: Progress | None = None) -> tuple[Tensor, Tensor]:
+        """The same for members of the bank, given as rows [n]. A member's own group is excluded; an equal state in another
+        group is not.
         """
-        check(None, self, k)
-        return self._in_turns(len(members), k, lambda some: (self.rows(members[some]), self.groups[members[some]]), progress)
+        check_query(None, self, k)
+        return self._in_batches(len(members), k, lambda part: (self.rows(members[part]), self.groups[members[part]]), progress)
 
     @cached_property
     def largest_group(self) -> int:
         return int(self.groups.unique(return_counts=True)[1].max())
 
-    def _in_turns(
+    def _in_batches(
         self, count: int, k: int, read: Callable[[slice], tuple[Tensor, Tensor | None]], progress: Progress | None
     ) -> tuple[Tensor, Tensor]:
-        size, apart, which = max(1, _QUERIES // self.width), list[Tensor](), list[Tensor]()
+        """`read` returns the queries of a slice, and their groups if they are members."""
+        size, all_distances, all_rows = max(1, _QUERIES // self.width), list[Tensor](), list[Tensor]()
         for start in range(0, count, size):
-            some = slice(start, min(start + size, count))
+            part = slice(start, min(start + size, count))
 
-            def tick(seen: int, some: slice = some) -> None:
+            def tick(searched: int, part: slice = part) -> None:
                 if progress is not None:
-                    progress(some.start + (some.stop - some.start) * seen // len(self), count)
+                    progress(part.start + (part.stop - part.start) * searched // len(self), count)
 
-            states, own = read(some)
+            queries, groups = read(part)
             with full_precision(self.device):
-                near, rows = self._nearest(states.to(self.device), k, None if own is None else own.to(self.device), tick)
-            apart.append(self.measured(near))
-            which.append(rows)
+                groups = None if groups is None else groups.to(self.device)
+                distances, rows = self._nearest(queries.to(self.device), k, groups, tick)
+            all_distances.append(self.to_metric(distances))
+            all_rows.append(rows)
             if progress is not None:
-                progress(some.stop, count)
-        if not apart:
-            nothing = torch.empty(0, k, device=self.device)
-            return nothing.double(), nothing.long()
-        return torch.cat(apart), torch.cat(which)
+                progress(part.stop, count)
+        if not all_distances:
+            empty = torch.empty(0, k, device=self.device)
+            return empty.double(), empty.long()
+        return torch.cat(all_distances), torch.cat(all_rows)
 
-    def _nearest(self, states: Tensor, k: int, own: Tensor | None, tick: Tick) -> tuple[Tensor, Tensor]:
-        apart = torch.empty(len(states), k, dtype=torch.float64, device=self.device)
-        which = torch.empty(len(states), k, dtype=torch.long, device=self.device)
-        left = torch.arange(len(states), device=self.device)
-        keep = min(len(self), k + max(k, _MARGIN) + (own is not None))
+    def _nearest(self, queries: Tensor, k: int, groups: Tensor | None, tick: Tick) -> tuple[Tensor, Tensor]:
+        distances = torch.empty(len(queries), k, dtype=torch.float64, device=self.device)
+        rows = torch.empty(len(queries), k, dtype=torch.long, device=self.device)
+        unproved = torch.arange(len(queries), device=self.device)
+        keep = min(len(self), k + max(k, _MARGIN) + (groups is not None))
         for dtype in (torch.float32, torch.float64):
-            some, mine = states[left], None if own is None else own[left]
-            last, rows = self._candidates(some, keep, mine, dtype, tick if dtype == torch.float32 else _silent)
-            apart[left], which[left] = self.closest(some, rows, k, mine)
-            proved = self._proved(some, apart[left, -1], last, dtype)
-            left = left[~proved] if keep < len(self) else left[:0]  # all were candidates
-            if not len(left):
-                return apart, which
-        apart[left], which[left] = self._by_differences(states[left], k, None if own is None else own[left])
-        return apart, which
+            part, own = queries[unproved], None if groups is None else groups[unproved]
+            last, candidates = self._candidates(part, keep, own, dtype, tick if dtype == torch.float32 else _silent)
+            distances[unproved], rows[unproved] = self.nearest_candidates(part, candidates, k, own)
+            proved = self._is_proved(part, distances[unproved, -1], last, dtype)
+            unproved = unproved[~proved] if keep < len(self) else unproved[:0]  # all were candidates
+            if not len(unproved):
+                return distances, rows
+        own = None if groups is None else groups[unproved]
+        distances[unproved], rows[unproved] = self._by_differences(queries[unproved], k, own)
+        return distances, rows
 
     def _candidates(
-        self, states: Tensor, keep: int, own: Tensor | None, dtype: torch.dtype, tick: Tick
+        self, queries: Tensor, keep: int, groups: Tensor | None, dtype: torch.dtype, tick: Tick
     ) -> tuple[Tensor, Tensor]:
-        """The least a = |s|^2 - 2 h.s: the last one kept [n], and the rows of all that were [n, keep]."""
-        seen = self.placed(states, dtype)  # [n, d]
-        best, which = seen.new_empty(len(seen), 0), torch.empty(len(seen), 0, dtype=torch.long, device=self.device)
+        """The states with the least a = |s|^2 - 2 h.s: the largest a among them [n], and their rows [n, keep]."""
+        h = self.centred(queries, dtype)  # [n, d]
+        best, rows = h.new_empty(len(h), 0), torch.empty(len(h), 0, dtype=torch.long, device=self.device)
         for start, block in blocks(self.parts, max(1, _BLOCK // self.width)):
-            members = self.placed(block, dtype)  # [b, d]
+            members = self.centred(block, dtype)  # [b, d]
             norms = _norms(members)
-            size, found = max(1, _PRODUCTS // len(members)), list[tuple[Tensor, Tensor]]()
-            for first in range(0, len(seen), size):
-                some = slice(first, first + size)
-                a = _products(seen[some], members, norms)  # [some, b]
-                if own is not None:
-                    self._leave_out(a, own[some], start)
+            size, merged = max(1, _PRODUCTS // len(members)), list[tuple[Tensor, Tensor]]()
+            for first in range(0, len(h), size):
+                part = slice(first, first + size)
+                a = _products(h[part], members, norms)  # [part, b]
+                if groups is not None:
+                    self._mask_own_group(a, groups[part], start)
                 least, at = a.topk(min(keep, len(members)), largest=False)
-                least, at = torch.cat((best[some], least), 1), torch.cat((which[some], at + start), 1)
+                least, at = torch.cat((best[part], least), 1), torch.cat((rows[part], at + start), 1)
                 least, order = least.topk(min(keep, least.shape[1]), largest=False)
-                found.append((least, at.gather(1, order)))
-            best, which = (torch.cat(some) for some in zip(*found, strict=True))
+                merged.append((least, at.gather(1, order)))
+            best, rows = (torch.cat(column) for column in zip(*merged, strict=True))
             tick(start + len(block))
-        return best[:, -1].double(), which
+        return best[:, -1].double(), rows
 
-    def closest(self, states: Tensor, rows: Tensor, k: int, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Of rows of the bank [n, c] the k nearest to each state [n, d]: distances from differences, and rows; -1 is none."""
-        apart = torch.empty(rows.shape, dtype=torch.float64, device=self.device)
-        size = max(1, _GATHERED // (rows.shape[1] * self.width))
-        for first in range(0, len(states), size):
-            some = rows[first : first + size]
-            members = self.directed(self.rows(some.clamp_min(0).flatten())).unflatten(0, some.shape)  # [some, c, d]
-            members -= self.directed(states[first : first + size]).unsqueeze(1)
-            apart[first : first + size] = torch.linalg.vector_norm(members, dim=-1)
-        apart[rows < 0] = torch.inf
-        if own is not None:
-            apart[self.groups.to(rows.device)[rows.clamp_min(0)] == own.unsqueeze(1)] = torch.inf
-        apart, order = apart.topk(k, largest=False)
-        return apart, rows.gather(1, order)
+    def nearest_candidates(
+        self, queries: Tensor, candidates: Tensor, k: int, groups: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The k nearest of candidates [n, c] to each query [n, d], from differences: distances and rows. Row -1 is none."""
+        distances = torch.empty(candidates.shape, dtype=torch.float64, device=self.device)
+        size = max(1, _GATHERED // (candidates.shape[1] * self.width))
+        for first in range(0, len(queries), size):
+            part = candidates[first : first + size]
+            members = self.metric_vectors(self.rows(part.clamp_min(0).flatten())).unflatten(0, part.shape)  # [part, c, d]
+            members -= self.metric_vectors(queries[first : first + size]).unsqueeze(1)
+            distances[first : first + size] = torch.linalg.vector_norm(members, dim=-1)
+        distances[candidates < 0] = torch.inf
+        if groups is not None:
+            same = self.groups.to(candidates.device)[candidates.clamp_min(0)] == groups.unsqueeze(1)
+            distances[same] = torch.inf
+        distances, order = distances.topk(k, largest=False)
+        return distances, candidates.gather(1, order)
 
-    def _proved(self, states: Tensor, t: Tensor, last: Tensor, dtype: torch.dtype) -> Tensor:
-        """Whether no state outside the candidates is nearer than t [n], when the last candidate had a = `last` [n]."""
-        h = torch.linalg.vector_norm(self.placed(states, dtype), dim=-1, dtype=torch.float64)
+    def _is_proved(self, queries: Tensor, t: Tensor, last: Tensor, dtype: torch.dtype) -> Tensor:
+        """Whether no state outside the candidates is nearer than t [n]; `last` [n] is the largest a of a candidate."""
+        h = torch.linalg.vector_norm(self.centred(queries, dtype), dim=-1, dtype=torch.float64)
         u = torch.finfo(dtype).eps / 2
         s = t + h + 4 * u * (h + t)  # a state farther from the centre is farther than t from h
         least = (last + h.square() - error_bound(h, s, self.width, dtype)).clamp_min(0).sqrt() - 2 * u * (h + s)
-        fits = s.square() * 8 < torch.finfo(dtype).max  # and nothing overflowed
+        fits = s.square() * 8 < torch.finfo(dtype).max  # nothing overflowed
         proved: Tensor = (t == 0) | ((least >= t * (1 - _ROUNDING)) & fits)
         return proved
 
-    def _by_differences(self, states: Tensor, k: int, own: Tensor | None) -> tuple[Tensor, Tensor]:
-        seen = self.directed(states)
-        best, which = seen.new_empty(len(seen), 0), torch.empty(len(seen), 0, dtype=torch.long, device=self.device)
-        size = max(1, min(_BLOCK // self.width, _PRODUCTS // len(seen)))
+    def _by_differences(self, queries: Tensor, k: int, groups: Tensor | None) -> tuple[Tensor, Tensor]:
+        h = self.metric_vectors(queries)
+        best, best_rows = h.new_empty(len(h), 0), torch.empty(len(h), 0, dtype=torch.long, device=self.device)
+        size = max(1, min(_BLOCK // self.width, _PRODUCTS // len(h)))
         for start, block in blocks(self.parts, size):
-            apart = torch.cdist(seen, self.directed(block), compute_mode="donot_use_mm_for_euclid_dist")
-            if own is not None:
-                self._leave_out(apart, own, start)
-            rows = torch.arange(start, start + len(block), device=self.device).expand_as(apart)
-            least, order = torch.cat((best, apart), 1).topk(min(k, best.shape[1] + len(block)), largest=False)
-            best, which = least, torch.cat((which, rows), 1).gather(1, order)
-        return best, which
+            distances = torch.cdist(h, self.metric_vectors(block), compute_mode="donot_use_mm_for_euclid_dist")
+            if groups is not None:
+                self._mask_own_group(distances, groups, start)
+            rows = torch.arange(start, start + len(block), device=self.device).expand_as(distances)
+            least, order = torch.cat((best, distances), 1).topk(min(k, best.shape[1] + len(block)), largest=False)
+            best, best_rows = least, torch.cat((best_rows, rows), 1).gather(1, order)
+        return best, best_rows
 
-    def _leave_out(self, apart: Tensor, own: Tensor, start: int) -> None:
-        """No row [n, b] has a state of its own group as a neighbour; the block's states begin at `start`."""
-        groups = self.groups[start : start + apart.shape[1]].to(apart.device)
-        apart.masked_fill_(groups == own.unsqueeze(1), torch.inf)
+    def _mask_own_group(self, scores: Tensor, groups: Tensor, start: int) -> None:
+        """Set scores [n, b] of members in the query's own group to infinity; the block's states begin at row `start`."""
+        block = self.groups[start : start + scores.shape[1]].to(scores.device)
+        scores.masked_fill_(block == groups.unsqueeze(1), torch.inf)
 
     def rows(self, rows: Tensor) -> Tensor:
-        """These states of the bank [n, d], as they are kept."""
+        """These states of the bank [n, d], in its own dtype."""
         rows = rows.to(self.parts[0].device)
         if len(self.parts) == 1:
             return self.parts[0][rows]
-        found, start = self.parts[0].new_empty(len(rows), self.width), 0
+        states, start = self.parts[0].new_empty(len(rows), self.width), 0
         for part in self.parts:
             inside = (rows >= start) & (rows < start + len(part))
-            found[inside] = part[rows[inside] - start]
+            states[inside] = part[rows[inside] - start]
             start += len(part)
-        return found
+        return states
 
-    def directed(self, states: Tensor) -> Tensor:
-        """What distances are between, in float64 and in the place to compute: states, or their directions."""
+    def metric_vectors(self, states: Tensor) -> Tensor:
+        """The vectors that are compared, in float64 on the computing device: states, or their directions."""
         states = states.to(self.device, torch.float64)
         return directions(states) if self.metric == "cosine" else states
 
-    def measured(self, near: Tensor) -> Tensor:
-        """Distances in the metric asked for, from those between what `directed` gives."""
-        return near.square() / 2 if self.metric == "cosine" else near  # |a - b|^2 / 2 = 1 - cos of unit vectors
+    def to_metric(self, distances: Tensor) -> Tensor:
+        """Distances in the metric, from Euclidean ones between `metric_vectors`."""
+        return distances.square() / 2 if self.metric == "cosine" else distances  # |a - b|^2 / 2 = 1 - cos of unit vectors
 
-    def placed(self, states: Tensor, dtype: torch.dtype) -> Tensor:
-        """States seen from the centre; the difference is rounded once."""
-        if self.metric == "euclidean" and dtype == self.wide == torch.float32:
+    def centred(self, states: Tensor, dtype: torch.dtype) -> Tensor:
+        """States relative to the centre; the difference is rounded once."""
+        if self.metric == "euclidean" and dtype == self.distance_dtype == torch.float32:
             return states.to(self.device, dtype) - self.centre.to(dtype)
-        return (self.directed(states) - self.centre).to(dtype)
+        return (self.metric_vectors(states) - self.centre).to(dtype)
 
 
 def error_bound(h: Tensor, s: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """How far a, computed of a state |h| from the centre and a member |s| from it, can be off."""
+    """The largest error of a, computed for a query at distance |h| from the centre and a member at distance |s|."""
     u, tiny = torch.finfo(dtype).eps / 2, torch.finfo(dtype).tiny
     n = min(width, _COLUMNS) + -(-width // _COLUMNS) + 4
     return 2 * (n * u / (1 - n * u)) * s * (s + h) + 8 * width * tiny
 
 
-def check(states: Tensor | None, search: Exact, k: int) -> None:
-    """Refuse what has no answer; states None are the bank's own."""
+def check_query(states: Tensor | None, search: ExactSearch, k: int) -> None:
+    """Refuse a search that has no answer. With states None, the queries are members of the bank."""
     others = len(search) - (search.largest_group if states is None else 0)
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= others:
         raise SettingError(f"k={k!r} must be a whole number from 1 to {others}, the other states in the bank: collect more")
@@ -271,6 +277,7 @@ def check(states: Tensor | None, search: Exact, k: int) -> None:
 
 
 def directions(states: Tensor) -> Tensor:
+    """Unit vectors; refuses a state of zeros."""
     if (states == 0).all(-1).any():
         raise SettingError("a state of zeros has no direction: use metric=euclidean")
     return F.normalize(states, dim=-1, eps=0.0)
@@ -286,20 +293,21 @@ def blocks(parts: Sequence[Tensor], size: int) -> Iterator[tuple[int, Tensor]]:
 
 
 def _norms(members: Tensor) -> Tensor:
-    return torch.stack([torch.linalg.vecdot(some, some) for some in members.split(_COLUMNS, 1)]).sum(0)  # [b]
+    return torch.stack([torch.linalg.vecdot(columns, columns) for columns in members.split(_COLUMNS, 1)]).sum(0)  # [b]
 
 
-def _products(states: Tensor, members: Tensor, norms: Tensor) -> Tensor:
-    pairs = list(zip(states.split(_COLUMNS, 1), members.split(_COLUMNS, 1), strict=True))
+def _products(queries: Tensor, members: Tensor, norms: Tensor) -> Tensor:
+    """a = |s|^2 - 2 h.s [n, b], summed over blocks of columns."""
+    pairs = list(zip(queries.split(_COLUMNS, 1), members.split(_COLUMNS, 1), strict=True))
     a = torch.addmm(norms, pairs[0][0], pairs[0][1].T, alpha=-2)
-    for some, those in pairs[1:]:
-        a.addmm_(some, those.T, alpha=-2)
+    for h, s in pairs[1:]:
+        a.addmm_(h, s.T, alpha=-2)
     return a
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Float32 products with float32's digits, whatever the process allows elsewhere."""
+    """Compute float32 products in full float32 precision, whatever the process has set."""
     settings = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]  # it is a property
     before = [setting.fp32_precision for setting in settings]
     try:
@@ -312,5 +320,5 @@ def full_precision(device: torch.device) -> Iterator[None]:
             setting.fp32_precision = value
 
 
-def _silent(_seen: int) -> None:
+def _silent(_searched: int) -> None:
     pass

@@ -1,9 +1,9 @@
-"""Words that name things: which things a text mentions, and where.
+"""Object words: which objects a text mentions, and where.
 
-The list that ships with the package, `coco.txt`, holds COCO's 80 classes with the synonyms of CHAIR (Rohrbach et al., 2018;
-BSD-2-Clause), spelling mistakes and repeats left out. A list of your own has the same form: a thing a line, the name that is
-reported first, then other words for it, with commas between. Plurals are found by themselves. This is no scorer: CHAIR's own
-tagging and lemmatising is not done, so `seated` is no chair and `men` are persons.
+The built-in list, `coco.txt`, has COCO's 80 classes with the synonyms of CHAIR (Rohrbach et al., 2018; BSD-2-Clause), without
+its misspellings and repeats. Your own list has the same form: one object per line, first the name to report, then its
+synonyms, separated by commas. Plurals are found automatically. This is not a scorer: it does not tag and lemmatise as CHAIR
+does, so `seated` is no chair and `men` are persons.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from typing import NamedTuple
 
 from mgap.errors import SettingError
 
-Words = str | Sequence[str] | Mapping[str, Sequence[str]]  # as a user gives them: "coco", a file, names, names with synonyms
+Words = str | Sequence[str] | Mapping[str, Sequence[str]]  # from users: "coco", a file, names, or names with synonyms
 _IRREGULAR = {"person": "people", "child": "children", "mouse": "mice", "goose": "geese", "ox": "oxen", "foot": "feet"}
 
 
 class Mention(NamedTuple):
-    """One place in a text that names a thing."""
+    """One mention of an object in a text."""
 
     name: str
     start: int  # in characters
 
 
 class Vocabulary:
-    """Names of things, each with other words for it; a name always means itself, other words the first that has them."""
+    """Object names with their synonyms. A name always means itself; a synonym of several objects means the first."""
 
-    def __init__(self, things: Mapping[str, Sequence[str]]) -> None:
-        self.synonyms = {_clean(name): tuple(map(_clean, _listed(words))) for name, words in things.items()}
+    def __init__(self, synonyms: Mapping[str, Sequence[str]]) -> None:
+        self.synonyms = {_clean(name): tuple(map(_clean, _listed(words))) for name, words in synonyms.items()}
         if not self.synonyms:
             raise SettingError("a vocabulary without words finds nothing: name at least one thing")
-        self._meaning = {
+        self._names = {
             form: name for name in reversed(self.synonyms) for word in self.synonyms[name] for form in (word, plural(word))
-        }
-        self._meaning.update({plural(name): name for name in self.synonyms})
-        self._meaning.update({name: name for name in self.synonyms})
-        longest = sorted(map(re.escape, self._meaning), key=len, reverse=True)  # a hot dog is no dog
-        self._pattern = re.compile(rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w-])", re.IGNORECASE)
+        }  # by word
+        self._names.update({plural(name): name for name in self.synonyms})
+        self._names.update({name: name for name in self.synonyms})
+        longest_first = sorted(map(re.escape, self._names), key=len, reverse=True)  # a hot dog is no dog
+        self._pattern = re.compile(rf"(?<![\w-])(?:{'|'.join(longest_first)})(?![\w-])", re.IGNORECASE)
 
     @classmethod
     def of(cls, words: Words) -> Vocabulary:
-        """From "coco", the path of a file, names, or names with their synonyms."""
+        """From "coco", the path of a file, names, or names with synonyms."""
         if isinstance(words, str):
             return cls(dict(_read(words)))
         if isinstance(words, Mapping):
-            return cls({name: (others,) if isinstance(others, str) else others or () for name, others in words.items()})
+            return cls({name: (given,) if isinstance(given, str) else given or () for name, given in words.items()})
         if not isinstance(words, Sequence):
             raise SettingError(f"vocabulary={words!r}: give coco, a file with a thing a line, or a list of words")
         return cls(dict.fromkeys(map(_clean, words), ()))
@@ -59,23 +59,23 @@ class Vocabulary:
         return list(self.synonyms)
 
     def mentions(self, text: str) -> list[Mention]:
-        """In the order of the text, repeats kept."""
-        found = ((match.group().lower(), match.start()) for match in self._pattern.finditer(text))
-        # a few letters match another without being its capital, such as the long s: they make no word of the list
-        return [Mention(self._meaning[word], start) for word, start in found if word in self._meaning]
+        """All mentions in the order of the text, including repeats."""
+        matches = ((match.group().lower(), match.start()) for match in self._pattern.finditer(text))
+        # IGNORECASE also matches a few letters that lower() does not map, such as the long s; those words are skipped
+        return [Mention(self._names[word], start) for word, start in matches if word in self._names]
 
     def first_mentions(self, text: str) -> dict[str, int]:
-        """Where each thing is named for the first time, in that order."""
-        places: dict[str, int] = {}
+        """The start of each object's first mention, in the order of the text."""
+        starts: dict[str, int] = {}
         for name, start in self.mentions(text):
-            places.setdefault(name, start)
-        return places
+            starts.setdefault(name, start)
+        return starts
 
 
 def _read(source: str) -> Iterator[tuple[str, list[str]]]:
     if source == "coco":
         text = files("mgap.priors").joinpath("coco.txt").read_text(encoding="utf-8")
-    elif os.path.isfile(source):  # unlike Path's, false for a name that is too long
+    elif os.path.isfile(source):  # Path.is_file raises on a name that is too long
         try:
             text = Path(source).read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
@@ -101,18 +101,18 @@ def _clean(word: str) -> str:
 
 
 def plural(word: str) -> str:
-    """Of the last of several words."""
+    """The plural; of several words, the last one changes."""
     head, space, last = word.rpartition(" ")
     if last in _IRREGULAR:
-        many = _IRREGULAR[last]
+        form = _IRREGULAR[last]
     elif last.endswith("man"):
-        many = f"{last[:-3]}men"
+        form = f"{last[:-3]}men"
     elif re.search(r"[^aeiou]y$", last):
-        many = f"{last[:-1]}ies"
+        form = f"{last[:-1]}ies"
     elif re.search(r"(?:[^f]fe|[ae]lf|ief)$", last):
-        many = f"{last.removesuffix('e').removesuffix('f')}ves"
+        form = f"{last.removesuffix('e').removesuffix('f')}ves"
     elif re.search(r"(?:s|x|z|ch|sh)$", last):
-        many = f"{last}es"
+        form = f"{last}es"
     else:
-        many = f"{last}s"
-    return f"{head}{space}{many}"
+        form = f"{last}s"
+    return f"{head}{space}{form}"

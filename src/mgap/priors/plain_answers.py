@@ -1,4 +1,4 @@
-"""Head-input states along plain greedy answers: one for every token, the end token too, nothing for what is padded after it."""
+"""Head-input states along plain greedy answers: one for every token, including the end token, but none for padding."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Row = tuple[ImageSource | None, str]
 
 
 class Questions:
-    """Pictures and a prompt for each, read once, with a checksum of all that were read so far.
+    """Pairs of a picture and a prompt, read once, with a checksum of those read so far.
 
-    A picture counts by the name of its file, wherever that lies, or by its pixels.
+    The checksum uses the name of a picture's file, without its folder, or the picture's pixels.
     """
 
     def __init__(self, images: Iterable[ImageSource | None], prompts: Iterable[str]) -> None:
@@ -37,10 +37,10 @@ class Questions:
         return self._sha.hexdigest()
 
     def take(self, count: int) -> list[Row]:
-        """The next ones; fewer at the end."""
+        """The next `count` pairs; fewer at the end."""
         batch = list(islice(self._rows, count))
         for image, prompt in batch:
-            self._sha.update(json.dumps([_known_as(image), str(prompt)]).encode() + b"\n")
+            self._sha.update(json.dumps([_image_key(image), str(prompt)]).encode() + b"\n")
         self.count += len(batch)
         return batch
 
@@ -53,41 +53,41 @@ def _pairs(images: Iterable[ImageSource | None], prompts: Iterable[str]) -> Iter
         yield image, prompt  # type: ignore[misc]  # neither is missing
 
 
-def _known_as(image: ImageSource | None) -> str | None:
+def _image_key(image: ImageSource | None) -> str | None:
     if isinstance(image, Image.Image):
         return hashlib.sha256(f"{image.mode} {image.size} ".encode() + image.tobytes()).hexdigest()
     return None if image is None else Path(image).name
 
 
 def plain_states(backbone: Backbone, questions: Questions, *, batch_size: int, max_new_tokens: int) -> Iterator[Chunk]:
-    """Answer the questions that are left, batch by batch; answer after answer, each from its first token on.
+    """Answer the remaining questions, one chunk per batch; states are ordered by answer, then by token.
 
-    Costs what plain generation does: with one token, a prefill. A picture that rows of a batch share is encoded once.
+    Costs as much as plain generation: for one token, a prefill. A picture that rows of a batch share is encoded once.
     """
     config = greedy_config(backbone, max_new_tokens)
     while batch := questions.take(batch_size):
         images, prompts = map(list, zip(*batch, strict=True))
         inputs = backbone.encode(images, prompts)
         with catch_states(backbone) as caught, shared_pictures(backbone), torch.no_grad():
-            made: Tensor = backbone.model.generate(**inputs, generation_config=config)
-        tokens = made[:, inputs["input_ids"].shape[1] :].cpu()  # [B, T]
+            generated: Tensor = backbone.model.generate(**inputs, generation_config=config)
+        tokens = generated[:, inputs["input_ids"].shape[1] :].cpu()  # [B, T]
         if [len(state) for state in caught] != [len(batch)] * tokens.shape[1]:
             raise ModelError(
                 f"the head read {sum(map(len, caught))} states for {tokens.numel()} tokens: "
                 "detach what acts on the model, a bank is of plain decoding"
             )
-        said = _said(tokens, config.eos_token_id)  # [B, T]
-        rows, steps = said.nonzero(as_tuple=True)
+        mask = _answer_mask(tokens, config.eos_token_id)  # [B, T]
+        rows, steps = mask.nonzero(as_tuple=True)
         yield Chunk(
-            states=torch.stack(caught, 1).cpu()[said],  # [n, d]
+            states=torch.stack(caught, 1).cpu()[mask],  # [n, d]
             rows=(rows + questions.count - len(batch)).int(),
             steps=steps.int(),
-            tokens=tokens[said].int(),
-            asked=questions.sha256,
+            tokens=tokens[mask].int(),
+            questions_sha256=questions.sha256,
         )
 
 
-def _said(tokens: Tensor, end: int | list[int] | None) -> Tensor:
-    """Which tokens [B, T] belong to the answers: all up to and with the first that ends one."""
+def _answer_mask(tokens: Tensor, end: int | list[int] | None) -> Tensor:
+    """Which tokens [B, T] belong to the answers: all up to and including the first end token."""
     ends = torch.isin(tokens, torch.tensor([] if end is None else end, dtype=tokens.dtype)).int()
     return ends.cumsum(1) - ends == 0

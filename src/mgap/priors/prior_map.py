@@ -1,19 +1,18 @@
-"""The prompt's own prior, read off the state that saw the picture: V'(h_blind - mean) as a linear function of h.
+"""The prior map: predicts the prompt's own prior, V'(h_blind - mean), as a linear function of the state h with the picture.
 
     c_hat = A h + a   [K],      min over A, a of  sum_i |V'(h_blind_i - mean) - A h_i - a|^2 + ridge s |A|^2
 
-h and h_blind are the head's inputs of one prompt, and of one answer so far, with the picture and with a null image; V and mean
-are those of a fitted `Subspace`; s = sum_i |h_i - mean of h|^2, so that the ridge is a share, whatever the states' scale and
-number. No labels: pairs are all it takes. Cross-validation leaves out whole pictures, whose states resemble each other.
+h and h_blind are the head's inputs for one prompt and one answer so far, with the picture and with a null image. V and mean
+come from a fitted `Subspace`. s = sum_i |h_i - mean of h|^2 makes the ridge a share, whatever the states' scale and number.
+Fitting needs pairs, but no labels. Cross-validation leaves out whole pictures, because states of one picture resemble each
+other.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,23 +26,23 @@ from mgap.priors.subspace import Subspace
 
 RIDGES = tuple(10.0**power for power in range(-8, 1))
 FOLDS = 5
-_STILL = 1e-24  # states whose squared deviations are a smaller share of their squares do not vary, but for rounding
-_PRIOR = "prior."  # begins the names of the subspace's tensors in the file
+_NO_VARIATION = 1e-24  # below this share of the sum of squares, the squared deviations are rounding
+_PRIOR = "prior."  # prefix of the subspace's tensors in the file
 
 Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class PriorMap:
-    """A linear map from a state to the prior's coordinates of its blind twin, and where it came from. A value."""
+    """A linear map from a state to the prior coordinates of its blind state, and where it came from. Immutable."""
 
     weight: Tensor  # A [K, d] float64
     offset: Tensor  # a [K] float64
-    prior: Subspace  # whose V and mean the coordinates are of
+    prior: Subspace  # gives V and the mean of the coordinates
     count: int  # pairs it was fitted on
-    r2: float  # of pictures left out: the share of the coordinates' variance that it explains; below 0, the mean does better
-    ridge: float  # the one of RIDGES that was best there
-    identity: Identity | None = None  # the model of the pairs; None when it was made from bare states
+    r2: float  # share of the coordinates' variance explained on held-out pictures; below 0, the mean does better
+    ridge: float  # the one of RIDGES that was best on held-out pictures
+    identity: Identity | None = None  # the model of the pairs; None if made from bare states
     origin: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -56,28 +55,28 @@ class PriorMap:
 
     @classmethod
     def from_states(cls, h: Tensor, blind: Tensor, prior: Subspace, rows: Tensor | Sequence[int] | None = None) -> PriorMap:
-        """Fit on pairs of states, two [n, d]; `rows` [n] says which picture each is of, None: each is of its own."""
+        """Fit on pairs of states, two [n, d]; `rows` [n] is the picture of each pair, None: each has its own."""
         h, blind = _checked(h, blind, prior)
         target = (blind - prior.mean) @ prior.basis  # [n, K]
         fold = _folds(rows, len(h))
-        missed, total = torch.zeros(len(RIDGES), dtype=torch.float64), 0.0
-        for out in (fold == k for k in range(FOLDS)):  # [n] each
-            for place, (weight, offset) in enumerate(_maps(h[~out], target[~out], RIDGES)):
-                missed[place] += (target[out] - h[out] @ weight.T - offset).square().sum()
+        errors, total = torch.zeros(len(RIDGES), dtype=torch.float64), 0.0
+        for out in (fold == k for k in range(FOLDS)):  # [n], held out
+            for index, (weight, offset) in enumerate(_ridge_maps(h[~out], target[~out], RIDGES)):
+                errors[index] += (target[out] - h[out] @ weight.T - offset).square().sum()
             total += float((target[out] - target[~out].mean(0)).square().sum())
-        best = int(missed.argmin())
-        ((weight, offset),) = _maps(h, target, RIDGES[best : best + 1])
-        r2 = 1 - float(missed[best]) / total if total > 0 else 0.0
+        best = int(errors.argmin())
+        ((weight, offset),) = _ridge_maps(h, target, RIDGES[best : best + 1])
+        r2 = 1 - float(errors[best]) / total if total > 0 else 0.0
         return cls(weight, offset, prior, len(h), r2, RIDGES[best])
 
     def require(self, backbone: Backbone) -> None:
-        """Refuse a model that this map, or its prior, was not fitted on."""
+        """Refuse a model that this map or its prior was not fitted on."""
         self.prior.require(backbone)
         if self.identity is not None:
             self.identity.require(backbone.identity, "the prior map")
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write `prior_map.json` and its tensors, the prior's too; a reader sees the old one or the new one, never half."""
+        """Write `prior_map.json` and its tensors, with the prior's; a reader sees either the old version or the new one."""
         tensors, prior = self.prior.described()
         about = {
             "count": self.count,
@@ -92,17 +91,15 @@ class PriorMap:
 
     @classmethod
     def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> PriorMap:
-        """Read a saved map from a folder or from a hub repository."""
-        folder = Path(folder_or_repo)
-        if not os.path.exists(folder):  # unlike Path's, false for a name that is too long
-            folder = tensor_files.download("prior_map", str(folder_or_repo), revision)
+        """Load a saved map from a folder or a hub repository."""
+        folder = tensor_files.find("prior_map", folder_or_repo, revision)
         tensors, about = tensor_files.load("prior_map", folder)
         try:
-            of_prior = {name.removeprefix(_PRIOR): tensor for name, tensor in tensors.items() if name.startswith(_PRIOR)}
+            prior = {name.removeprefix(_PRIOR): tensor for name, tensor in tensors.items() if name.startswith(_PRIOR)}
             return cls(
                 weight=tensors["weight"].double(),
                 offset=tensors["offset"].double(),
-                prior=Subspace.from_described(of_prior, about["prior"], folder),
+                prior=Subspace.from_described(prior, about["prior"], folder),
                 count=typed(int, about["count"], "count"),
                 r2=typed(float, about["r2"], "r2"),
                 ridge=typed(float, about["ridge"], "ridge"),
@@ -114,7 +111,7 @@ class PriorMap:
 
 
 def _checked(h: Tensor, blind: Tensor, prior: Subspace) -> Pair:
-    """Both in float64 on the CPU, where the prior is."""
+    """Both in float64 on the CPU, like the prior."""
     if h.shape != blind.shape or h.ndim != 2 or h.shape[1] != prior.hidden_size:
         shapes = f"{list(h.shape)} and {list(blind.shape)} with a prior of width {prior.hidden_size}"
         raise SettingError(f"states and blind states must be [n, d] alike, and d the prior's width: not {shapes}")
@@ -124,23 +121,23 @@ def _checked(h: Tensor, blind: Tensor, prior: Subspace) -> Pair:
 
 
 def _folds(rows: Tensor | Sequence[int] | None, count: int) -> Tensor:
-    """Which fold each state is left out with, [n]: whole pictures, dealt out in turn."""
+    """The fold [n] in which each state is held out: whole pictures, dealt out in turn."""
     pictures = torch.arange(count) if rows is None else torch.as_tensor(rows).cpu()
     if tuple(pictures.shape) != (count,):
         raise SettingError(f"rows is {list(pictures.shape)}: give one picture's number for each of the {count} states")
-    distinct, places = torch.unique(pictures, return_inverse=True)
+    distinct, indices = torch.unique(pictures, return_inverse=True)
     if len(distinct) < FOLDS:
         raise PromptError(f"pairs of {len(distinct)} pictures are too few to fit a map and to judge it: give at least {FOLDS}")
-    fold: Tensor = places % FOLDS
+    fold: Tensor = indices % FOLDS
     return fold
 
 
-def _maps(h: Tensor, target: Tensor, ridges: Sequence[float]) -> Iterator[Pair]:
-    """(A, a) for each ridge, by one eigendecomposition: of X'X, or of XX' where there are fewer states than dimensions."""
-    centre, level = h.mean(0), target.mean(0)
-    X, Y = h - centre, target - level  # [n, d], [n, K]
-    spread = X.square().sum()
-    if spread <= _STILL * h.square().sum():
+def _ridge_maps(h: Tensor, target: Tensor, ridges: Sequence[float]) -> Iterator[Pair]:
+    """(A, a) for each ridge, from one eigendecomposition: of X'X, or of XX' if there are fewer states than dimensions."""
+    h_mean, target_mean = h.mean(0), target.mean(0)
+    X, Y = h - h_mean, target - target_mean  # [n, d], [n, K]
+    s = X.square().sum()
+    if s <= _NO_VARIATION * h.square().sum():
         raise DegenerateSubspace("the states do not vary, so nothing can be read off them: ask about different pictures")
     if len(X) < X.shape[1]:  # A' = X'(XX' + ridge s I)^-1 Y
         values, vectors = torch.linalg.eigh(X @ X.T)
@@ -149,5 +146,5 @@ def _maps(h: Tensor, target: Tensor, ridges: Sequence[float]) -> Iterator[Pair]:
         values, left = torch.linalg.eigh(X.T @ X)
         right = left.T @ (X.T @ Y)  # [d, K]
     for ridge in ridges:
-        weight = ((left / (values + ridge * spread)) @ right).T.contiguous()  # [K, d]
-        yield weight, level - weight @ centre
+        weight = ((left / (values + ridge * s)) @ right).T.contiguous()  # [K, d]
+        yield weight, target_mean - weight @ h_mean

@@ -1,4 +1,4 @@
-"""Calibration prompts: the default set that ships with the package, and sets of one kind each, of any length."""
+"""Calibration prompts: the default set that ships with the package, and longer sets of one kind each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import product
 
 from mgap.priors.object_words import Vocabulary
 
-EXISTENCE = (  # none is a benchmark's
+EXISTENCE = (  # no benchmark uses these
     "Do you notice {} anywhere in this picture?",
     "Does this photo show {}?",
     "Would you say that {} can be seen here?",
@@ -22,40 +22,40 @@ COLOUR = (
     "What would you call the color of the {}?",
     "The {} in this picture: what is its color?",
 )
-REQUESTS = (  # {0} is the picture, {1} how to put it
+REQUESTS = (  # {0} is the picture, {1} the manner
     "Describe {0} {1}.",
     "Tell me {1} what {0} shows.",
     "Explain {1} what one can see in {0}.",
     "Write {1} about {0}.",
     "What is going on in {0}? Answer {1}.",
 )
-_SHOWN = ("this photo", "the picture", "the scene", "this photograph", "this view")
-_PUT = ("in one sentence", "in a few words", "at length", "in plain words", "for a child", "like a reporter", "in short lines",
-        "as exactly as you can", "for somebody who cannot see it", "in two sentences")  # fmt: skip
+_PICTURES = ("this photo", "the picture", "the scene", "this photograph", "this view")
+_MANNERS = ("in one sentence", "in a few words", "at length", "in plain words", "for a child", "like a reporter",
+            "in short lines", "as exactly as you can", "for somebody who cannot see it", "in two sentences")  # fmt: skip
 
 
 def default_prompts() -> list[str]:
-    """Questions on existence, colour, count and relation, and requests to describe; none is a benchmark's."""
+    """Questions on existence, colour, count and relation, and requests to describe; no benchmark uses them."""
     return files("mgap.priors").joinpath("calibration.txt").read_text(encoding="utf-8").splitlines()
 
 
 def existence_prompts(words: str = "coco") -> Iterator[str]:
-    """Questions after every thing of a vocabulary, in one wording after the other; for priors from many prompts."""
+    """Existence questions for every object of a vocabulary, one wording after the other; for priors from many prompts."""
     for wording in EXISTENCE:
         for name in Vocabulary.of(words).names:
             yield wording.format(f"{'an' if name[0] in 'aeiou' else 'a'} {name}")
 
 
 def colour_prompts(words: str = "coco") -> Iterator[str]:
-    """Questions after the colour of every thing of a vocabulary, in one wording after the other."""
+    """Questions about the colour of every object of a vocabulary, one wording after the other."""
     for wording in COLOUR:
         for name in Vocabulary.of(words).names:
             yield wording.format(name)
 
 
 def caption_prompts() -> Iterator[str]:
-    """Requests to describe, mixed so that a few of them differ in every way; always the same."""
-    mixed = list(product(REQUESTS, _SHOWN, _PUT))
-    random.Random(0).shuffle(mixed)
-    for wording, shown, put in mixed:
-        yield wording.format(shown, put)
+    """Requests to describe, shuffled with a fixed seed so that even the first few vary in every way."""
+    combinations = list(product(REQUESTS, _PICTURES, _MANNERS))
+    random.Random(0).shuffle(combinations)
+    for wording, picture, manner in combinations:
+        yield wording.format(picture, manner)

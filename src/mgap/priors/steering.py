@@ -1,18 +1,16 @@
-"""Steering vectors (ASD, section on calibration): per block, from the states of invented words to those of true ones.
+"""Steering vectors (ASD, section on calibration): for each block, from hallucinated towards factual states.
 
     v_i = mean(F_i) - mean(N_i)      i = 1..L, F_i and N_i the block outputs at the positions that hold the tokens
 
-Captions are read in one forward each and only two running sums are kept. Means need no balancing of the two sets.
+Each caption takes one forward, and only two running sums are kept. Means need no balancing of the two sets.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,28 +26,28 @@ from mgap.io.typed_json import typed
 
 @dataclass(frozen=True)
 class Caption:
-    """What a model said about a picture, in pieces: true, invented, or None for pieces that count as neither.
+    """A caption in pieces, each labelled true, hallucinated (False), or None for neither.
 
-    Pieces may be sentences or single words: the two ways in which the method has been rebuilt.
+    Pieces may be sentences or single words: the method has been reimplemented in both ways.
     """
 
     image: ImageSource
     prompt: str
-    pieces: Sequence[tuple[str, bool | None]]  # (text, is true); joined they are the caption
+    pieces: Sequence[tuple[str, bool | None]]  # (text, is true); together they are the caption
 
 
 @dataclass(frozen=True)
 class Steering:
-    """One vector a block, pointing from invention to fact, and where they came from. A value: nothing changes it."""
+    """One vector per block, from hallucinated to factual states, and where they came from. Immutable."""
 
     vectors: Tensor  # [L, d] float64
-    counts: tuple[int, int]  # tokens that were true and invented
-    identity: Identity | None = None  # the model; None when made from bare states
+    counts: tuple[int, int]  # factual and hallucinated tokens
+    identity: Identity | None = None  # the model; None if made from bare states
     origin: dict[str, Any] = field(default_factory=dict)
 
     @property
     def units(self) -> Tensor:
-        """The vectors at length 1."""
+        """The vectors, scaled to length 1."""
         lengths: Tensor = torch.linalg.vector_norm(self.vectors, dim=-1, keepdim=True)
         return self.vectors / (lengths + 1e-12)
 
@@ -57,7 +55,7 @@ class Steering:
     def fit(
         cls, model: Backbone | HasBackbone, captions: Iterable[Caption], *, progress: Callable[[int], None] | None = None
     ) -> Steering:
-        """Read labelled captions, one forward each; `captions` may be a generator."""
+        """Fit on labelled captions, one forward each; `captions` may be a generator."""
         backbone = Backbone.of(model)
         sums = torch.zeros(2, len(backbone.layers), backbone.identity.hidden_size, dtype=torch.float64)
         counts, done = [0, 0], 0
@@ -66,10 +64,10 @@ class Steering:
             with catch_blocks(backbone) as caught, torch.no_grad():
                 backbone.model(**inputs, use_cache=False, logits_to_keep=1)
             states = torch.stack([state[0, -len(labels) :].double().cpu() for state in caught])  # [L, tokens, d]
-            for side, label in enumerate((True, False)):
-                chosen = [place for place, given in enumerate(labels) if given is label]
-                sums[side] += states[:, chosen].sum(1)
-                counts[side] += len(chosen)
+            for side, wanted in enumerate((True, False)):
+                positions = [position for position, label in enumerate(labels) if label is wanted]
+                sums[side] += states[:, positions].sum(1)
+                counts[side] += len(positions)
             if progress is not None:
                 progress(done)
         origin = {"captions": done, "template_sha256": backbone.template_hash(), "mgap": mgap.__version__}
@@ -77,7 +75,7 @@ class Steering:
 
     @classmethod
     def from_states(cls, factual: Tensor, hallucinated: Tensor) -> Steering:
-        """The same from block outputs in hand: two [n, L, d]."""
+        """Fit on given block outputs, two [n, L, d]."""
         sums = torch.stack([factual.double().sum(0), hallucinated.double().sum(0)])
         counts = len(factual), len(hallucinated)
         return cls(_difference(sums, counts), counts)
@@ -93,7 +91,7 @@ class Steering:
             )
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write `steering.json` and its tensors; a reader sees the old one or the new one, never half."""
+        """Write `steering.json` and its tensors; a reader sees either the old version or the new one."""
         about = {
             "counts": list(self.counts),
             "model": None if self.identity is None else self.identity.to_json(),
@@ -103,10 +101,8 @@ class Steering:
 
     @classmethod
     def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> Steering:
-        """Read saved vectors from a folder or from a hub repository."""
-        folder = Path(folder_or_repo)
-        if not os.path.exists(folder):  # unlike Path's, false for a name that is too long
-            folder = tensor_files.download("steering", str(folder_or_repo), revision)
+        """Load saved vectors from a folder or a hub repository."""
+        folder = tensor_files.find("steering", folder_or_repo, revision)
         tensors, about = tensor_files.load("steering", folder)
         try:
             counts = typed(tuple[int, int], about["counts"], "counts")
@@ -127,22 +123,22 @@ def _difference(sums: Tensor, counts: Sequence[int]) -> Tensor:
 
 
 def read_caption(backbone: Backbone, caption: Caption) -> tuple[dict[str, Tensor], list[bool | None]]:
-    """A prompt followed by the caption's tokens, as if just said, and a label for each of those."""
+    """Model inputs of the prompt followed by the caption's tokens as its answer, and a label for each of these tokens."""
     text = "".join(piece for piece, _ in caption.pieces)
-    spelled = backbone.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    by_letter = [label for piece, label in caption.pieces for _ in piece]
-    labels = [by_letter[end - 1] if end > start else None for start, end in spelled["offset_mapping"]]
+    encoding = backbone.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    by_character = [label for piece, label in caption.pieces for _ in piece]
+    labels = [by_character[end - 1] if end > start else None for start, end in encoding["offset_mapping"]]
     if not labels:
         raise PromptError("a caption has no text: leave it out")
     inputs = backbone.encode([caption.image], [caption.prompt])
-    ids = torch.tensor([spelled["input_ids"]], device=backbone.device)
-    grown = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": torch.zeros_like(ids)}
-    return {key: torch.cat([value, grown[key]], 1) if key in grown else value for key, value in inputs.items()}, labels
+    ids = torch.tensor([encoding["input_ids"]], device=backbone.device)
+    appended = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": torch.zeros_like(ids)}
+    return {key: torch.cat([value, appended[key]], 1) if key in appended else value for key, value in inputs.items()}, labels
 
 
 @contextmanager
 def catch_blocks(backbone: Backbone) -> Iterator[list[Tensor]]:
-    """Inside the block, every decoder block adds its output [B, T, d], in order."""
+    """While active, collect the output [B, T, d] of every decoder block, in order."""
     caught: list[Tensor] = []
 
     def catch(_block: nn.Module, _args: Any, output: Any) -> None:

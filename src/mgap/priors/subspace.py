@@ -1,9 +1,8 @@
-"""The prior subspace (paper, section 4.1): what a model's last state varies along when it sees nothing."""
+"""The prior subspace (paper, section 4.1): the directions along which a model's last state varies without a picture."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,16 +29,16 @@ Progress = Callable[[int], None]  # called with the number of prompts done so fa
 
 @dataclass(frozen=True)
 class Subspace:
-    """An orthonormal basis V of the language prior, and where it came from. A value: nothing changes it."""
+    """An orthonormal basis V of the language prior, and where it came from. Immutable."""
 
     basis: Tensor  # [d, K] float64, V'V = I
     singular_values: Tensor  # [m >= K], descending
     mean: Tensor  # [d] of the states; decoding does not subtract it
     total_variance: float
     count: int  # N, states it was fitted on
-    identity: Identity | None = None  # the model; None when it was made from bare states
-    origin: dict[str, Any] = field(default_factory=dict)  # null image, template, prompts' hash, versions, date
-    tuning: dict[str, Any] | None = None  # what `mgap tune` chose for it, by which rule, on which data; plain JSON
+    identity: Identity | None = None  # the model; None if made from bare states
+    origin: dict[str, Any] = field(default_factory=dict)  # null image, template, hash of the prompts, versions, date
+    tuning: dict[str, Any] | None = None  # plain JSON: what `mgap tune` chose, by which rule, on which data
 
     @property
     def rank(self) -> int:
@@ -51,13 +50,13 @@ class Subspace:
 
     @property
     def explained_variance(self) -> float:
-        """Share (0..1) of the states' variance that the subspace holds."""
-        held = float(self.singular_values[: self.rank].double().square().sum())
-        return held / self.total_variance if self.total_variance > 0 else 0.0
+        """Share (0..1) of the states' variance inside the subspace."""
+        explained = float(self.singular_values[: self.rank].double().square().sum())
+        return explained / self.total_variance if self.total_variance > 0 else 0.0
 
     @property
     def projector(self) -> Tensor:
-        """V V' [d, d]: what to compare between subspaces, as the signs and order of columns are arbitrary."""
+        """V V' [d, d]. Compare subspaces by it, because the signs and order of V's columns are arbitrary."""
         return self.basis @ self.basis.T
 
     @classmethod
@@ -77,8 +76,8 @@ class Subspace:
         """Run the prompts with a null image and keep the top `rank` right singular vectors of the last states.
 
         `prompts` may be a generator: it is read once, and memory does not grow with its length. `rank="auto"` keeps
-        the directions that stand out from noise (`states.spectrum.auto_rank`). `svd` is exact, lanczos or randomized.
-        `batch_size` is by default that of `states.collect.blind_states`.
+        the directions that stand out from noise (`priors.spectrum.auto_rank`). `svd` is exact, lanczos or randomized.
+        The default `batch_size` is that of `priors.collect_states.blind_states`.
         """
         if isinstance(prompts, str):
             raise PromptError("prompts must be several texts, not one: pass a list, or mgap.read_prompts(file)")
@@ -112,9 +111,9 @@ class Subspace:
             },
         }
         device = backbone.device if backbone.device.type == "cuda" else "cpu"  # others may have no float64
-        found = cls.from_states(chunks, rank, svd=svd, seed=seed, device=device)
+        fitted = cls.from_states(chunks, rank, svd=svd, seed=seed, device=device)
         origin["prompts_sha256"] = digest.hexdigest()
-        return replace(found, identity=backbone.identity, origin=origin)
+        return replace(fitted, identity=backbone.identity, origin=origin)
 
     @classmethod
     def from_states(
@@ -126,7 +125,7 @@ class Subspace:
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> Subspace:
-        """The same from states in hand: one [N, d] tensor, or an iterable of [n, d] chunks; `device` does the arithmetic."""
+        """Fit on given states: one [N, d] tensor, or an iterable of [n, d] chunks; `device` does the arithmetic."""
         spectrum = principal_directions([chunks] if isinstance(chunks, Tensor) else chunks, rank, svd, seed, device)
         return cls(
             basis=spectrum.basis,
@@ -146,19 +145,19 @@ class Subspace:
         """Refuse a model that this subspace was not fitted on."""
         self.require_identity(backbone.identity)
 
-    def require_identity(self, found: Identity, what: str = "the subspace") -> None:
-        """The same of a model that is known by its identity only."""
+    def require_identity(self, model: Identity, what: str = "the subspace") -> None:
+        """The same, for a model of which only the identity is known."""
         if self.identity is not None:
-            self.identity.require(found, what)
-        elif found.hidden_size != self.hidden_size:
-            raise BackboneMismatch(f"{what} has width {self.hidden_size}, the model {found.hidden_size}: fit one for it")
+            self.identity.require(model, what)
+        elif model.hidden_size != self.hidden_size:
+            raise BackboneMismatch(f"{what} has width {self.hidden_size}, the model {model.hidden_size}: fit one for it")
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write `subspace.json` and its tensors; a reader sees the old one or the new one, never half."""
+        """Write `subspace.json` and its tensors; a reader sees either the old version or the new one."""
         tensor_files.save("subspace", folder, *self.described())
 
     def described(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Its tensors, and all else as plain JSON: what is saved, here or inside of another object."""
+        """Its tensors, and everything else as plain JSON, to be saved by itself or within another object."""
         about = {
             "rank": self.rank,
             "count": self.count,
@@ -173,15 +172,13 @@ class Subspace:
 
     @classmethod
     def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> Subspace:
-        """Read a saved subspace from a folder or from a hub repository."""
-        folder = Path(folder_or_repo)
-        if not os.path.exists(folder):  # unlike Path's, false for a name that is too long
-            folder = tensor_files.download("subspace", str(folder_or_repo), revision)
+        """Load a saved subspace from a folder or a hub repository."""
+        folder = tensor_files.find("subspace", folder_or_repo, revision)
         return cls.from_described(*tensor_files.load("subspace", folder), folder)
 
     @classmethod
     def from_described(cls, tensors: Mapping[str, Tensor], about: Mapping[str, Any], folder: Path) -> Subspace:
-        """What `described` gave; `folder` is where it was read, for messages."""
+        """The inverse of `described`; error messages name `folder`."""
         try:
             loaded = cls(
                 **{name: tensors[name].double() for name in _TENSORS},
@@ -199,7 +196,7 @@ class Subspace:
         return loaded
 
     def push(self, repo: str, *, private: bool = False) -> str:
-        """Upload to a hub repository (made if need be) and return the address of the commit."""
+        """Upload to a hub repository (created if needed) and return the commit's URL."""
         with tempfile.TemporaryDirectory() as folder:
             self.save(folder)
             return tensor_files.push("subspace", repo, folder, private=private)
@@ -209,7 +206,7 @@ _TENSORS = ("basis", "singular_values", "mean")
 
 
 def _read_tuning(tuning: Any) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = typed(dict[str, Any] | None, tuning, "tuning")
-    if found is not None:
-        typed(dict[str, Any], found["settings"], "the tuning's settings")
-    return found
+    checked: dict[str, Any] | None = typed(dict[str, Any] | None, tuning, "tuning")
+    if checked is not None:
+        typed(dict[str, Any], checked["settings"], "the tuning's settings")
+    return checked

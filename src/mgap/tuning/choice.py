@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mgap.benchmarks.pope.scorer import FIGURES, asked, outcomes
+from mgap.benchmarks.pope.scorer import FIGURES, outcomes, question_count
 from mgap.benchmarks.statistics import Counts, Rate, share
 from mgap.benchmarks.tally import Difference, Figure, Tally, by_picture, compare
 from mgap.benchmarks.yesno_parsers import yes_or_no
@@ -118,7 +118,7 @@ def label_tally(samples: Sequence[Sample], verdicts: Array) -> Tally:
     rows[np.arange(len(samples)), [groups[s.group] for s in samples]] = outcomes([s.truth for s in samples], answers)
     pictures, counts = by_picture(samples, rows.reshape(len(samples), -1).tolist())
     figures = {
-        name: Figure(partial(_mean, figure.value, len(groups)), lambda c: float(asked(c.reshape(-1, _OUTCOMES)).sum()))
+        name: Figure(partial(_mean, figure.value, len(groups)), lambda c: float(question_count(c.reshape(-1, _OUTCOMES)).sum()))
         for name, figure in FIGURES.items()
     }
     right = {sample.id: answer == sample.truth for sample, answer in zip(samples, answers, strict=True)}

@@ -1,4 +1,4 @@
-"""AMBER's generative task (Wang et al., 2023): which of a description's nouns are in the picture, and which are invented."""
+"""AMBER's generative task (Wang et al., 2023): which nouns of a description are in the picture, and which are hallucinated."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 from mgap.benchmarks.amber.similarity import Identical, Similarity
 from mgap.errors import BenchmarkError
 
-Relation = Mapping[str, Sequence[str]]  # an object's associated words
+Relation = Mapping[str, Sequence[str]]  # from an object to its associated words
 
 
 @dataclass(frozen=True)
 class DescribedPicture:
-    """What one description says about one picture. The lists of objects may name one twice, and then it counts twice."""
+    """One judged description. An object that the annotation lists twice counts twice."""
 
-    nouns: tuple[str, ...]  # all of them
-    kept: tuple[str, ...]  # the mentions: those of the vocabulary, repeats kept
-    hallucinated: tuple[str, ...]  # of these
-    covered: int  # objects of the truth that are mentioned
-    truth: int
-    marked: int  # objects that people tend to make up, and that are mentioned
-    hallu: int
+    nouns: tuple[str, ...]
+    kept: tuple[str, ...]  # the mentions: nouns of the vocabulary, with repeats
+    hallucinated: tuple[str, ...]  # mentions
+    covered: int  # mentioned objects of `truth`
+    truth: int  # objects in the picture
+    marked: int  # mentioned objects of `hallu`
+    hallu: int  # objects that people tend to make up
     words: int
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is invented."""
+        """Whether nothing is hallucinated."""
         return not self.hallucinated
 
     def official(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class DescribedPicture:
 
 @dataclass(frozen=True)
 class AmberVocabulary:
-    """All words that count, and what stands for what."""
+    """All words that count, and which object each stands for."""
 
     relation: Relation
     safe_words: Collection[str] = frozenset()
@@ -61,36 +61,36 @@ class AmberVocabulary:
         return frozenset(self.relation).union(*self.relation.values())
 
     def entries(self, objects: Sequence[str]) -> list[tuple[str, int]]:
-        """Words with the place of the object that each stands for: the associated words of all objects, then the objects."""
+        """Words with the index of their object: the associated words of all objects, then the objects themselves."""
         if unknown := [name for name in objects if name not in self.relation]:
             raise BenchmarkError(f"{unknown[0]!r} is no object of AMBER's relation.json: take both files from one source")
-        associated = [(word, place) for place, name in enumerate(objects) for word in self.relation[name]]
-        return associated + [(name, place) for place, name in enumerate(objects)]
+        associated = [(word, index) for index, name in enumerate(objects) for word in self.relation[name]]
+        return associated + [(name, index) for index, name in enumerate(objects)]
 
     def judge(self, nouns: Iterable[str], truth: Sequence[str], hallu: Sequence[str], words: int) -> DescribedPicture:
-        """Each noun in turn, in the order of the published scorer."""
+        """Judge each noun in turn, in the order of the published scorer."""
         nouns = tuple(nouns)
         kept = tuple(noun for noun in nouns if noun in self.words)
-        safe, tempting = self.entries(truth), self.entries(hallu)
+        present, tempting = self.entries(truth), self.entries(hallu)
         covered: set[int] = set()
         marked: set[int] = set()
         hallucinated = []
         for word in kept:
             if word in self.safe_words:
                 continue
-            place = _exact(word, safe)
-            if place is None:  # a tempting word can still be near to one of the truth
-                marked |= {place for place in (_exact(word, tempting), self._near(word, tempting)) if place is not None}
-                place = self._near(word, safe)
-            if place is None:
+            index = _exact(word, present)
+            if index is None:  # a tempting word can still be similar to one of the truth
+                marked |= {hit for hit in (_exact(word, tempting), self._similar(word, tempting)) if hit is not None}
+                index = self._similar(word, present)
+            if index is None:
                 hallucinated.append(word)
             else:
-                covered.add(place)
+                covered.add(index)
         return DescribedPicture(nouns, kept, tuple(hallucinated), len(covered), len(truth), len(marked), len(hallu), words)
 
-    def _near(self, word: str, entries: Sequence[tuple[str, int]]) -> int | None:
-        return next((place for entry, place in entries if self.similar(word, entry)), None)
+    def _similar(self, word: str, entries: Sequence[tuple[str, int]]) -> int | None:
+        return next((index for entry, index in entries if self.similar(word, entry)), None)
 
 
 def _exact(word: str, entries: Sequence[tuple[str, int]]) -> int | None:
-    return next((place for entry, place in entries if entry == word), None)
+    return next((index for entry, index in entries if entry == word), None)

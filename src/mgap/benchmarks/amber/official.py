@@ -1,4 +1,4 @@
-"""AMBER's figures as its published scorer prints them: its names, its rounding, its constants."""
+"""AMBER's figures as the published scorer prints them, with its names, rounding and constants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mgap.benchmarks.amber.scorer import ATTRIBUTES, GENERATIVE, QUESTIONS, STAR
 from mgap.benchmarks.amber.yesno import Answered, count
 from mgap.types import Sample
 
-# The published names of the dimensions, misspelt as they are: in the print, here, and in the counters.
+# The published names of the dimensions, with their misspellings: as printed, and the key of the unrounded figures.
 _NAMES = {
     "discriminative": ("Descriminative Task", "all"),
     "existence": ("Exsitence", "existence"),
@@ -28,7 +28,7 @@ _COUNTERS = {
     "relation": "asso_",
     "existence": "ha_",
 }
-_KINDS = {  # what the published scorer prints for each kind of evaluation
+_KINDS = {  # the dimensions that the published scorer prints for each kind of evaluation
     "g": (),
     "de": ("existence",),
     "da": ("attribute", *ATTRIBUTES),
@@ -39,7 +39,7 @@ _KINDS = {  # what the published scorer prints for each kind of evaluation
 
 
 def kind_of(samples: Iterable[Sample]) -> str:
-    """g, de, da or dr where there is nothing else, d for several dimensions, a for everything."""
+    """g, de, da or dr for a single dimension, d for several, a for descriptions and questions."""
     groups = {sample.group for sample in samples}
     dimensions = sorted({group.partition("-")[0] for group in groups - {GENERATIVE}})
     if GENERATIVE in groups:
@@ -48,16 +48,16 @@ def kind_of(samples: Iterable[Sample]) -> str:
 
 
 def official(samples: Sequence[Sample], judged: Mapping[str, Judged]) -> dict[str, Any]:
-    """`printed`, `unrounded` and `counters` for the kind that the samples are of, and with both tasks `amber_score`."""
-    kind, read = kind_of(samples), [judged[sample.id] for sample in samples]
+    """`printed`, `unrounded` and `counters` for the samples' kind; with both tasks also `amber_score`."""
+    kind, judgements = kind_of(samples), [judged[sample.id] for sample in samples]
     out: dict[str, Any] = {"printed": {}, "unrounded": {}, "counters": {}}
     if kind in ("a", "g"):
-        out["counters"] |= _generative_counters([one for one in read if isinstance(one, DescribedPicture)])
+        out["counters"] |= _generative_counters([one for one in judgements if isinstance(one, DescribedPicture)])
         out["unrounded"] |= _generative(out["counters"])
         out["printed"]["Generative Task"] = {name: round(value, 1) for name, value in out["unrounded"].items()}
     if kind != "g":
         by_group: dict[str, list[Answered]] = {group: [] for group in QUESTIONS}
-        for sample, one in zip(samples, read, strict=True):
+        for sample, one in zip(samples, judgements, strict=True):
             if isinstance(one, Answered):
                 by_group[sample.group].append(one)
         counted = {group: count(answers) for group, answers in by_group.items()}
@@ -70,17 +70,20 @@ def official(samples: Sequence[Sample], judged: Mapping[str, Judged]) -> dict[st
 
 
 def amber_score(chair: float, f1: float) -> float:
-    """Of percentages: the generative CHAIR and the F1 over all questions."""
+    """The AMBER score from percentages: the generative CHAIR and the F1 over all questions."""
     return ((100 - chair) + f1) / 2
 
 
 def per_response(samples: Sequence[Sample], judged: Mapping[str, Judged]) -> list[dict[str, Any]]:
-    """What was counted of each text, in the order of the samples."""
+    """The judgement of each text, in the order of the samples."""
     rows = []
     for sample in samples:
         one = judged[sample.id]
-        fits = {"truth": one.truth, "verdict": one.said, "right": one.is_right} if isinstance(one, Answered) else one.official()
-        rows.append({"id": int(sample.id) if sample.id.isdecimal() else sample.id, **fits})
+        if isinstance(one, Answered):
+            judgement: dict[str, Any] = {"truth": one.truth, "verdict": one.verdict, "right": one.is_right}
+        else:
+            judgement = one.official()
+        rows.append({"id": int(sample.id) if sample.id.isdecimal() else sample.id, **judgement})
     return rows
 
 
@@ -109,14 +112,14 @@ def _generative(counters: Mapping[str, float]) -> dict[str, float]:
 def _question_counters(counted: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
     counters: dict[str, float] = {}
     for group, prefix in _COUNTERS.items():
-        asked, right, no, said_no, said_no_rightly = _pooled(counted, group)
+        total, right, no, answered_no, answered_no_rightly = _pooled(counted, group)
         counters |= {
             f"{prefix}qa_correct_score": right,
-            f"{prefix}qa_correct_num": asked + START,
-            f"{prefix}qa_no_score": said_no_rightly,
+            f"{prefix}qa_correct_num": total + START,
+            f"{prefix}qa_no_score": answered_no_rightly,
             f"{prefix}qa_no_num": no + START,
-            f"{prefix}qa_ans_no_score": said_no_rightly,
-            f"{prefix}qa_ans_no_num": said_no + START,
+            f"{prefix}qa_ans_no_score": answered_no_rightly,
+            f"{prefix}qa_ans_no_num": answered_no + START,
         }
     return counters
 
@@ -128,13 +131,13 @@ def _pooled(counted: Mapping[str, tuple[int, ...]], group: str) -> tuple[int, ..
 
 def _add_questions(out: dict[str, Any], counted: Mapping[str, tuple[int, ...]], groups: Iterable[str]) -> None:
     for group in groups:
-        asked, right, no, said_no, said_no_rightly = _pooled(counted, group)
+        total, right, no, answered_no, answered_no_rightly = _pooled(counted, group)
         start = 3 * START if group == "attribute" else START
         title, short = _NAMES[group]
         shares = {
-            "accuracy": 100 * right / (asked + start),
-            "precision": 100 * said_no_rightly / (said_no + start),
-            "recall": 100 * said_no_rightly / (no + start),
+            "accuracy": 100 * right / (total + start),
+            "precision": 100 * answered_no_rightly / (answered_no + start),
+            "recall": 100 * answered_no_rightly / (no + start),
         }
         out["unrounded"][short] = shares
         rounded = {name.capitalize(): round(value, 1) for name, value in shares.items()}

@@ -1,8 +1,7 @@
-"""AMBER (Wang et al., 2023): what its files ask about 1,004 pictures, and what is true of them.
+"""AMBER's published files (Wang et al., 2023): queries about 1,004 pictures, and their annotations.
 
-A folder with annotations.json, relation.json, safe_words.txt and query/query_all.json, or one that has these in data/, as a
-clone of the project does, or in amber/. `mgap fetch amber` gets them; the pictures have to be fetched by hand
-(docs/benchmarks/data.md).
+A folder has annotations.json, relation.json, safe_words.txt and query/query_all.json, directly, in data/ as in a clone of the
+project, or in amber/. `mgap fetch amber` downloads them; the pictures must be downloaded by hand (docs/benchmarks/data.md).
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from mgap.benchmarks.base import Benchmark, RunKeys
 from mgap.benchmarks.picture_folder import PictureFolder, keep_pictured
 from mgap.benchmarks.published_files import find_data
 from mgap.errors import BenchmarkError, SettingError
+from mgap.io.atomic_files import file_sha256
 from mgap.io.images import ImageSource
-from mgap.io.record_files import FilePath, FileRow, field, fingerprint, read_json, read_rows, read_text
+from mgap.io.record_files import FilePath, FileRow, field, read_json, read_rows, read_text
 from mgap.types import Sample
 
 ANNOTATIONS, RELATION, SAFE_WORDS, QUERIES = "annotations.json", "relation.json", "safe_words.txt", "query/query_all.json"
@@ -29,7 +29,7 @@ _GROUPS = {  # by the type in the annotations; any other type is a relation
     "discriminative-hallucination": "existence",
     **{f"discriminative-{name}": name for name in _ATTRIBUTES},
 }
-KINDS = {  # AMBER's letters for what is asked
+KINDS = {  # AMBER's letters for its tasks
     "a": (GENERATIVE, "existence", *_ATTRIBUTES, "relation"),
     "g": (GENERATIVE,),
     "d": ("existence", *_ATTRIBUTES, "relation"),
@@ -38,7 +38,7 @@ KINDS = {  # AMBER's letters for what is asked
     "dr": ("relation",),
 }
 _IN_DETAIL = ("Please help me describe the image in detail.", "{} Please answer this question with one word.")
-PROMPTS = {  # what descriptions and what answers are asked for with, by the project; {} is the published query
+PROMPTS = {  # for descriptions and for questions, by project; {} is the published query
     "original": ("{}", "{}"),
     "haltrapper": _IN_DETAIL,
     "mgap": _IN_DETAIL,
@@ -55,10 +55,10 @@ def read_amber(
     prompt: str = "original",
     missing: str = "refuse",
 ) -> Benchmark:
-    """The samples of some kinds, such as "a", "g,de" or ("g", "de"); their ids are AMBER's.
+    """Read the samples of some kinds, such as "a", "g,de" or ("g", "de"); their ids are AMBER's.
 
-    a: everything, g: describe, d: all questions, de, da, dr: those on existence, attributes, relations. `images` is the folder
-    of the pictures; it may be left out where answers are scored and nothing is asked.
+    a: everything, g: descriptions, d: all questions, de, da, dr: questions on existence, attributes, relations. `images` is the
+    folder of the pictures; scoring existing answers does not need it.
     """
     kinds = kinds.split(",") if isinstance(kinds, str) else list(kinds)
     if wrong := [kind for kind in kinds if kind not in KINDS]:
@@ -74,7 +74,7 @@ def read_amber(
     if images is not None:
         samples, notes = keep_pictured(samples, PictureFolder(images), missing)
     picture = _no_picture if images is None else PictureFolder(images)
-    sources = {str(folder / file): fingerprint(folder / file) for file in FILES}
+    sources = {str(folder / file): file_sha256(folder / file) for file in FILES}
     return Benchmark(name, "amber", samples, picture, _lexicon(folder), sources, tuple(notes))
 
 
@@ -96,35 +96,35 @@ def _samples(folder: Path, prompt: tuple[str, str]) -> Iterator[Sample]:
     for number, query in _by_id(folder / QUERIES, _QUERY).items():
         if number not in truths:
             raise BenchmarkError(f"{folder / QUERIES} {query.where}: id {number} is not in {ANNOTATIONS}")
-        known = truths[number]
-        group = _GROUPS.get(field(folder / ANNOTATIONS, known, "type", _ANNOTATION), "relation")
+        annotation = truths[number]
+        group = _GROUPS.get(field(folder / ANNOTATIONS, annotation, "type", _ANNOTATION), "relation")
         text = prompt[group != GENERATIVE].format(field(folder / QUERIES, query, "query", _QUERY))
         image = field(folder / QUERIES, query, "image", _QUERY)
-        yield Sample(str(number), image, text, group, _truth(folder / ANNOTATIONS, known, group))
+        yield Sample(str(number), image, text, group, _truth(folder / ANNOTATIONS, annotation, group))
 
 
 def _by_id(path: Path, allowed: str) -> dict[int, FileRow]:
-    found: dict[int, FileRow] = {}
+    rows: dict[int, FileRow] = {}
     for row in read_rows(path):
         number = row.data.get("id")
         if not isinstance(number, int) or isinstance(number, bool):
             raise BenchmarkError(f"{path} {row.where}: id is {number!r}, and must be a whole number; {allowed}")
-        if number in found:
-            raise BenchmarkError(f"{path} {row.where}: id {number} stands at {found[number].where} already; keep one of them")
-        found[number] = row
-    return found
+        if number in rows:
+            raise BenchmarkError(f"{path} {row.where}: id {number} stands at {rows[number].where} already; keep one of them")
+        rows[number] = row
+    return rows
 
 
-def _truth(path: Path, known: FileRow, group: str) -> Any:
+def _truth(path: Path, annotation: FileRow, group: str) -> Any:
     if group != GENERATIVE:
-        truth = known.data.get("truth")
+        truth = annotation.data.get("truth")
         if truth not in ("yes", "no"):
-            raise BenchmarkError(f"{path} {known.where}: truth is {truth!r}, and a question's is yes or no")
+            raise BenchmarkError(f"{path} {annotation.where}: truth is {truth!r}, and a question's is yes or no")
         return truth
-    lists = {name: known.data.get(name) for name in ("truth", "hallu")}
+    lists = {name: annotation.data.get(name) for name in ("truth", "hallu")}
     for name, words in lists.items():
         if not _are_words(words):
-            raise BenchmarkError(f"{path} {known.where}: {name} is {words!r}, and must be a list of words; {_ANNOTATION}")
+            raise BenchmarkError(f"{path} {annotation.where}: {name} is {words!r}, and must be a list of words; {_ANNOTATION}")
     return lists
 
 
@@ -136,8 +136,8 @@ def _lexicon(folder: Path) -> Mapping[str, Any]:
     return {"relation": relation, "safe_words": read_text(folder / SAFE_WORDS).split()}
 
 
-def _are_words(found: Any) -> bool:
-    return isinstance(found, list) and all(isinstance(word, str) for word in found)
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
 class AmberSource:

@@ -1,7 +1,8 @@
 """AMBER (Wang et al., 2023, arXiv 2311.07397): descriptions of 1,004 pictures and yes/no questions, scored without a judge.
 
-Group "generative" has descriptions; existence, attribute-state, attribute-number, attribute-action and relation have questions,
-whose positive class is "no". Tallies give every figure an interval; `official.py` gives what the published scorer prints.
+The group "generative" has descriptions; existence, attribute-state, attribute-number, attribute-action and relation have
+questions, whose positive class is "no". Tallies give every figure an interval; `official.py` computes what the published scorer
+prints.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from mgap.types import Sample
 GENERATIVE = "generative"
 ATTRIBUTES = ("attribute-state", "attribute-number", "attribute-action")
 QUESTIONS = ("existence", *ATTRIBUTES, "relation")
-START = 0.001  # what every denominator of the published scorer begins with
+START = 0.001  # the published scorer starts every denominator with it
 
 Judged = DescribedPicture | Answered
 
 
 def f1_start(group: str) -> float:
-    """What the published scorer adds to precision + recall."""
+    """The constant that the published scorer adds to precision + recall."""
     return 0.001 if group == "existence" else 0.0001
 
 
 @dataclass(frozen=True)
 class AmberScorer:
-    """What reads the texts. Everything but the benchmark's words is a setting."""
+    """Scores descriptions and answers. All fields but the benchmark's words are settings."""
 
     relation: Relation = field(repr=False)
     safe_words: Sequence[str] = field(repr=False)
@@ -51,14 +52,14 @@ class AmberScorer:
         find_normaliser(self.normaliser)
         if self.language_data is not None and self.language != "nltk":
             raise SettingError(f"language {self.language} needs no data: leave out language_data, or choose nltk")
-        _ = self._vocabulary, self._language  # what cannot be had is refused now
+        _ = self._vocabulary, self._language  # refuses unavailable ones now
 
     @classmethod
     def of(cls, lexicon: Mapping[str, Any], **settings: Any) -> AmberScorer:
         words = ("relation", "safe_words")
-        known = [f.name for f in fields(cls) if f.name not in words]
-        if unknown := sorted(set(settings) - set(known)):
-            raise SettingError(f"unknown setting {unknown[0]!r} of AMBER's scorer: choose from {', '.join(known)}")
+        allowed = [f.name for f in fields(cls) if f.name not in words]
+        if unknown := sorted(set(settings) - set(allowed)):
+            raise SettingError(f"unknown setting {unknown[0]!r} of AMBER's scorer: choose from {', '.join(allowed)}")
         if missing := [name for name in words if name not in lexicon]:
             raise BenchmarkError(f"the lexicon has no {missing[0]}: AMBER is scored with its relation and safe_words")
         return cls(**{name: lexicon[name] for name in words}, **settings)
@@ -77,7 +78,7 @@ class AmberScorer:
         return find_language(self.language, words=self._vocabulary.words, data=self.language_data)
 
     def judge(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> dict[str, Judged]:
-        """Every sample's text as it is counted, by the sample's id."""
+        """Judge every sample's text; results by sample id."""
         if absent := [sample.id for sample in samples if sample.id not in texts]:
             raise BenchmarkError(f"{len(absent)} samples have no answer, {absent[0]!r} first: score those that have one")
         normalise, judged = find_normaliser(self.normaliser), dict[str, Judged]()
@@ -96,68 +97,70 @@ class AmberScorer:
         return judged
 
     def tally(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> dict[str, Tally]:
-        """By group; then attribute and discriminative, where they pool several groups, and the AMBER score as "amber"."""
+        """Tallies by group; then attribute and discriminative if they pool several groups, and the AMBER score as "amber"."""
         judged = self.judge(samples, texts)
         return {name: _tally(name, parts, samples, judged) for name, parts in _groups(samples)}
 
 
 def _groups(samples: Sequence[Sample]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The groups of the tallies and which ones of the samples they pool."""
-    there = tuple(dict.fromkeys(sample.group for sample in samples))
-    asked = tuple(name for name in there if name in QUESTIONS)
-    attributes = tuple(name for name in asked if name in ATTRIBUTES)
-    yield from ((name, (name,)) for name in there)
+    """The names of the tallies, and the sample groups that each pools."""
+    groups = tuple(dict.fromkeys(sample.group for sample in samples))
+    questions = tuple(name for name in groups if name in QUESTIONS)
+    attributes = tuple(name for name in questions if name in ATTRIBUTES)
+    yield from ((name, (name,)) for name in groups)
     if len(attributes) > 1:
         yield "attribute", attributes
-    if len({name.partition("-")[0] for name in asked}) > 1:
-        yield "discriminative", asked
-    if asked and GENERATIVE in there:
-        yield "amber", there
+    if len({name.partition("-")[0] for name in questions}) > 1:
+        yield "discriminative", questions
+    if questions and GENERATIVE in groups:
+        yield "amber", groups
 
 
-def _tally(name: str, parts: tuple[str, ...], samples: Sequence[Sample], judged: Mapping[str, Judged]) -> Tally:
-    kept = [sample for sample in samples if sample.group in parts]
-    read = [judged[sample.id] for sample in kept]
-    pictures, counts = by_picture(kept, [_row(one) for one in read])
+def _tally(name: str, groups: tuple[str, ...], samples: Sequence[Sample], judged: Mapping[str, Judged]) -> Tally:
+    members = [sample for sample in samples if sample.group in groups]
+    judgements = [judged[sample.id] for sample in members]
+    pictures, counts = by_picture(members, [_row(one) for one in judgements])
     return Tally(
         pictures,
         counts,
         _figures(name),
-        {sample.id: one.is_right for sample, one in zip(kept, read, strict=True)},
-        unparsed=sum(isinstance(one, Answered) and not one.is_parsed for one in read),
+        {sample.id: one.is_right for sample, one in zip(members, judgements, strict=True)},
+        unparsed=sum(isinstance(one, Answered) and not one.is_parsed for one in judgements),
     )
 
 
-# Columns: of descriptions, then of questions; what a sample is not of, it adds nothing to.
-_MENTIONS, _INVENTED, _TRUTH, _COVERED, _HALLU, _MARKED, _TEXTS, _CLEAN, _WORDS = range(9)
-_ASKED, _RIGHT, _NO, _SAID_NO, _SAID_NO_RIGHTLY = range(9, 14)
+# Columns of descriptions, then of questions; a sample adds 0 to the columns of the other task.
+_MENTIONS, _HALLUCINATED, _TRUTH, _COVERED, _HALLU, _MARKED, _TEXTS, _CLEAN, _WORDS = range(9)
+_TOTAL, _RIGHT, _NO, _ANSWERED_NO, _ANSWERED_NO_RIGHTLY = range(9, 14)
 
 
 def _row(one: Judged) -> tuple[int, ...]:
     if isinstance(one, Answered):
         return (*(0,) * 9, *one.row())
-    invented, mentions = len(one.hallucinated), len(one.kept)
-    return (mentions, invented, one.truth, one.covered, one.hallu, one.marked, 1, int(one.is_right), one.words, *(0,) * 5)
+    hallucinated, mentions = len(one.hallucinated), len(one.kept)
+    return (mentions, hallucinated, one.truth, one.covered, one.hallu, one.marked, 1, int(one.is_right), one.words, *(0,) * 5)
 
 
 def _figures(group: str) -> dict[str, Figure]:
-    """Values as the published scorer has them before it rounds; exact where a share is 0 or 1, and F1 of unrounded shares."""
-    start = 3 * START if group == "attribute" else START  # the sum of its three parts' denominators
+    """The published scorer's values before rounding; but a share of 0 or 1 is exact, and F1 uses unrounded shares."""
+    start = 3 * START if group == "attribute" else START  # attribute sums three denominators
     if group == GENERATIVE:
         return {
-            "chair": _figure(_MENTIONS, lambda c: _share(c, _INVENTED, _MENTIONS), better="lower"),
+            "chair": _figure(_MENTIONS, lambda c: _share(c, _HALLUCINATED, _MENTIONS), better="lower"),
             "cover": _figure(_TRUTH, lambda c: _share(c, _COVERED, _TRUTH)),
             "hal": _figure(_TEXTS, lambda c: 1 - _share(c, _CLEAN, _TEXTS), better="lower"),
             "cog": _figure(_HALLU, lambda c: _share(c, _MARKED, _HALLU), better="lower"),
             "words": Figure(lambda c: c[..., _WORDS] / c[..., _TEXTS], lambda c: float(c[_TEXTS]), percent=False, better=""),
         }
     if group == "amber":
-        return {"score": _figure(_TEXTS, lambda c: (1 - _share(c, _INVENTED, _MENTIONS) + _f1(c, START, "discriminative")) / 2)}
+        return {
+            "score": _figure(_TEXTS, lambda c: (1 - _share(c, _HALLUCINATED, _MENTIONS) + _f1(c, START, "discriminative")) / 2)
+        }
     return {
-        "accuracy": _figure(_ASKED, lambda c: _share(c, _RIGHT, _ASKED, start)),
-        "precision": _figure(_SAID_NO, lambda c: _share(c, _SAID_NO_RIGHTLY, _SAID_NO, start)),
-        "recall": _figure(_NO, lambda c: _share(c, _SAID_NO_RIGHTLY, _NO, start)),
-        "f1": _figure(_ASKED, lambda c: _f1(c, start, group)),
+        "accuracy": _figure(_TOTAL, lambda c: _share(c, _RIGHT, _TOTAL, start)),
+        "precision": _figure(_ANSWERED_NO, lambda c: _share(c, _ANSWERED_NO_RIGHTLY, _ANSWERED_NO, start)),
+        "recall": _figure(_NO, lambda c: _share(c, _ANSWERED_NO_RIGHTLY, _NO, start)),
+        "f1": _figure(_TOTAL, lambda c: _f1(c, start, group)),
     }
 
 
@@ -166,10 +169,10 @@ def _figure(of: int, value: Callable[[Counts], Counts], better: str = "higher") 
 
 
 def _share(counts: Counts, part: int, whole: int, start: float = START) -> Counts:
-    some, all_ = counts[..., part], counts[..., whole]
-    return np.where((some == all_) & (all_ > 0), 1.0, some / (all_ + start))
+    numerator, denominator = counts[..., part], counts[..., whole]
+    return np.where((numerator == denominator) & (denominator > 0), 1.0, numerator / (denominator + start))
 
 
 def _f1(counts: Counts, start: float, group: str) -> Counts:
-    p, r = _share(counts, _SAID_NO_RIGHTLY, _SAID_NO, start), _share(counts, _SAID_NO_RIGHTLY, _NO, start)
+    p, r = _share(counts, _ANSWERED_NO_RIGHTLY, _ANSWERED_NO, start), _share(counts, _ANSWERED_NO_RIGHTLY, _NO, start)
     return np.where((p == 1) & (r == 1), 1.0, 2 * p * r / (p + r + f1_start(group)))

@@ -1,8 +1,8 @@
-"""Which words AMBER's scorer takes for the same thing: identical ones, pairs of a table, or near ones among spaCy's vectors.
+"""Which words AMBER's scorer counts as similar: identical words, pairs of a table, or words with close spaCy vectors.
 
-The published scorer takes a pair whose cosine similarity is strictly above 0.8 among the vectors of spaCy's large English
-model. Both words come from a vocabulary of 418, so a table of pairs can hold all of that; docs/benchmarks/amber.md says how
-much is at stake. A score names what it was made with (`about`).
+The published scorer accepts a pair whose cosine similarity in spaCy's large English model is strictly above 0.8. Both words
+come from a vocabulary of 418, so a table can hold all pairs; docs/benchmarks/amber.md says how much this affects the figures. A
+score names the similarity that it used (`about`).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ MODEL = "en_core_web_lg"
 
 
 class Similarity(Protocol):
-    """Whether two words are as good as the same."""
+    """Whether two words count as the same."""
 
     def __call__(self, word: str, other: str) -> bool: ...
 
     def about(self) -> str | dict[str, Any]:
-        """What `find_similarity` makes the same one of, as plain JSON."""
+        """Plain JSON from which `find_similarity` builds the same one."""
         ...
 
 
 class Identical:
-    """Nothing but the very same word."""
+    """Only identical words are similar."""
 
     def __call__(self, word: str, other: str) -> bool:
         return word == other
@@ -48,9 +48,9 @@ class Identical:
 
 @dataclass(frozen=True)
 class PairTable:
-    """Pairs with their similarities, of a JSON file: [[word, word, number], ...], or an object that has these as `pairs`.
+    """Pairs with their similarities from a JSON file: [[word, word, number], ...], or an object with these as `pairs`.
 
-    What else the object holds, such as the versions that the numbers come from, is kept for `about`.
+    The object's other keys, such as the versions that the numbers come from, are notes for `about`.
     """
 
     file: str
@@ -62,12 +62,12 @@ class PairTable:
     def read(cls, path: str | PathLike[str]) -> PairTable:
         try:
             data = Path(path).read_bytes()
-            found = json.loads(data)
+            content = json.loads(data)
         except (OSError, ValueError, RecursionError) as error:
             raise SettingError(f"{path}: no table of similar words can be read there ({error})") from None
-        notes = {name: value for name, value in found.items() if name != "pairs"} if isinstance(found, dict) else {}
+        notes = {name: value for name, value in content.items() if name != "pairs"} if isinstance(content, dict) else {}
         values: dict[tuple[str, str], float] = {}
-        for one, other, value in _triples(found.get("pairs") if isinstance(found, dict) else found, str(path)):
+        for one, other, value in _triples(content.get("pairs") if isinstance(content, dict) else content, str(path)):
             if values.setdefault((one, other), value) != value or values.setdefault((other, one), value) != value:
                 raise SettingError(f"{path}: {one} and {other} stand there with two similarities; keep one of them")
         return cls(str(path), hashlib.sha256(data).hexdigest(), values, notes)
@@ -80,7 +80,7 @@ class PairTable:
 
 
 class SpacyVectors:
-    """Cosine similarity among the word vectors of an installed spaCy model, as the published scorer has it."""
+    """Cosine similarity of word vectors from an installed spaCy model, as in the published scorer."""
 
     def __init__(self, model: str = MODEL) -> None:
         try:
@@ -91,7 +91,7 @@ class SpacyVectors:
             self._nlp: Any = spacy.load(model)
         except OSError:
             raise SettingError(f"spaCy has no model {model!r}: install it with: python -m spacy download {model}") from None
-        if self._nlp.vocab.vectors.size == 0:  # small models: their similarities come from context and mean something else
+        if self._nlp.vocab.vectors.size == 0:  # small models compute similarity from context, which is something else
             raise SettingError(f"{model} has no word vectors: take {MODEL}, or a table of pairs")
         self.model, self.versions = model, {"spacy": spacy.__version__, model: str(self._nlp.meta["version"])}
         self._vectors: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
@@ -100,11 +100,11 @@ class SpacyVectors:
         return word == other or self.cosine(word, other) > THRESHOLD
 
     def cosine(self, word: str, other: str) -> float:
-        """0 where either word is unknown."""
+        """The cosine; 0 if either word is unknown."""
         return float(self._unit(word) @ self._unit(other))
 
     def table(self, words: Iterable[str]) -> dict[str, Any]:
-        """All pairs above the threshold, in the form that `PairTable` reads."""
+        """All pairs above the threshold, in `PairTable`'s format."""
         scored = ((one, other, self.cosine(one, other)) for one, other in combinations(sorted(set(words)), 2))
         return {"versions": self.versions, "pairs": [list(pair) for pair in scored if pair[2] > THRESHOLD]}
 
@@ -113,49 +113,49 @@ class SpacyVectors:
 
     def _unit(self, word: str) -> np.ndarray[Any, np.dtype[np.float64]]:
         if word not in self._vectors:
-            vector = np.asarray(self._nlp.make_doc(word).vector, dtype=np.float64)  # the mean over its pieces
+            vector = np.asarray(self._nlp.make_doc(word).vector, dtype=np.float64)  # the mean over its tokens
             self._vectors[word] = vector / (np.linalg.norm(vector) or 1.0)
         return self._vectors[word]
 
 
 def find_similarity(choice: str | PathLike[str] | Mapping[str, Any]) -> Similarity:
-    """identical, spacy, spacy:MODEL, or the file of a table; or what `about` gave, which then has to be the same still."""
+    """identical, spacy, spacy:MODEL, or a table's file; or the result of `about`, refused if file or versions have changed."""
     if isinstance(choice, Mapping):
-        return _same(choice)
+        return _reload(choice)
     name, _, model = str(choice).partition(":")
     if str(choice) == IDENTICAL:
         return Identical()
     if name == SPACY:
         return SpacyVectors(model or MODEL)
-    if not os.path.isfile(choice):  # unlike Path's, false for a name that is too long
+    if not os.path.isfile(choice):  # Path.is_file raises on a name that is too long
         raise SettingError(f"similarity={str(choice)!r}: choose from identical, spacy, spacy:MODEL, or the file of a table")
     return PairTable.read(choice)
 
 
 def contradictions(similarity: Similarity, dissimilar: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
-    """Those pairs, known not to be similar, that it takes for the same: a check of tables and vectors."""
+    """Pairs known to be dissimilar that `similarity` accepts: a check of tables and vectors."""
     return [(one, other) for one, other in dissimilar if similarity(one, other) or similarity(other, one)]
 
 
-def _same(about: Mapping[str, Any]) -> Similarity:
-    found: PairTable | SpacyVectors
+def _reload(about: Mapping[str, Any]) -> Similarity:
+    loaded: PairTable | SpacyVectors
     if about.get("name") == TABLE and "file" in about:
-        found = PairTable.read(about["file"])
-        is_same = found.sha256 == about.get("sha256", found.sha256)
+        loaded = PairTable.read(about["file"])
+        is_same = loaded.sha256 == about.get("sha256", loaded.sha256)
     elif about.get("name") == SPACY:
-        found = SpacyVectors(about.get("model", MODEL))
-        is_same = found.versions == about.get("versions", found.versions)
+        loaded = SpacyVectors(about.get("model", MODEL))
+        is_same = loaded.versions == about.get("versions", loaded.versions)
     else:
         raise SettingError(f"similarity={dict(about)!r}: give name=table with file, or name=spacy with model")
     if not is_same:
-        raise BenchmarkError(f"{about.get('file', about.get('model'))} is not what the score was made with: {found.about()}")
-    return found
+        raise BenchmarkError(f"{about.get('file', about.get('model'))} is not what the score was made with: {loaded.about()}")
+    return loaded
 
 
-def _triples(found: Any, path: str) -> Iterator[tuple[str, str, float]]:
-    if not isinstance(found, list):
+def _triples(pairs: Any, path: str) -> Iterator[tuple[str, str, float]]:
+    if not isinstance(pairs, list):
         raise SettingError(f"{path}: no table of similar words; write [[word, word, number], ...]")
-    for number, triple in enumerate(found, start=1):
+    for number, triple in enumerate(pairs, start=1):
         match triple:
             case [str() as one, str() as other, (int() | float()) as value] if not isinstance(value, bool) and abs(value) <= 2:
                 yield one, other, float(value)

@@ -1,7 +1,6 @@
-"""AMBER's discriminative task: free texts as Yes or No by the rules of several projects, and what is counted of them.
+"""AMBER's discriminative task: normalise free texts to Yes or No by the rules of several projects, and count them.
 
-The published scorer knows the texts `Yes` and `No` and nothing else; who scores free texts has to say by which rule they were
-read.
+The published scorer accepts only the texts `Yes` and `No`, so a score of free texts must name the rule that normalised them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _DENIALS = {"no", "not", "none", "nothing", "nowhere", "neither", "nor", "nobody
 
 
 def _first_sentence(text: str) -> str:
-    """Our own: the first sentence decides, and a text that says neither stays as it is."""
+    """Our own: the first sentence decides; a text that says neither is unchanged."""
     verdict = yes_or_no(text)
     return text if verdict is None else verdict.capitalize()
 
@@ -27,17 +26,17 @@ def _original(text: str) -> str:
 
 
 def _haltrapper(text: str) -> str:
-    """HalTrapper and MGAP: any denial as a whole word; contractions and `cannot` are none."""
+    """HalTrapper and MGAP: No if any whole word is a denial; contractions and `cannot` are not."""
     return "No" if _DENIALS & set(re.findall(r"\w+", text.lower())) else "Yes"
 
 
 def _mod(text: str) -> str:
-    """MoD and AvisC: what OPERA does with answers to POPE."""
+    """MoD and AvisC: OPERA's parser for POPE."""
     return str(find_parser("opera")(text, "")).capitalize()
 
 
 def _lmms_eval(text: str) -> str:
-    """The letters, also inside of other words."""
+    """The letters yes or no anywhere, also within other words."""
     lower = text.lower()
     return "Yes" if "yes" in lower else "No" if "no" in lower else text
 
@@ -45,7 +44,7 @@ def _lmms_eval(text: str) -> str:
 NORMALISERS: dict[str, Callable[[str], str]] = {
     "first-sentence": _first_sentence,
     "original": _original,
-    "strict": _original,  # another name of it
+    "strict": _original,  # an alias
     "haltrapper": _haltrapper,
     "mod": _mod,
     "lmms_eval": _lmms_eval,
@@ -53,7 +52,7 @@ NORMALISERS: dict[str, Callable[[str], str]] = {
 
 
 def find_normaliser(name: str) -> Callable[[str], str]:
-    """By name; from a text to `Yes`, `No`, or, where a rule leaves it as it is, the text."""
+    """The rule of this name: it maps a text to `Yes` or `No`, or returns it unchanged."""
     if name not in NORMALISERS:
         raise SettingError(f"unknown normaliser {name!r}: choose from {', '.join(NORMALISERS)}")
     return NORMALISERS[name]
@@ -61,25 +60,25 @@ def find_normaliser(name: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True)
 class Answered:
-    """One question's truth and the normalised answer to it."""
+    """One question's truth and its normalised answer."""
 
     truth: str  # "yes" or "no"
-    said: str  # "Yes", "No", or any other text, which is wrong
+    verdict: str  # "Yes", "No", or any other text, which is wrong
 
     @property
     def is_right(self) -> bool:
-        return self.said == self.truth.capitalize()
+        return self.verdict == self.truth.capitalize()
 
     @property
     def is_parsed(self) -> bool:
-        return self.said in ("Yes", "No")
+        return self.verdict in ("Yes", "No")
 
     def row(self) -> tuple[int, int, int, int, int]:
-        """What it adds to the counts: asked, right, truth no, said no, said no rightly."""
-        is_no, says_no = self.truth == "no", self.said == "No"
+        """What it adds to the counts: questions, right, truth no, answered no, answered no rightly."""
+        is_no, says_no = self.truth == "no", self.verdict == "No"
         return 1, int(self.is_right), int(is_no), int(says_no), int(is_no and says_no)
 
 
 def count(answers: Iterable[Answered]) -> tuple[int, ...]:
-    """The rows' sum."""
+    """The sum of the rows."""
     return tuple(map(sum, zip((0,) * 5, *(answer.row() for answer in answers), strict=True)))

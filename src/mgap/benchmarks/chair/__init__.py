@@ -1,1 +1,1 @@
-"""CHAIR (Rohrbach et al., 2018): which objects descriptions invent."""
+"""CHAIR (Rohrbach et al., 2018): which objects descriptions hallucinate."""

@@ -1,7 +1,7 @@
-"""The words that a caption scorer looks for: classes, other words for them, and pairs of words that count as one.
+"""The words that a caption scorer looks for: classes, their synonyms, and pairs of words that count as one.
 
-COCO's are those of the published CHAIR scorers, restated from `coco.txt` with the mistakes that their figures depend on: keys
-that can never match (a space before `motor bike` and `cheesecake`, the capital of `iPhone`), misspelt ones, missing pairs.
+COCO's lexicon is that of the published CHAIR scorers, rebuilt from `coco.txt` with the mistakes that affect their figures: keys
+that never match (a space before `motor bike` and `cheesecake`, the capital in `iPhone`), misspelt keys, and missing pairs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from mgap.errors import BenchmarkError
 from mgap.io.record_files import read_json, read_text
 from mgap.priors.object_words import Vocabulary
 
-# What WordNet's lemmatiser makes of some plurals: words of its own, the plural of `vas`, one that taggers seldom recognise.
+# WordNet's lemmas of some plurals: words of their own, the plural of `vas`, and one that taggers seldom recognise.
 PUBLISHED_FORMS = {"men": "men", "people": "people", "vases": "vases", "geese": "geese", "sports": "sport"}
 
 _UNMATCHED = {"motor bike", "cheesecake", "iphone", "necktie", "hair dryer"}
 _MISSPELT = {"person": "solider", "knife": "knive", "tv": "televison", "cell phone": "phon"}
 _ANIMALS = ("bird", "cat", "dog", "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe", "animal", "cub")
 _PAIRS = {
-    **{pair: pair for pair in ("motor bike", "home plate", "train track")},  # found in no class, and their parts neither
+    **{pair: pair for pair in ("motor bike", "home plate", "train track")},  # in no class; joined so that no part matches
     **{f"{age} {animal}": animal for age in ("baby", "adult") for animal in _ANIMALS},
     "passenger jet": "jet",
     "passenger train": "train",
@@ -36,15 +36,15 @@ _PAIRS = {
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Plain JSON in and out, so that a run can keep it."""
+    """Classes, synonyms and pairs; converts to and from plain JSON, so that a run can save it."""
 
-    synonyms: Mapping[str, Sequence[str]]  # by class; a class also goes by its own name
-    double_words: Mapping[str, str]  # two words with a space between, to what they count as
-    forms: Mapping[str, str] = field(default_factory=dict)  # what language builtin must make of some words
+    synonyms: Mapping[str, Sequence[str]]  # by class; a class's own name always counts
+    double_words: Mapping[str, str]  # from two words with a space between to the word that they count as
+    forms: Mapping[str, str] = field(default_factory=dict)  # lemmas that override the rules of language builtin
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Lexicon:
-        """Of a benchmark; COCO's where it has none. Without double_words, names of two words are put together in any case."""
+        """A benchmark's lexicon; COCO's if it has none. Without double_words, names of two words form pairs, in any case."""
         if not data:
             return cls.coco()
         try:
@@ -61,22 +61,22 @@ class Lexicon:
     @classmethod
     @cache
     def coco(cls) -> Lexicon:
-        """That of the published CHAIR scorers."""
+        """The lexicon of the published CHAIR scorers."""
         listed = Vocabulary.of("coco").synonyms
         synonyms = {
             name: tuple(word for word in (*words, *_MISSPELT.get(name, "").split()) if word not in _UNMATCHED)
             for name, words in listed.items()
         }
-        lonely = {"dining table", "sports ball", *_PAIRS}
+        excluded = {"dining table", "sports ball", *_PAIRS}
         pairs = {
-            word: word for name, words in synonyms.items() for word in (name, *words) if " " in word and word not in lonely
+            word: word for name, words in synonyms.items() for word in (name, *words) if " " in word and word not in excluded
         }
-        kept = {name: tuple(word for word in words if word not in _PAIRS) for name, words in synonyms.items()}
-        return cls(kept, {**pairs, **_PAIRS}, PUBLISHED_FORMS)
+        unpaired = {name: tuple(word for word in words if word not in _PAIRS) for name, words in synonyms.items()}
+        return cls(unpaired, {**pairs, **_PAIRS}, PUBLISHED_FORMS)
 
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> Lexicon:
-        """From synonyms.txt and double_words.json; COCO's own, which gives the same figures, for the one that is not there."""
+        """From synonyms.txt and double_words.json; COCO's, which gives the same figures, replaces a missing file."""
         words, pairs, coco = Path(folder) / "synonyms.txt", Path(folder) / "double_words.json", cls.coco()
         synonyms, doubles = coco.synonyms, coco.double_words
         if words.is_file():
@@ -89,9 +89,9 @@ class Lexicon:
         return cls(synonyms, doubles, PUBLISHED_FORMS)
 
     def meanings(self) -> dict[str, str]:
-        """From every word to its class; a class's own name is always its own."""
-        found = {word: name for name in reversed(list(self.synonyms)) for word in self.synonyms[name]}
-        return {**found, **{name: name for name in self.synonyms}}
+        """From every word to its class; a class's name always means that class."""
+        classes = {word: name for name in reversed(list(self.synonyms)) for word in self.synonyms[name]}
+        return {**classes, **{name: name for name in self.synonyms}}
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

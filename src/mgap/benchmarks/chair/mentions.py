@@ -1,7 +1,7 @@
-"""From a caption to the classes that it mentions, as the published CHAIR scorers find them (Rohrbach et al., 2018).
+"""Find the classes that a caption mentions, as the published CHAIR scorers do (Rohrbach et al., 2018).
 
-Dictionary forms, pairs of words put together, `seat` dropped beside `toilet`, and what is then in the list of synonyms counts,
-repeats and all. Their quirks are kept: `men` is no person, `orange` always the fruit, `seated` a chair.
+Words are lemmatised, pairs are joined, and `seat` is dropped if there is a `toilet`; then every word in the list of synonyms
+counts, including repeats. The published quirks are kept: `men` is no person, `orange` always the fruit, `seated` a chair.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from mgap.benchmarks.language import Language
 
 @dataclass(frozen=True)
 class Mentions:
-    """What one caption mentions, in its order."""
+    """The mentions in one caption, in order."""
 
-    words: tuple[str, ...]  # as they are in the list of synonyms
-    nodes: tuple[str, ...]  # the classes that they stand for
-    positions: tuple[int, ...]  # in the list of tokens with pairs put together (HalTrapper's, MGAP's)
-    starts: tuple[int, ...]  # in the list of all tokens (the original's, OPERA's); shifted after a dropped seat, as there
-    tokens: int  # with pairs put together: the length that CHAIR's tables call Len
+    words: tuple[str, ...]  # as in the list of synonyms
+    nodes: tuple[str, ...]  # their classes
+    positions: tuple[int, ...]  # in the tokens with pairs joined (HalTrapper, MGAP)
+    starts: tuple[int, ...]  # in all tokens (original, OPERA); off after a dropped seat, as published
+    tokens: int  # with pairs joined: the length that CHAIR's tables call Len
 
-    def invented(self, truth: Collection[str]) -> list[int]:
-        """Which of the mentions are of what is not there."""
-        return [place for place, node in enumerate(self.nodes) if node not in truth]
+    def hallucinated(self, truth: Collection[str]) -> list[int]:
+        """The indices of the mentions whose class is not in the picture."""
+        return [index for index, node in enumerate(self.nodes) if node not in truth]
 
     def counts(self, truth: Collection[str]) -> tuple[int, ...]:
         """What the caption adds to the columns of `mgap.benchmarks.chair.scorer`."""
-        invented, distinct, there = len(self.invented(truth)), set(self.nodes), set(truth)
-        return 1, int(invented > 0), len(self.nodes), invented, len(there), len(distinct & there), len(distinct), self.tokens
+        wrong, distinct, present = len(self.hallucinated(truth)), set(self.nodes), set(truth)
+        return 1, int(wrong > 0), len(self.nodes), wrong, len(present), len(distinct & present), len(distinct), self.tokens
 
     def to_json(self, truth: Collection[str]) -> dict[str, Any]:
-        """One caption's line, with the names and the figures of the published scorers."""
-        invented = self.invented(truth)
-        _, hallucinates, mentions, _, there, recalled, distinct, _ = self.counts(truth)
-        metrics: dict[str, float] = {"CHAIRs": hallucinates, "CHAIRi": len(invented) / mentions if mentions else 0.0}
-        metrics["Recall"] = recall = recalled / there if there else 0.0
-        if there:
+        """One caption's record, with the names and figures of the published scorers."""
+        hallucinated = self.hallucinated(truth)
+        _, hallucinates, mentions, _, present, recalled, distinct, _ = self.counts(truth)
+        metrics: dict[str, float] = {"CHAIRs": hallucinates, "CHAIRi": len(hallucinated) / mentions if mentions else 0.0}
+        metrics["Recall"] = recall = recalled / present if present else 0.0
+        if present:
             metrics["Precision"] = precision = recalled / distinct if distinct else 0.0
             metrics["F1"] = 2 * precision * recall / (precision + recall) if recalled else 0.0
         return {
             "words": list(self.words),
             "nodes": list(self.nodes),
-            "hallucinated": [[self.words[place], self.nodes[place]] for place in invented],
+            "hallucinated": [[self.words[index], self.nodes[index]] for index in hallucinated],
             "token_positions": list(self.positions),
-            "hallucinated_positions": [self.positions[place] for place in invented],
-            "hallucinated_positions_original": [self.starts[place] for place in invented],
+            "hallucinated_positions": [self.positions[index] for index in hallucinated],
+            "hallucinated_positions_original": [self.starts[index] for index in hallucinated],
             "gt": sorted(truth),
             "tokens": self.tokens,
             "metrics": metrics,
@@ -56,36 +56,36 @@ class Mentions:
 
 
 class Finder:
-    """Finds mentions with one pipeline and one lexicon."""
+    """Finds mentions with a language pipeline and a lexicon."""
 
     def __init__(self, lexicon: Lexicon, language: Language) -> None:
         self.language, self._pairs, self._meanings = language, lexicon.double_words, lexicon.meanings()
 
     def find(self, caption: str) -> Mentions:
         merged, starts = self._merge(self.language.lemmas(caption))
-        seated = "toilet" in merged and "seat" in merged
-        words = [word for word in merged if word != "seat"] if seated else merged  # `starts` stays, as in the published code
-        places = [place for place, word in enumerate(words) if word in self._meanings]
+        drop_seat = "toilet" in merged and "seat" in merged
+        words = [word for word in merged if word != "seat"] if drop_seat else merged  # `starts` stays, as published
+        positions = [position for position, word in enumerate(words) if word in self._meanings]
         return Mentions(
-            words=tuple(words[place] for place in places),
-            nodes=tuple(self._meanings[words[place]] for place in places),
-            positions=tuple(places),
-            starts=tuple(starts[place] for place in places),
+            words=tuple(words[position] for position in positions),
+            nodes=tuple(self._meanings[words[position]] for position in positions),
+            positions=tuple(positions),
+            starts=tuple(starts[position] for position in positions),
             tokens=len(merged),
         )
 
     def classes(self, text: str) -> list[str]:
-        """The classes that a text mentions, repeats and all."""
+        """The classes that a text mentions, with repeats."""
         return list(self.find(text).nodes)
 
     def _merge(self, lemmas: list[str]) -> tuple[list[str], list[int]]:
-        """The words with pairs put together, and where each begins."""
+        """The words with pairs joined, and the position of each in `lemmas`."""
         words: list[str] = []
         starts: list[int] = []
-        place = 0
-        while place < len(lemmas):
-            starts.append(place)
-            pair = " ".join(lemmas[place : place + 2])
-            words.append(self._pairs.get(pair, lemmas[place]))
-            place += 2 if pair in self._pairs else 1
+        position = 0
+        while position < len(lemmas):
+            starts.append(position)
+            pair = " ".join(lemmas[position : position + 2])
+            words.append(self._pairs.get(pair, lemmas[position]))
+            position += 2 if pair in self._pairs else 1
         return words, starts

@@ -1,7 +1,7 @@
-"""CHAIR as projects run it (Rohrbach et al., 2018): descriptions of COCO pictures, scored by what they name.
+"""CHAIR as projects run it (Rohrbach et al., 2018): descriptions of COCO pictures, scored by the objects they mention.
 
-Which pictures, how they are asked for and how long a description may be differ between projects, and each moves the figures by
-more than most methods do; so pictures and prompts go by the name of the project.
+Projects differ in pictures, prompts and length limits, and each of these changes the figures more than most methods do. So
+sets of pictures and prompts are named after their projects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mgap.types import Sample
 
 _IN_DETAIL = "Please describe this image in detail."
 _HELP_ME = "Please help me describe the image in detail."
-PROMPTS = {  # by the project that asks so
+PROMPTS = {  # by project
     "mgap": _HELP_ME,
     "haltrapper": _HELP_ME,
     "pai": _HELP_ME,
@@ -37,9 +37,9 @@ PROMPTS = {  # by the project that asks so
     "pope-brief": "Provide a brief description of the given image.",
     "pope-short": "Generate a short caption of the image.",
 }
-FIXED = "haltrapper_fixed_500"  # HalTrapper's and MGAP's, of image_sets.json
-SAMPLE = 500  # pictures that are drawn where nothing is said
-_DIGITS = 18  # of an image id, at most
+FIXED = "haltrapper_fixed_500"  # the list of HalTrapper and MGAP in image_sets.json
+SAMPLE = 500  # pictures to draw by default
+_DIGITS = 18  # most digits of an image id
 
 
 def read_chair(
@@ -52,46 +52,46 @@ def read_chair(
     missing: str = "refuse",
     named: Named | None = None,
 ) -> Benchmark:
-    """A description a picture; ids are COCO's. `images` is the folder of the pictures.
+    """One description per picture; ids are COCO's. `images` is the folder of the pictures.
 
-    `image_set` is a list of image_sets.json, a file with an id a line, or a number of val2014's pictures to draw with `seed`.
-    Where it is not given: HalTrapper's and MGAP's 500 if that list is there, else 500 drawn ones, with a note. `named` finds
-    classes in people's captions, where the ground truth is built from COCO's annotations.
+    `image_set` is the name of a list in image_sets.json, a file with one id per line, or a number of val2014 pictures to draw
+    with `seed`. By default it is the 500 of HalTrapper and MGAP if that list exists, else 500 drawn ones, with a note. `named`
+    finds classes in people's captions if the ground truth is built from COCO's annotations.
     """
     if prompt not in PROMPTS:
         raise SettingError(f"unknown prompt {prompt!r}: choose from {', '.join(PROMPTS)}")
     lexicon = read_lexicon(data)
     truth = find_truth(data, lexicon, named)
     name, ids, notes = _choose(Path(data), image_set, seed, truth)
-    found = truth.of(ids)
-    samples = [Sample(str(i), truth.pictures[i], PROMPTS[prompt], "captions", found[i]) for i in ids]
+    classes = truth.of(ids)
+    samples = [Sample(str(i), truth.pictures[i], PROMPTS[prompt], "captions", classes[i]) for i in ids]
     folder = PictureFolder(images)
     kept, left_out = keep_pictured(samples, folder, missing)
     return Benchmark(f"chair {name}", "captions", kept, folder, lexicon.to_json(), truth.sources, (*notes, *left_out))
 
 
 def read_captions(path: FilePath, id_key: str = "image_id", caption_key: str = "caption") -> list[tuple[int, str]]:
-    """Image ids and captions of a file in the published form: JSON lines or an array. A picture may be described repeatedly."""
+    """Image ids and captions from a file in the published format: JSON lines or an array. A picture may have several."""
     needed = f"a caption has {id_key} and {caption_key}"
-    found = []
+    captions = []
     for row in read_rows(path):
         name, text = identifier(path, row, id_key, needed), row.data.get(caption_key)
         if not name.isdecimal() or len(name) > _DIGITS:
             raise BenchmarkError(f"{path} {row.where}: {id_key} {name!r:.40} is no image id; write COCO's, such as 108193")
         if not isinstance(text, str):
             raise BenchmarkError(f"{path} {row.where}: no {caption_key!r} among {', '.join(map(repr, row.data))}; {needed}")
-        found.append((int(name), text))
-    return found
+        captions.append((int(name), text))
+    return captions
 
 
 def read_lexicon(data: FilePath) -> Lexicon:
-    """The published files of a folder, or of its folder `chair`; what is restated in this package where there are none."""
-    return Lexicon.read(_place(Path(data)))
+    """The lexicon from the published files in a folder or its subfolder `chair`; the built-in one if there are none."""
+    return Lexicon.read(_chair_folder(Path(data)))
 
 
 def _choose(data: Path, image_set: str | None, seed: int, truth: GroundTruth) -> tuple[str, list[int], list[str]]:
-    """The name of a set, its ids, and notes."""
-    sets = _place(data) / "image_sets.json"
+    """The name of the set, its ids, and notes."""
+    sets = _chair_folder(data) / "image_sets.json"
     lists = read_json(sets) if sets.is_file() else {}
     if not isinstance(lists, dict):
         raise BenchmarkError(f"{sets}: not an object with a list of image ids for each name; fetch it again")
@@ -103,10 +103,10 @@ def _choose(data: Path, image_set: str | None, seed: int, truth: GroundTruth) ->
         return f"{count} drawn with seed {seed}", _draw(count, seed, truth), [note] if image_set is None else []
     if image_set in lists:
         return image_set, _listed(sets, image_set, lists[image_set]), []
-    if not os.path.isfile(image_set):  # unlike Path's, false for a name that is too long
-        known = ", ".join(lists) or f"no published list, as there is no {sets}"
+    if not os.path.isfile(image_set):  # Path.is_file raises on a name that is too long
+        choices = ", ".join(lists) or f"no published list, as there is no {sets}"
         raise SettingError(
-            f"unknown image_set {image_set!r:.60}: choose from {known}; or give a file with an id a line, or a number"
+            f"unknown image_set {image_set!r:.60}: choose from {choices}; or give a file with an id a line, or a number"
         )
     return Path(image_set).stem, _read_ids(Path(image_set)), []
 
@@ -118,7 +118,7 @@ def _listed(path: Path, name: str, ids: Any) -> list[int]:
 
 
 def _draw(count: int, seed: int, truth: GroundTruth) -> list[int]:
-    """The same ones whatever order the files are in; of val2014 where it is there."""
+    """Sample ids, independent of the order of the files; from val2014 if there is any."""
     ids = sorted(i for i, name in truth.pictures.items() if "val2014" in name) or sorted(truth.pictures)
     if not 1 <= count <= len(ids):
         raise SettingError(f"{count} pictures to draw: there are {len(ids):,}")
@@ -126,7 +126,7 @@ def _draw(count: int, seed: int, truth: GroundTruth) -> list[int]:
 
 
 def _read_ids(path: Path) -> list[int]:
-    """Ids, or names of COCO's files, a line each."""
+    """Read ids or names of COCO's files, one per line."""
     ids = []
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
@@ -140,7 +140,7 @@ def _read_ids(path: Path) -> list[int]:
     return ids
 
 
-def _place(data: Path) -> Path:
+def _chair_folder(data: Path) -> Path:
     if not data.is_dir():
         raise BenchmarkError(f"{data}: no such folder of CHAIR's files; name the one that holds the ground truth")
     return data / "chair" if (data / "chair").is_dir() else data
@@ -163,5 +163,5 @@ class ChairSource:
             image_set=keys.image_set,
             prompt=keys.prompt or "mgap",
             missing=keys.missing,
-            named=ChairScorer.of({}, **keys.scoring).finder.classes,  # people's captions are read as the model's
+            named=ChairScorer.of({}, **keys.scoring).finder.classes,  # people's captions are parsed like the model's
         )

@@ -1,7 +1,7 @@
-"""CHAIR's figures from the objects that captions mention and those that are there (Rohrbach et al., 2018).
+"""CHAIR's figures from the objects that captions mention and those in the pictures (Rohrbach et al., 2018).
 
-CHAIRi counts every mention, precision and recall count a class once a caption; all are sums over the captions, never means of
-their figures. A longer caption invents more, so the length stands beside every figure.
+CHAIRi counts every mention; precision and recall count a class once per caption. All figures are ratios of sums over captions,
+not means over captions. Longer captions hallucinate more, so the length is reported with every figure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mgap.benchmarks.chair.lexicon import Lexicon
 from mgap.benchmarks.chair.mentions import Finder, Mentions
 from mgap.benchmarks.language import find_language
 from mgap.benchmarks.statistics import Rate, share, wilson
-from mgap.benchmarks.tally import Figure, Tally, by_picture
+from mgap.benchmarks.tally import Figure, Tally, by_group, by_picture
 from mgap.errors import BenchmarkError, SettingError
 from mgap.types import Sample
 
@@ -60,7 +60,7 @@ class ChairScorer:
     def __post_init__(self) -> None:
         if self.language_data is not None and self.language != "nltk":
             raise SettingError(f"language {self.language} needs no data: leave out language_data, or choose nltk")
-        self.finder  # noqa: B018  refuses a language that cannot be had
+        self.finder  # noqa: B018  refuses an unavailable language
 
     @classmethod
     def of(cls, lexicon: Mapping[str, Any], **settings: Any) -> ChairScorer:
@@ -70,7 +70,7 @@ class ChairScorer:
         return cls(Lexicon.of(lexicon), **settings)
 
     def settings(self) -> dict[str, Any]:
-        """What a score must name to be repeated."""
+        """The settings needed to repeat a score."""
         return {"language": self.language, **({"language_data": self.language_data} if self.language_data else {})}
 
     @cached_property
@@ -80,7 +80,7 @@ class ChairScorer:
         return Finder(self.lexicon, language)
 
     def mentions(self, text: str) -> Mentions:
-        """What one caption mentions."""
+        """The mentions in one caption."""
         return self.finder.find(text)
 
     def tally(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> dict[str, Tally]:
@@ -88,34 +88,31 @@ class ChairScorer:
             raise BenchmarkError(
                 f"{len(absent)} of {len(samples)} samples have no caption, first {absent[0]!r}; describe them first"
             )
-        groups: dict[str, list[Sample]] = {}
-        for sample in samples:
-            groups.setdefault(sample.group, []).append(sample)
         return {
             group: tally_mentions(members, [self.mentions(texts[sample.id]) for sample in members])
-            for group, members in groups.items()
+            for group, members in by_group(samples).items()
         }
 
 
-def tally_mentions(samples: Sequence[Sample], found: Sequence[Mentions]) -> Tally:
-    """Of captions, and what each mentions; right is a caption that invents nothing."""
-    rows = [mentions.counts(sample.truth) for sample, mentions in zip(samples, found, strict=True)]
+def tally_mentions(samples: Sequence[Sample], mentions: Sequence[Mentions]) -> Tally:
+    """The tally of captions, given their mentions; a caption is right if it hallucinates nothing."""
+    rows = [caption.counts(sample.truth) for sample, caption in zip(samples, mentions, strict=True)]
     pictures, counts = by_picture(samples, rows)
     return Tally(pictures, counts, FIGURES, {sample.id: not row[1] for sample, row in zip(samples, rows, strict=True)})
 
 
 def tally_captions(captions: Sequence[str], mentions: Sequence[Sequence[str]], truths: Sequence[Collection[str]]) -> Tally:
-    """The same of captions, the class names found in each, repeats kept, and what each picture shows; length is in words."""
+    """The same from captions, the class names in each, with repeats, and the classes in each picture; length is in words."""
     samples = [Sample(str(number), str(number), "", "", truth) for number, truth in enumerate(truths)]
-    found = [
-        Mentions(tuple(named), tuple(named), (), (), len(caption.split()))
-        for caption, named in zip(captions, mentions, strict=True)
+    by_caption = [
+        Mentions(tuple(names), tuple(names), (), (), len(caption.split()))
+        for caption, names in zip(captions, mentions, strict=True)
     ]
-    return tally_mentions(samples, found)
+    return tally_mentions(samples, by_caption)
 
 
 def cut_words(text: str, words: int) -> str:
-    """The first so many words of a text, for comparisons at equal length."""
+    """The first `words` words of a text, for comparisons at equal length."""
     return " ".join(text.split()[:words])
 
 
@@ -124,9 +121,9 @@ def mean_words(texts: Collection[str]) -> float:
 
 
 def matching_cut(texts: Collection[str], words: float) -> int:
-    """After how many words to cut these texts, so that they are on average as near as can be to so many words long.
+    """The number of words to cut each text after, so that their mean length is as close as possible to `words`.
 
-    For a baseline that writes more than the method it is compared with; texts that are shorter as it is stay whole.
+    For a baseline that writes more than the method it is compared with; shorter texts stay as they are.
     """
     lengths = np.array([len(text.split()) for text in texts])
     cuts = np.arange(1, lengths.max(initial=1) + 1)
@@ -137,7 +134,7 @@ def matching_cut(texts: Collection[str], words: float) -> int:
 def by_length(
     scorer: ChairScorer, samples: Sequence[Sample], texts: Mapping[str, str], cuts: Sequence[int] = CUTS
 ) -> dict[int | None, dict[str, Rate]]:
-    """The figures of all captions together when each is cut after so many words; None: not cut."""
+    """The figures of all captions together, by the number of words that each is cut after; None: not cut."""
     together = [Sample(sample.id, sample.image, sample.prompt, "all", sample.truth) for sample in samples]
     shortened = {
         cut: texts if cut is None else {name: cut_words(text, cut) for name, text in texts.items()} for cut in (*cuts, None)
@@ -147,17 +144,17 @@ def by_length(
 
 @dataclass(frozen=True)
 class ChairScore:
-    """CHAIRs, CHAIRi and recall; a caption's length is never hidden."""
+    """CHAIRs, CHAIRi and recall, together with the captions' length."""
 
     captions: int
-    chair_s: Rate  # captions with at least one mention of what is not there
-    chair_i: Rate  # mentions of what is not there, among all mentions
-    recall: Rate  # of what is there, how much is mentioned
-    words: float  # of a caption, on average
+    chair_s: Rate  # captions with at least one hallucinated mention
+    chair_i: Rate  # hallucinated mentions among all mentions
+    recall: Rate  # classes in the picture that are mentioned
+    words: float  # mean length of a caption
 
 
 def score_chair(captions: Sequence[str], mentions: Sequence[Sequence[str]], truths: Sequence[Collection[str]]) -> ChairScore:
-    """`mentions` are the class names found in each caption, repeats kept; `truths` what each picture shows."""
+    """`mentions` are the class names in each caption, with repeats; `truths` are the classes in each picture."""
     if not len(captions) == len(mentions) == len(truths):
         raise SettingError(f"{len(captions)} captions, {len(mentions)} mentions and {len(truths)} truths: give one of each")
     if not captions:

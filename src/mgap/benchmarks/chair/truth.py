@@ -1,7 +1,7 @@
-"""What COCO's pictures show, for CHAIR: classes that were segmented, and those that only people's captions name.
+"""CHAIR's ground truth for COCO's pictures: the segmented classes and those that only people's captions mention.
 
-Read from gt_val2014.json, where someone has put both together; or built from COCO's own instances_*.json and captions_*.json:
-then people's captions are read by the same pipeline as the model's.
+It is read from gt_val2014.json, which combines both, or built from COCO's own instances_*.json and captions_*.json; then the
+pipeline that parses the model's captions parses people's captions too.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from typing import Any, TypeVar
 
 from mgap.benchmarks.chair.lexicon import Lexicon
 from mgap.errors import BenchmarkError
-from mgap.io.record_files import FilePath, fingerprint, read_json
+from mgap.io.atomic_files import file_sha256
+from mgap.io.record_files import FilePath, read_json
 
 T = TypeVar("T")
-Named = Callable[[str], Iterable[str]]  # from a text to the classes that it names
+Named = Callable[[str], Iterable[str]]  # from a text to the classes that it mentions
 _NEEDED = "gt_val2014.json, or COCO's annotations: instances_*.json and captions_*.json"
 
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """By image id; the union is worked out for the pictures that are asked about."""
+    """Classes by image id, computed for the requested pictures only."""
 
     pictures: Mapping[int, str]  # file names
     classes: Callable[[int], Iterable[str]]
-    sources: Mapping[str, str]  # files that were read, with their SHA-256
+    sources: Mapping[str, str]  # SHA-256 of the files read, by path
 
     def of(self, ids: Sequence[int]) -> dict[int, list[str]]:
-        """The classes in each picture; one that nothing is known of is refused: all that is said of it would be invented."""
+        """The classes in each picture. Refuses a picture without ground truth: every mention would count as hallucinated."""
         if absent := [name for name in dict.fromkeys(ids) if name not in self.pictures]:
             raise BenchmarkError(
                 f"{len(absent)} of {len(set(ids))} image ids have no ground truth, first {absent[0]}; "
@@ -39,22 +40,22 @@ class GroundTruth:
 
 
 def find_truth(folder: FilePath, lexicon: Lexicon, named: Named | None = None) -> GroundTruth:
-    """From a folder, or its folders `chair` and `annotations`; `named` reads people's captions, for COCO's annotations."""
-    places = [place for place in (Path(folder, "chair"), Path(folder)) if place.is_dir()]
-    for place in places:
-        if files := sorted(place.glob("gt_*2014.json"), reverse=True):  # val first
-            return _cached(files, lexicon)
-    for inner in (inner for place in places for inner in (place, place / "annotations")):
+    """Search a folder and its subfolders `chair` and `annotations`; `named` parses people's captions of COCO's annotations."""
+    roots = [root for root in (Path(folder, "chair"), Path(folder)) if root.is_dir()]
+    for root in roots:
+        if files := sorted(root.glob("gt_*2014.json"), reverse=True):  # val first
+            return _from_cache(files, lexicon)
+    for inner in (inner for root in roots for inner in (root, root / "annotations")):
         instances, captions = sorted(inner.glob("instances_*.json")), sorted(inner.glob("captions_*.json"))
         if instances and captions:
             if named is None:
                 raise BenchmarkError(f"{inner}: people's captions need a language pipeline to be read; give `named`")
-            return _annotated(instances, captions, lexicon, named)
+            return _from_annotations(instances, captions, lexicon, named)
     raise BenchmarkError(f"{folder}: no ground truth of CHAIR in it; it needs {_NEEDED}")
 
 
-def _cached(files: Sequence[Path], lexicon: Lexicon) -> GroundTruth:
-    known: dict[int, list[str]] = {}
+def _from_cache(files: Sequence[Path], lexicon: Lexicon) -> GroundTruth:
+    classes: dict[int, list[str]] = {}
     pictures: dict[int, str] = {}
     for path in files:
         split = path.stem.removeprefix("gt_")
@@ -63,58 +64,58 @@ def _cached(files: Sequence[Path], lexicon: Lexicon) -> GroundTruth:
                 names = [*value["segmentation"], *value["caption_only"]] if isinstance(value, dict) else list(value)
                 if not all(isinstance(name, str) for name in names):
                     raise TypeError(f"{names!r:.60} are not all names")
-                known[int(key)] = names
+                classes[int(key)] = names
                 pictures[int(key)] = f"COCO_{split}_{int(key):012d}.jpg"
         except (KeyError, TypeError, ValueError) as error:
             raise BenchmarkError(f"{path}: its entries are not of CHAIR's ground truth ({error!r}); fetch it again") from None
-    _refuse_others({name for classes in known.values() for name in classes}, lexicon.synonyms, files[0])
-    return GroundTruth(pictures, known.__getitem__, _sources(files))
+    _refuse_unknown({name for names in classes.values() for name in names}, lexicon.synonyms, files[0])
+    return GroundTruth(pictures, classes.__getitem__, _sources(files))
 
 
-def _annotated(instances: Sequence[Path], captions: Sequence[Path], lexicon: Lexicon, named: Named) -> GroundTruth:
-    """Of the pictures that are in a file of each kind."""
+def _from_annotations(instances: Sequence[Path], captions: Sequence[Path], lexicon: Lexicon, named: Named) -> GroundTruth:
+    """The ground truth of pictures that have instances and captions."""
     meanings = lexicon.meanings()
-    shown: dict[int, set[str]] = {}
-    told: dict[int, list[str]] = {}
+    segmented: dict[int, set[str]] = {}
+    captioned: dict[int, list[str]] = {}
     names: dict[int, str] = {}
     try:
         for path in instances:
             data = _read(path)
             categories = {entry["id"]: entry["name"] for entry in data["categories"]}
-            _refuse_others(set(categories.values()), meanings, path)
-            shown.update({image["id"]: set() for image in data["images"] if image["id"] not in shown})
+            _refuse_unknown(set(categories.values()), meanings, path)
+            segmented.update({image["id"]: set() for image in data["images"] if image["id"] not in segmented})
             for entry in data["annotations"]:
-                shown[entry["image_id"]].add(meanings[categories[entry["category_id"]]])
+                segmented[entry["image_id"]].add(meanings[categories[entry["category_id"]]])
         for path in captions:
             data = _read(path)
-            names.update({_of(int, image["id"]): _of(str, image["file_name"]) for image in data["images"]})
+            names.update({_typed(int, image["id"]): _typed(str, image["file_name"]) for image in data["images"]})
             for entry in data["annotations"]:
-                told.setdefault(entry["image_id"], []).append(_of(str, entry["caption"]))
+                captioned.setdefault(entry["image_id"], []).append(_typed(str, entry["caption"]))
     except (KeyError, TypeError) as error:
         raise BenchmarkError(f"{path}: not as COCO writes annotations ({error!r}); fetch it again") from None
 
     def classes(name: int) -> set[str]:
-        return shown[name].union(*(named(caption) for caption in told.get(name, ())))
+        return segmented[name].union(*(named(caption) for caption in captioned.get(name, ())))
 
-    both = {name: file for name, file in names.items() if name in shown}
+    both = {name: file for name, file in names.items() if name in segmented}
     return GroundTruth(both, classes, _sources([*instances, *captions]))
 
 
-def _of(kind: type[T], value: Any) -> T:
+def _typed(kind: type[T], value: Any) -> T:
     if not isinstance(value, kind):
         raise TypeError(f"{value!r:.40} where {kind.__name__} belongs")
     return value
 
 
-def _refuse_others(found: set[str], known: Collection[str], path: Path) -> None:
-    if others := sorted(found - set(known)):
+def _refuse_unknown(names: set[str], classes: Collection[str], path: Path) -> None:
+    if unknown := sorted(names - set(classes)):
         raise BenchmarkError(
-            f"{path}: {others[0]!r} is none of the classes that are looked for; give the words that belong to it"
+            f"{path}: {unknown[0]!r} is none of the classes that are looked for; give the words that belong to it"
         )
 
 
 def _sources(files: Iterable[Path]) -> dict[str, str]:
-    return {str(path): fingerprint(path) for path in files}
+    return {str(path): file_sha256(path) for path in files}
 
 
 def _read(path: Path) -> Any:

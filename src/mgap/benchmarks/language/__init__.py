@@ -1,7 +1,7 @@
-"""From a text to its words in their dictionary form: two named pipelines behind one protocol.
+"""Lemmatise texts: two named pipelines behind one protocol.
 
-`nltk` is what the published scorers use and needs NLTK with its data; `builtin` needs nothing. A score names the one that made
-it.
+`nltk` is the pipeline of the published scorers and needs NLTK with its data; `builtin` needs nothing. A score names its
+pipeline.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ LANGUAGES = ("builtin", "nltk")
 
 
 class Language(Protocol):
-    """A pipeline: tokens, their parts of speech, their dictionary forms."""
+    """A pipeline: tokens, parts of speech, lemmas."""
 
     @property
     def name(self) -> str:
-        """As `find_language` reads it."""
+        """The name for `find_language`."""
         ...
 
     def lemmas(self, text: str) -> list[str]:
-        """The dictionary form of every token of the lower-cased text (CHAIR)."""
+        """The lemma of every token of the lower-cased text (CHAIR)."""
         ...
 
     def nouns(self, text: str) -> list[str]:
-        """The dictionary form of the tokens that are nouns, case kept (AMBER)."""
+        """The lemmas of the nouns, with their case (AMBER)."""
         ...
 
 
 def check_language(name: str) -> None:
-    """Refuse an unknown one, and one whose package is not here."""
+    """Refuse an unknown pipeline, or one whose package is not installed."""
     if name not in LANGUAGES:
         raise SettingError(f"unknown language {name!r}: choose from {', '.join(LANGUAGES)}")
     if name == "nltk":
@@ -48,11 +48,11 @@ def find_language(
     forms: Mapping[str, str] = PUBLISHED_FORMS,
     data: str | PathLike[str] | None = None,
 ) -> Language:
-    """A pipeline by its name.
+    """The pipeline of this name.
 
-    `nltk` knows English. With `data`, a folder that has chair/tagger, chair/lemma_table.json and amber/noun_lemmas.json, it is
-    built without NLTK's own data. `builtin` knows the forms of the `words` that a benchmark looks for and no others; `forms`
-    go before its rules, by default so that it errs where the published scorers do.
+    `nltk` handles any English text. With `data`, a folder with chair/tagger, chair/lemma_table.json and
+    amber/noun_lemmas.json, it works without NLTK's own data. `builtin` only handles the `words` that a benchmark looks for;
+    `forms` override its rules, by default so that it repeats the published scorers' errors.
     """
     check_language(name)
     if name == "nltk":

@@ -1,6 +1,6 @@
-"""Forms of English words: plurals and, for things that are also something to do, the verb's forms.
+"""Forms of English words: plurals and, for nouns that are also verbs, the verb's forms.
 
-They are what a lemmatiser with a dictionary makes of them, as in the published scorers: `seated` is a form of `seat`.
+They follow a dictionary lemmatiser, as in the published scorers: `seated` is a form of `seat`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from mgap.priors.object_words import plural
 
-# Plurals that no rule gives; each is that of its word, whichever words are looked for.
+# Plurals that follow no rule; they apply whichever words a benchmark looks for.
 _IRREGULAR = {
     "busses": "bus", "cacti": "cactus", "calves": "calf", "feet": "foot", "halves": "half", "hooves": "hoof", "knives": "knife",
     "leaves": "leaf", "loaves": "loaf", "scarves": "scarf", "shelves": "shelf", "teeth": "tooth", "wolves": "wolf",
@@ -18,7 +18,7 @@ _IRREGULAR = {
     "tomatoes": "tomato", "volcanoes": "volcano",
 }  # fmt: skip
 
-# Names of things that are verbs as well: -ing and -ed make forms of them.
+# Nouns that are also verbs, with forms in -ing and -ed.
 _VERBS = re.compile(
     "baby|ball|barge|bear|bed|bench|bicycle|bike|boat|book|bottle|bow|bowl|bus|cab|cake|canoe|cat|chair|clock|cop|couch|cow|crow"
     "|cup|doctor|dog|duck|father|ferry|foal|fork|goose|groom|gull|guy|horse|hound|jet|kayak|kid|kite|knife|lamb|man|microwave"
@@ -32,8 +32,8 @@ _SHORT = re.compile("[^aeiou]+[aeiou][bdgmnpt]")  # ship, shipping
 def plurals(words: Iterable[str]) -> dict[str, str]:
     """From a plural to its word."""
     ordered = sorted(words)
-    careless = {f"{word}s": word for word in ordered}  # childs
-    return {**careless, **{plural(word): word for word in ordered}, **_IRREGULAR}
+    wrong = {f"{word}s": word for word in ordered}  # childs
+    return {**wrong, **{plural(word): word for word in ordered}, **_IRREGULAR}
 
 
 def verb_forms(words: Iterable[str]) -> dict[str, str]:

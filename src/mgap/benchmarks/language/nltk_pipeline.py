@@ -1,7 +1,7 @@
 """The pipeline of the published scorers: NLTK's tokeniser, averaged-perceptron tagger and WordNet lemmatiser.
 
-Nothing is unpickled: NLTK 3.9 and later read JSON and tables. Where NLTK's data is not at hand, the same pipeline is built from
-a folder with the tagger's weights as JSON and the lemmatiser closed over a benchmark's words; other words stay as they are.
+Nothing is unpickled: NLTK 3.9 and later read JSON and tables. Without NLTK's data, the same pipeline is built from a folder
+with the tagger's weights as JSON and a table of lemmas for a benchmark's words; other words stay unchanged.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from mgap.benchmarks.language.tokens import sentences
 from mgap.errors import BenchmarkError
 from mgap.io.record_files import read_json
 
-_PARTS = {"N": "n", "V": "v", "J": "a", "R": "r"}  # a tag's first letter to WordNet's part of speech; anything else is a noun
+_PARTS = {"N": "n", "V": "v", "J": "a", "R": "r"}  # from a tag's first letter to WordNet's part of speech; others are nouns
 _COLUMNS = "nvar"  # of lemma_table.json
 _RESOURCES = "punkt_tab averaged_perceptron_tagger_eng wordnet"
 _TAGGER = tuple(f"chair/tagger/{part}.json" for part in ("weights", "tagdict", "classes"))
 
-Lemma = Callable[[str, str], str]  # a token and its part of speech, n, v, a or r, to its dictionary form
+Lemma = Callable[[str, str], str]  # from a token and its part of speech (n, v, a or r) to its lemma
 
 
 class Nltk:
-    """Tokens, tags over the whole list at once, lemmas."""
+    """Tokenises, tags all tokens at once, and lemmatises."""
 
     name = "nltk"
 
@@ -50,7 +50,7 @@ class Nltk:
 
     @classmethod
     def from_tables(cls, folder: str | PathLike[str]) -> Nltk:
-        """With the tagger's weights and tables of lemmas, and without NLTK's data."""
+        """With the tagger's weights and tables of lemmas instead of NLTK's data."""
         nltk, root = _import(), Path(folder)
         weights, tags, classes = (
             _read(root / name, check) for name, check in zip(_TAGGER, (_are_weights, _are_forms, _are_classes), strict=True)
@@ -73,12 +73,12 @@ class Nltk:
 
 
 def has_tables(folder: str | PathLike[str]) -> bool:
-    """Whether the pipeline can be built from a folder."""
+    """Whether the pipeline can be built from this folder."""
     return all((Path(folder) / name).is_file() for name in _TAGGER)
 
 
 class _Table:
-    """Tokens to their lemmas, as nouns or by part of speech; read when the first one is asked for."""
+    """From a token to its lemma, as a noun or by part of speech; the file is read on first use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -86,12 +86,12 @@ class _Table:
 
     def __call__(self, token: str, part: str) -> str:
         self.forms = self.forms or _read(self.path, _are_lemmas)
-        found = self.forms.get(token, token)
-        return str(found if isinstance(found, str) else found[_COLUMNS.index(part)])
+        lemma = self.forms.get(token, token)
+        return str(lemma if isinstance(lemma, str) else lemma[_COLUMNS.index(part)])
 
 
 def _import() -> Any:
-    """NLTK's parts by their names."""
+    """The classes and functions of NLTK that are used here."""
     from types import SimpleNamespace
 
     from nltk.stem import WordNetLemmatizer
@@ -109,32 +109,32 @@ def _import() -> Any:
 def _read(path: Path, check: Callable[[Any], bool]) -> Any:
     if not path.is_file():
         raise BenchmarkError(f"{path}: not there; language nltk needs it, or NLTK's own data, or choose builtin")
-    found = read_json(path)
-    if not check(found):
+    data = read_json(path)
+    if not check(data):
         raise BenchmarkError(f"{path}: not a table as language nltk reads it; fetch it again")
-    return found
+    return data
 
 
-def _are_words(found: Any) -> bool:
-    return isinstance(found, list) and all(isinstance(word, str) and word for word in found)
+def _are_words(data: Any) -> bool:
+    return isinstance(data, list) and all(isinstance(word, str) and word for word in data)
 
 
-def _are_classes(found: Any) -> bool:
-    return _are_words(found) and len(found) > 0  # the tagger takes the best of them
+def _are_classes(data: Any) -> bool:
+    return _are_words(data) and len(data) > 0  # the tagger needs one to choose
 
 
-def _are_forms(found: Any) -> bool:
-    return isinstance(found, dict) and _are_words(list(found.values()))
+def _are_forms(data: Any) -> bool:
+    return isinstance(data, dict) and _are_words(list(data.values()))
 
 
-def _are_lemmas(found: Any) -> bool:
-    return isinstance(found, dict) and all(
-        isinstance(forms, str) or (_are_words(forms) and len(forms) == len(_COLUMNS)) for forms in found.values()
+def _are_lemmas(data: Any) -> bool:
+    return isinstance(data, dict) and all(
+        isinstance(forms, str) or (_are_words(forms) and len(forms) == len(_COLUMNS)) for forms in data.values()
     )
 
 
-def _are_weights(found: Any) -> bool:
-    return isinstance(found, dict) and all(
+def _are_weights(data: Any) -> bool:
+    return isinstance(data, dict) and all(
         isinstance(by_tag, dict) and all(isinstance(weight, float | int) for weight in by_tag.values())
-        for by_tag in found.values()
+        for by_tag in data.values()
     )

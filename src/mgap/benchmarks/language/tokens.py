@@ -1,7 +1,7 @@
-"""Sentences and tokens, as the Penn Treebank splits them.
+"""Split texts into sentences and tokens, as the Penn Treebank does.
 
-A full stop is a token of its own at the end of a sentence and nowhere else: `truck.In` stays whole, and so do `sofa/couch` and
-words with a hyphen.
+A full stop is a separate token only at the end of a sentence: `truck.In` is one token, and so are `sofa/couch` and words with a
+hyphen.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 _END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]}\u201d\u2019]))\s+")
 _INITIAL = re.compile(r"(?:.*[^\w.])?[^\W\d_](?:\.[^\W\d_])*\.\W?")  # with a full stop
 _NUMBER = re.compile(r"(?:.*[^\w.])?[\d-]*\d\.\W?")
-_STOP = re.compile(r"(?s)(.*[^.])\.([\])}>\"'\u00bb\u201d\u2019 ]*)")  # before a final full stop, and what closes after it
-_ALONE = r";@#$%&?!*()\[\]{}<>\u00ab\u00bb\u2018\u2019\u201c\u201d\u201e\u2012-\u2015"  # each a token of its own
+_STOP = re.compile(r"(?s)(.*[^.])\.([\])}>\"'\u00bb\u201d\u2019 ]*)")  # text before a final full stop, closing marks after it
+_ALONE = r";@#$%&?!*()\[\]{}<>\u00ab\u00bb\u2018\u2019\u201c\u201d\u201e\u2012-\u2015"  # each is a separate token
 _PIECE = re.compile(
     rf"""
       [{_ALONE}] | `+ | '' | " | \.\.+ | -- | [:,](?!\d)
@@ -27,34 +27,34 @@ _JOINED = re.compile(r"(can)(not)|(gon)(na)|(wan)(na)|(got)(ta)|(gim)(me)|(lem)(
 
 
 def sentences(text: str) -> list[str]:
-    """A sentence ends after . ! or ?, perhaps with one closing quote or bracket, and white space.
+    """A sentence ends after . ! or ?, optionally one closing quote or bracket, and white space.
 
-    A full stop after a single letter is taken for that of an abbreviation, and after a number where a small letter follows.
+    A full stop does not end a sentence after a single letter (an abbreviation), or after a number before a lower-case letter.
     """
-    found: list[str] = []
+    result: list[str] = []
     for part in _END.split(text.strip()):
-        last = found[-1].rsplit(maxsplit=1)[-1] if found else ""
+        last = result[-1].rsplit(maxsplit=1)[-1] if result else ""
         if _INITIAL.fullmatch(last) or (part[:1].islower() and _NUMBER.fullmatch(last)):
-            found[-1] += f" {part}"
+            result[-1] += f" {part}"
         else:
-            found.append(part)
-    return [sentence for sentence in found if sentence]
+            result.append(part)
+    return [sentence for sentence in result if sentence]
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens of all sentences in a row; straight double quotes become two back-ticks or two apostrophes."""
-    found: list[str] = []
+    """The tokens of all sentences; straight double quotes become two back-ticks or two apostrophes."""
+    result: list[str] = []
     for sentence in sentences(text):
         stopped = _STOP.fullmatch(sentence)
         if stopped:
-            found += [*_split(stopped[1]), ".", *_split(stopped[2], opens=False)]
+            result += [*_split(stopped[1]), ".", *_split(stopped[2], opens=False)]
         else:
-            found += _split(sentence)
-    return found
+            result += _split(sentence)
+    return result
 
 
 def _split(text: str, *, opens: bool = True) -> Iterator[str]:
-    """`opens`: a double quote at the start opens what follows; one after a space or a bracket always does."""
+    """`opens`: a double quote at the start is an opening quote; one after a space or a bracket always is."""
     for match in _PIECE.finditer(text):
         piece, before = match.group(), text[max(match.start() - 1, 0) : match.start()]
         if piece in ('"', "''"):
@@ -66,7 +66,7 @@ def _split(text: str, *, opens: bool = True) -> Iterator[str]:
 
 
 def _word(piece: str) -> Iterator[str]:
-    """A word without the apostrophe that opens it and the clitic that ends it."""
+    """A word, split from its opening apostrophe and its final clitic."""
     if _OPENED.match(piece):
         yield "'"
         piece = piece[1:]

@@ -1,14 +1,14 @@
-"""Answers to yes/no questions in the published forms, paired with the questions that they answer.
+"""Read answers to yes/no questions in the published formats, and pair them with their questions.
 
-By `question_id` where the answers have one; by position, as the original project does it, where none has. The text is called
-`text` or `answer`.
+Answers are paired by `question_id`; if none has an id, by position, as the original project does. The text is called `text` or
+`answer`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mgap.benchmarks.pope.questions import mend
+from mgap.benchmarks.pope.questions import correct_imange
 from mgap.benchmarks.yesno_questions import YesNoQuestion, refuse_repeats
 from mgap.errors import BenchmarkError, SettingError
 from mgap.io.record_files import FilePath, FileRow, identifier, read_rows
@@ -20,9 +20,9 @@ _NEEDED = "an answer has question_id and text; or question and answer, a line a 
 def read_answers(
     path: FilePath, questions: Sequence[YesNoQuestion], missing: str = "refuse"
 ) -> tuple[list[tuple[YesNoQuestion, str | None]], list[str]]:
-    """Every question with its answer, and a note on those that have none.
+    """Every question with its answer, and a note on questions without one.
 
-    missing="refuse" wants an answer to each; "wrong" gives None for what is not answered, "skip" leaves those questions out.
+    missing="refuse" requires an answer to each; "wrong" pairs an unanswered question with None, "skip" leaves it out.
     """
     if missing not in MISSING:
         raise SettingError(f"missing={missing!r}: choose from {', '.join(MISSING)}")
@@ -35,27 +35,27 @@ def read_answers(
             f"{path}: {len(rows) - len(with_id)} of {len(rows)} answers have no question_id, first {without.where}"
         )
     if not with_id:
-        found = _by_position(path, rows, texts, questions)
+        answers = _by_position(path, rows, texts, questions)
     else:
         ids = [identifier(path, row, "question_id", _NEEDED) for row in rows]
         refuse_repeats(path, rows, ids, "question ids")
-        found = dict(zip(ids, texts, strict=True))
-    known = {question.id for question in questions}
-    if unknown := [name for name in found if name not in known]:
+        answers = dict(zip(ids, texts, strict=True))
+    question_ids = {question.id for question in questions}
+    if unknown := [name for name in answers if name not in question_ids]:
         raise BenchmarkError(
-            f"{path}: {len(unknown)} of {len(found)} answers are to questions that are not asked, "
+            f"{path}: {len(unknown)} of {len(answers)} answers are to questions that are not asked, "
             f"first question_id {unknown[0]!r}; do the two files belong together?"
         )
-    absent = [question.id for question in questions if question.id not in found]
+    absent = [question.id for question in questions if question.id not in answers]
     if absent and missing == "refuse":
         raise BenchmarkError(
             f"{path}: {len(absent)} of {len(questions)} questions have no answer, first question_id {absent[0]!r}; "
             'answer them, or say missing="wrong" to count them as wrong or missing="skip" to leave them out'
         )
-    done = "counted as wrong" if missing == "wrong" else "left out"
-    notes = [f"{path}: {len(absent)} of {len(questions)} questions have no answer and are {done}"] if absent else []
-    asked = questions if missing == "wrong" else [question for question in questions if question.id in found]
-    return [(question, found.get(question.id)) for question in asked], notes
+    effect = "counted as wrong" if missing == "wrong" else "left out"
+    notes = [f"{path}: {len(absent)} of {len(questions)} questions have no answer and are {effect}"] if absent else []
+    scored = questions if missing == "wrong" else [question for question in questions if question.id in answers]
+    return [(question, answers.get(question.id)) for question in scored], notes
 
 
 def _text(path: FilePath, row: FileRow) -> str:
@@ -73,10 +73,12 @@ def _by_position(
             f"{path}: {len(rows)} answers without ids to {len(questions)} questions; do the two files belong together?"
         )
     pairs = list(zip(questions, rows, strict=False))
-    others = [row for question, row in pairs if question.text not in mend(str(row.data.get("question", question.text)))]
-    if others:
+    wrong = [
+        row for question, row in pairs if question.text not in correct_imange(str(row.data.get("question", question.text)))
+    ]
+    if wrong:
         raise BenchmarkError(
-            f"{path}: {len(others)} answers are to another question than the one at their place, first {others[0].where}; "
+            f"{path}: {len(wrong)} answers are to another question than the one at their place, first {wrong[0].where}; "
             "answers without ids must be in the order of the questions"
         )
     return {question.id: text for question, text in zip(questions, texts, strict=False)}

@@ -1,9 +1,9 @@
-"""Build POPE from any pictures whose objects are known (Li et al., EMNLP 2023).
+"""Build POPE questions for any annotated pictures (Li et al., EMNLP 2023).
 
-Of each drawn picture its first objects are asked about, each followed by one that is not there: any (random), the most
-frequent (popular), or what is most often beside the object just asked about (adversarial). What is frequent is counted over
-the drawn pictures only. Where we differ from the published builder: the draw is seeded, and only the article changes before a
-vowel, so that no "imange" is written.
+For each sampled picture, the questions are about its first objects, each followed by an absent one: any (random), the most
+frequent (popular), or the one that most often occurs with the object just asked about (adversarial). Frequencies are counted
+over the sampled pictures only. Unlike the published builder, sampling is seeded, and only the article changes before a vowel,
+so that no "imange" is written.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _NEEDED = 'a record is such as {"image": "street.jpg", "objects": ["car", "perso
 
 
 class Annotated(NamedTuple):
-    """A picture and what is in it, without repeats."""
+    """A picture and its objects, without repeats."""
 
     image: str
     objects: tuple[str, ...]
 
 
 def read_annotations(path: FilePath) -> tuple[list[Annotated], list[str]]:
-    """From JSON lines or a JSON array, and a note on objects that were listed twice."""
+    """Read JSON lines or a JSON array; also returns a note on objects that are listed twice."""
     pictures, repeats = [], 0
     rows = read_rows(path)
     for row in rows:
@@ -47,7 +47,7 @@ def read_annotations(path: FilePath) -> tuple[list[Annotated], list[str]]:
 def build_pope(
     pictures: Sequence[Annotated], *, per_image: int = 3, count: int = 500, seed: int = 0
 ) -> dict[str, list[YesNoQuestion]]:
-    """The questions of the three splits about the same pictures; random numbers go to the draw, then to the splits in order."""
+    """The questions of the three splits about the same pictures; one generator serves the sampling, then each split in turn."""
     if per_image < 1 or count < 1:
         raise SettingError(f"per_image={per_image} and count={count} must be at least 1")
     enough = [picture for picture in pictures if len(picture.objects) >= per_image]
@@ -62,17 +62,17 @@ def build_pope(
 
 
 def frequencies(drawn: Iterable[Annotated]) -> dict[str, int]:
-    """In how many pictures each object is, in the order in which they are first seen."""
+    """The number of pictures with each object, in order of first appearance."""
     return dict(Counter(name for picture in drawn for name in picture.objects))
 
 
 def companions(drawn: Iterable[Annotated]) -> dict[str, list[str]]:
-    """For each object the others that are ever beside it, the most frequent first, and the first seen among equals."""
-    beside: dict[str, Counter[str]] = {}
+    """For each object, those that occur with it, most frequent first; ties in order of first appearance."""
+    cooccurring: dict[str, Counter[str]] = {}
     for picture in drawn:
         for name in picture.objects:
-            beside.setdefault(name, Counter()).update(other for other in picture.objects if other != name)
-    return {name: _ranked(counts) for name, counts in beside.items()}
+            cooccurring.setdefault(name, Counter()).update(other for other in picture.objects if other != name)
+    return {name: _ranked(counts) for name, counts in cooccurring.items()}
 
 
 def ask_for(name: str) -> str:
@@ -80,7 +80,7 @@ def ask_for(name: str) -> str:
 
 
 def to_lines(questions: Iterable[YesNoQuestion]) -> str:
-    """In the published form, one object a line."""
+    """The questions in the published format: JSON lines."""
     records: Iterable[dict[str, Any]] = (
         {"question_id": int(q.id), "image": q.image, "text": q.text, "label": q.label} for q in questions
     )
@@ -88,7 +88,7 @@ def to_lines(questions: Iterable[YesNoQuestion]) -> str:
 
 
 def _ask(split: str, drawn: Sequence[Annotated], per_image: int, generator: random.Random) -> list[YesNoQuestion]:
-    counts, beside = frequencies(drawn), companions(drawn)
+    counts, cooccurring = frequencies(drawn), companions(drawn)
     everything, popular = list(counts), _ranked(counts)
     questions: list[YesNoQuestion] = []
     for picture in drawn:
@@ -99,9 +99,9 @@ def _ask(split: str, drawn: Sequence[Annotated], per_image: int, generator: rand
                 f"{per_image} others to ask about; draw more pictures, or lower per_image"
             )
         for present in picture.objects[:per_image]:
-            ranking = {"random": [], "popular": popular, "adversarial": beside[present]}[split]
+            ranking = {"random": [], "popular": popular, "adversarial": cooccurring[present]}[split]
             absent = next((name for name in ranking if name not in taken), None)
-            while absent is None or absent in taken:  # any other one: the random split, or a ranking that ran out
+            while absent is None or absent in taken:  # the random split, or an exhausted ranking
                 absent = generator.choice(everything)
             taken.add(absent)
             for name, label in ((present, "yes"), (absent, "no")):

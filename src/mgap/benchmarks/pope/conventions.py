@@ -1,7 +1,7 @@
-"""POPE's figures exactly as each published scorer gives them, quirks included.
+"""POPE's figures exactly as each published scorer computes them, quirks included.
 
-`error` stands where a project's scorer divides by zero. lmms-eval leaves answers that it cannot read out of its recall, and its
-yes ratio is that of the labels. Compare with the tables of a paper by these; report `PopeScorer`'s.
+`error` is returned where a project's scorer divides by zero. lmms-eval leaves unparsed answers out of its recall, and its yes
+ratio is that of the labels. Use these to compare with a paper's tables; report `PopeScorer`'s figures.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mgap.benchmarks.pope.scorer import FIGURES, asked, named_counts, outcomes, positives
+from mgap.benchmarks.pope.scorer import FIGURES, named_counts, outcomes, positives, question_count
 from mgap.benchmarks.statistics import Counts, share
 from mgap.benchmarks.yesno_parsers import PARSERS
 from mgap.errors import SettingError
@@ -21,24 +21,24 @@ _RATES: Mapping[str, Value] = {name: figure.value for name, figure in FIGURES.it
 
 @dataclass(frozen=True)
 class Convention:
-    """What a project's scorer prints."""
+    """The figures that a project's scorer prints."""
 
     rates: Mapping[str, Value]
-    counts: bool = True  # TP, FP, TN and FN as well
-    divides: bool = False  # stops with a division by zero where no yes is right; else such a figure is 0
+    counts: bool = True  # also prints TP, FP, TN and FN
+    divides: bool = False  # stops with a division by zero if no yes is right; else such a figure is 0
 
 
-def _recall_among_read(counts: Counts) -> Counts:
+def _recall_of_parsed(counts: Counts) -> Counts:
     return share(counts[..., 0], counts[..., 0] + counts[..., 3])
 
 
-def _f1_among_read(counts: Counts) -> Counts:
+def _f1_of_parsed(counts: Counts) -> Counts:
     return share(2 * counts[..., 0], 2 * counts[..., 0] + counts[..., 1] + counts[..., 3])
 
 
 def _without_verdict(counts: Counts) -> Counts:
-    """Questions that got neither verdict. VCD's own counts labels other than yes and no, which are refused here."""
-    return share(counts[..., 4] + counts[..., 5], asked(counts))
+    """Share of unparsed answers. VCD's own scorer counts labels other than yes and no here; we refuse such labels."""
+    return share(counts[..., 4] + counts[..., 5], question_count(counts))
 
 
 CONVENTIONS = {
@@ -53,9 +53,9 @@ CONVENTIONS = {
         {
             "accuracy": _RATES["accuracy"],
             "precision": _RATES["precision"],
-            "recall": _recall_among_read,
-            "f1": _f1_among_read,
-            "yes_ratio": lambda c: share(positives(c), asked(c)),
+            "recall": _recall_of_parsed,
+            "f1": _f1_of_parsed,
+            "yes_ratio": lambda c: share(positives(c), question_count(c)),
         },
         counts=False,
     ),
@@ -63,7 +63,7 @@ CONVENTIONS = {
 
 
 def score_as(convention: str, labels: Sequence[str], texts: Sequence[str | None]) -> dict[str, Any]:
-    """The figures that the project of this name gives to these answers; None stands for no answer, which is wrong."""
+    """The figures of this project's scorer for these answers; None is a missing answer, which is wrong."""
     if convention not in CONVENTIONS:
         raise SettingError(f"no published scorer {convention!r}: choose from {', '.join(CONVENTIONS)}")
     if len(labels) != len(texts):
@@ -74,9 +74,9 @@ def score_as(convention: str, labels: Sequence[str], texts: Sequence[str | None]
 
 
 def figures_as(convention: str, counts: Counts) -> dict[str, Any]:
-    """From summed counts, in the columns of `mgap.benchmarks.pope.scorer`."""
+    """The same from summed counts, in the columns of `mgap.benchmarks.pope.scorer`."""
     rule = CONVENTIONS[convention]
     if rule.divides and counts[0] == 0:
         return {"error": ZeroDivisionError.__name__}
-    found: dict[str, Any] = named_counts(counts) if rule.counts else {}
-    return found | {name: float(value(counts)) for name, value in rule.rates.items()}
+    figures: dict[str, Any] = named_counts(counts) if rule.counts else {}
+    return figures | {name: float(value(counts)) for name, value in rule.rates.items()}

@@ -1,11 +1,11 @@
-"""Whether printed figures of one yes/no split can all be true: any two of accuracy, precision and F1 fix the recall.
+"""Check whether the printed figures of one yes/no split are consistent: any two of accuracy, precision and F1 fix the recall.
 
 With P positives and N negatives among n questions and "yes" as the positive class:
 
     accuracy = (TP + N - FP) / n,  precision = TP / (TP + FP),  F1 = 2TP / (TP + FP + P),  recall = TP / P
 
-Two of the first three determine TP and FP, hence the third and the recall; and TP and FP are whole numbers, so that few triples
-of printed figures can come from answers at all. Everything here is in percent, as it is printed.
+Two of the first three determine TP and FP, hence the third and the recall. TP and FP are whole numbers, so few triples of
+printed figures can come from answers at all. All figures are in percent, as printed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 from mgap.errors import BenchmarkError, SettingError
 
-MOST = 100_000  # questions: all their counts are looked through
-NEAR = 0.05  # points of F1 that figures rounded on the way to other figures may be off
-_SCALE = 10_000  # of a share to the second decimal of its percentage
+MAX_QUESTIONS = 100_000  # the search goes through all counts
+NEAR = 0.05  # points of F1 that may be lost when a figure is computed from rounded ones
+_SCALE = 10_000  # from a share to the last printed digit of its percentage
 
 
 @dataclass(frozen=True)
 class Printed:
-    """One row of a table: figures in percent with two decimals, and what was asked."""
+    """One row of a table: figures in percent with two decimals, and the numbers of questions."""
 
     accuracy: float
     precision: float
@@ -38,10 +38,10 @@ class Printed:
         for figure in ("accuracy", "precision", "f1"):
             if not 0 <= getattr(self, figure) <= 100:
                 raise SettingError(f"{figure}={getattr(self, figure)} is no percentage: give a number from 0 to 100")
-        if not 0 < self.positives < self.questions <= MOST:
+        if not 0 < self.positives < self.questions <= MAX_QUESTIONS:
             raise SettingError(
                 f"positives={self.positives!r:.20} of questions={self.questions!r:.20}: give at least one question of either "
-                f"label, and at most {MOST:,} questions"
+                f"label, and at most {MAX_QUESTIONS:,} questions"
             )
 
     @property
@@ -51,7 +51,7 @@ class Printed:
 
 @dataclass(frozen=True)
 class Confusion:
-    """How many of the yes answers were right, and how many were not."""
+    """The numbers of right and wrong yes answers."""
 
     true_positives: int
     false_positives: int
@@ -59,7 +59,7 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Implied:
-    """What pairs of the printed figures say about the rest; None where a pair leaves it open or contradicts itself."""
+    """What pairs of printed figures imply about the others; None if a pair does not determine it or contradicts itself."""
 
     recall_by_accuracy_and_precision: float | None
     recall_by_precision_and_f1: float | None
@@ -67,8 +67,8 @@ class Implied:
     accuracy_by_precision_and_f1: float | None
     f1_by_accuracy_and_precision: float | None
     accuracy_exists: bool  # some number of right answers prints as this accuracy
-    counts: tuple[Confusion, ...]  # those that print as all three figures
-    counts_by_accuracy_and_precision: tuple[Confusion, ...]  # those that print as these two
+    counts: tuple[Confusion, ...]  # that print as all three figures
+    counts_by_accuracy_and_precision: tuple[Confusion, ...]  # that print as these two
     verdict: str  # "exact", "near" or "inconsistent"
 
     def to_json(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Implied:
 
 
 def imply(row: Printed) -> Implied:
-    """Exact: whole counts print as all three. Near: none do, but F1 is within 0.05 points of what the others say."""
+    """Exact: whole counts print as all three. Near: none do, but F1 is within 0.05 points of what the other two imply."""
     accuracy, precision, f1 = row.accuracy / 100, row.precision / 100, row.f1 / 100
     n, P, N = row.questions, row.positives, row.negatives
     recall = _over((accuracy * n - N) * precision, P * (2 * precision - 1))
@@ -102,7 +102,7 @@ def imply(row: Printed) -> Implied:
 
 
 def read_table(path: str | PathLike[str]) -> list[Printed]:
-    """A CSV file with columns accuracy, precision and f1; questions and positives if it has them; the rest is the name."""
+    """Read a CSV file with columns accuracy, precision, f1 and optionally questions, positives; the others form the name."""
     figures, sizes = ("accuracy", "precision", "f1"), ("questions", "positives")
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
@@ -126,7 +126,7 @@ def read_table(path: str | PathLike[str]) -> list[Printed]:
 
 
 def _right(row: Printed) -> Iterator[int]:
-    """How many right answers print as this accuracy."""
+    """The numbers of right answers that print as this accuracy."""
     least = int(row.accuracy * row.questions / 100)
     spread = row.questions // _SCALE + 2
     wanted = range(max(0, least - spread), min(row.questions, least + spread) + 1)
@@ -134,7 +134,7 @@ def _right(row: Printed) -> Iterator[int]:
 
 
 def _counts(row: Printed) -> Iterator[Confusion]:
-    """What prints as this accuracy and this precision."""
+    """The counts that print as this accuracy and this precision."""
     for right in _right(row):
         for tp in range(row.positives + 1):
             fp = tp + row.negatives - right
@@ -143,7 +143,7 @@ def _counts(row: Printed) -> Iterator[Confusion]:
 
 
 def _prints(part: int, whole: int, percent: float) -> bool:
-    """Whether part / whole prints as this percentage: rounded, or cut, which in floats may lose a whole last digit."""
+    """Whether part / whole prints as this percentage, rounded or truncated; truncating a float may lose a last digit."""
     if whole == 0:
         return percent == 0
     over: int = _SCALE * part - round(100 * percent) * whole  # in units of the last digit, times whole
@@ -151,7 +151,7 @@ def _prints(part: int, whole: int, percent: float) -> bool:
 
 
 def _over(part: float, whole: float) -> float | None:
-    """A share; None where the pair leaves it open, or would have it outside 0 to 1 by more than rounding."""
+    """A share; None if it is undetermined, or outside 0 to 1 by more than rounding."""
     if abs(whole) < 1e-12 or not -0.01 <= part / whole <= 1.01:
         return None
     return part / whole

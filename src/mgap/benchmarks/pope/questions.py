@@ -1,8 +1,8 @@
 """POPE's published question files (Li et al., EMNLP 2023): COCO, A-OKVQA and GQA, three splits each.
 
-Both containers are read: one object a line, and an array. "imange", which the published builder writes for "image" where it
-turns "a" into "an", is mended and told. What is asked after the question moves the figures more than most methods do, so every
-published way has a name.
+Both formats are read: JSON lines and an array. The published builder writes "imange" for "image" where it turns "a" into "an";
+this is corrected, with a note. The words after the question change the figures more than most methods do, so every published
+variant has a name.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from mgap.benchmarks.picture_folder import PictureFolder, keep_pictured
 from mgap.benchmarks.published_files import find_data
 from mgap.benchmarks.yesno_questions import YesNoQuestion, read_labels, refuse_repeats
 from mgap.errors import BenchmarkError, SettingError
-from mgap.io.record_files import FilePath, field, fingerprint, identifier, read_rows
+from mgap.io.atomic_files import file_sha256
+from mgap.io.record_files import FilePath, field, identifier, read_rows
 from mgap.types import Sample
 
 SPLITS = ("random", "popular", "adversarial")
 _ONE_WORD = " Please answer this question with one word."
 _SINGLE_WORD = "\nAnswer the question using a single word or phrase."
-PROMPTS = {  # what follows the question, by the project that asks so
+PROMPTS = {  # the words after the question, by project
     "question": "",
     "original": "",
     "llava": _SINGLE_WORD,
@@ -42,30 +43,30 @@ _NEEDED = "a question has question_id, image, text and label"
 
 
 def read_questions(path: FilePath) -> tuple[list[YesNoQuestion], list[str]]:
-    """The questions of one file, and a note on everything that was mended."""
+    """The questions of one file, and a note on everything that was corrected."""
     rows = read_rows(path)
     labels, notes = read_labels(path, rows)
-    questions, mended = [], 0
+    questions, corrected = [], 0
     for row, label in zip(rows, labels, strict=True):
         text = field(path, row, "text", _NEEDED)
-        clean = mend(text)
-        mended += clean != text
+        clean = correct_imange(text)
+        corrected += clean != text
         name, image = identifier(path, row, "question_id", _NEEDED), field(path, row, "image", _NEEDED)
         questions.append(YesNoQuestion(name, image, clean, label))
     refuse_repeats(path, rows, [question.id for question in questions], "question ids")
-    if mended:
-        notes.append(f'{path}: "imange" is read as "image" in {mended} questions')
+    if corrected:
+        notes.append(f'{path}: "imange" is read as "image" in {corrected} questions')
     if twice := len(questions) - len({(question.image, question.text) for question in questions}):
         notes.append(f"{path}: {twice} questions are asked a second time about the same picture, and counted each time")
     return questions, notes
 
 
-def mend(text: str) -> str:
+def correct_imange(text: str) -> str:
     return re.sub(r"\bimange\b", "image", text)
 
 
 def suffix(prompt: str) -> str:
-    """What follows the question in this way of asking."""
+    """The words after the question in this prompt."""
     if prompt not in PROMPTS:
         raise SettingError(f"unknown prompt {prompt!r}: choose from {', '.join(PROMPTS)}")
     return PROMPTS[prompt]
@@ -74,7 +75,7 @@ def suffix(prompt: str) -> str:
 def find_files(
     source: FilePath | Sequence[FilePath], dataset: str = "coco", splits: Sequence[str] | None = None
 ) -> dict[str, Path]:
-    """The file of every split: in a folder, or in its folder of that name, by the published names; or the files given."""
+    """The file of every split: by the published names in a folder or its subfolder of the dataset, or the given files."""
     wanted = (splits,) if isinstance(splits, str) else splits
     if isinstance(source, str | PathLike):
         if not Path(source).is_dir():
@@ -104,21 +105,21 @@ def read_pope(
     prompt: str = "question",
     missing: str = "refuse",
 ) -> Benchmark:
-    """The splits of one dataset, from a folder of the published files or from files; ids are "split/question_id".
+    """Read the splits of one dataset from a folder of the published files, or from given files; ids are "split/question_id".
 
-    `images` is the folder of the pictures. Those that are not there are refused, or with missing="skip" left out, with a note.
+    `images` is the folder of the pictures. Missing pictures are refused; with missing="skip" they are left out, with a note.
     """
     after = suffix(prompt)
     samples: list[Sample] = []
     notes: list[str] = []
     files = find_files(source, dataset, splits)
     for split, path in files.items():
-        questions, mended = read_questions(path)
-        notes += mended
+        questions, corrections = read_questions(path)
+        notes += corrections
         samples += [Sample(f"{split}/{q.id}", q.image, q.text + after, split, q.label) for q in questions]
     folder = PictureFolder(images)
     kept, left_out = keep_pictured(samples, folder, missing)
-    sources: Mapping[str, str] = {str(path): fingerprint(path) for path in files.values()}
+    sources: Mapping[str, str] = {str(path): file_sha256(path) for path in files.values()}
     return Benchmark(f"pope {dataset}", "yesno", kept, folder, sources=sources, notes=(*notes, *left_out))
 
 
@@ -142,17 +143,17 @@ class PopeSource:
 
 
 def _search(folder: Path, dataset: str) -> dict[str, Path]:
-    """By split; a name with `_seem` and one without are the same questions, and the first is taken."""
-    found: dict[str, dict[str, Path]] = {}
+    """The files by split. Names with and without `_seem` are the same questions; the first one is used."""
+    files: dict[str, dict[str, Path]] = {}
     for inner in (folder, folder / dataset, folder / "pope" / dataset):
         for path in sorted(inner.glob("*_pope_*.json*")):
             if match := _NAME.fullmatch(path.name):
-                found.setdefault(match["dataset"], {}).setdefault(match["split"], path)
-    if dataset not in found:
-        names = sorted({*found, *(path.name for path in folder.iterdir() if any(path.glob("*_pope_*.json*")))})
-        there = f"there are {', '.join(names)}" if names else "a file is called such as coco_pope_random.json"
-        raise BenchmarkError(f"{folder}: no POPE files of {dataset!r} in it; {there}")
-    return found[dataset]
+                files.setdefault(match["dataset"], {}).setdefault(match["split"], path)
+    if dataset not in files:
+        names = sorted({*files, *(path.name for path in folder.iterdir() if any(path.glob("*_pope_*.json*")))})
+        hint = f"there are {', '.join(names)}" if names else "a file is called such as coco_pope_random.json"
+        raise BenchmarkError(f"{folder}: no POPE files of {dataset!r} in it; {hint}")
+    return files[dataset]
 
 
 def _split_of(path: Path) -> str:

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from mgap.benchmarks.statistics import Counts, Rate, share
-from mgap.benchmarks.tally import Figure, Tally, by_picture
+from mgap.benchmarks.tally import Figure, Tally, by_group, by_picture
 from mgap.benchmarks.yesno_parsers import DEFAULT, find_parser
 from mgap.errors import BenchmarkError, SettingError
 from mgap.types import Sample
 
-COLUMNS = ("TP", "FP", "TN", "FN", "silent_yes", "silent_no", "words")  # silent: said neither, by what was right
-SAME_POSITIVES = ("random", "popular", "adversarial")  # splits of one dataset differ in their no-questions only
+COLUMNS = ("TP", "FP", "TN", "FN", "silent_yes", "silent_no", "words")  # silent: the answer said neither; by label
+SAME_POSITIVES = ("random", "popular", "adversarial")  # splits of one dataset differ only in their no-questions
 _OUTCOMES = {("yes", "yes"): 0, ("no", "yes"): 1, ("no", "no"): 2, ("yes", "no"): 3, ("yes", None): 4, ("no", None): 5}
 
 
-def asked(counts: Counts) -> Counts:
+def question_count(counts: Counts) -> Counts:
     total: Counts = counts[..., :6].sum(-1)
     return total
 
@@ -28,23 +28,23 @@ def positives(counts: Counts) -> Counts:
     return counts[..., 0] + counts[..., 3] + counts[..., 4]
 
 
-def said_yes(counts: Counts) -> Counts:
+def predicted_yes(counts: Counts) -> Counts:
     return counts[..., 0] + counts[..., 1]
 
 
 FIGURES = {
-    "accuracy": Figure(lambda c: share(c[..., 0] + c[..., 2], asked(c)), lambda c: float(asked(c))),
-    "precision": Figure(lambda c: share(c[..., 0], said_yes(c)), lambda c: float(said_yes(c))),
+    "accuracy": Figure(lambda c: share(c[..., 0] + c[..., 2], question_count(c)), lambda c: float(question_count(c))),
+    "precision": Figure(lambda c: share(c[..., 0], predicted_yes(c)), lambda c: float(predicted_yes(c))),
     "recall": Figure(lambda c: share(c[..., 0], positives(c)), lambda c: float(positives(c))),
-    "f1": Figure(lambda c: share(2 * c[..., 0], said_yes(c) + positives(c)), lambda c: float(asked(c))),
-    "yes_ratio": Figure(lambda c: share(said_yes(c), asked(c)), lambda c: float(asked(c)), better=""),
+    "f1": Figure(lambda c: share(2 * c[..., 0], predicted_yes(c) + positives(c)), lambda c: float(question_count(c))),
+    "yes_ratio": Figure(lambda c: share(predicted_yes(c), question_count(c)), lambda c: float(question_count(c)), better=""),
 }
-WORDS = Figure(lambda c: share(c[..., 6], asked(c)), lambda c: float(asked(c)), percent=False, better="")
+WORDS = Figure(lambda c: share(c[..., 6], question_count(c)), lambda c: float(question_count(c)), percent=False, better="")
 
 
 @dataclass(frozen=True)
 class PopeScorer:
-    """Figures by split. An unparsed answer is wrong, and no yes; precision of no yes at all is 0 out of 0."""
+    """Figures by split. An unparsed answer is wrong and not a yes; precision without any yes is 0 out of 0."""
 
     parser: str = DEFAULT
 
@@ -67,17 +67,14 @@ class PopeScorer:
                 f"{len(absent)} of {len(samples)} samples have no answer, first {absent[0]!r}; answer them first"
             )
         parser = find_parser(self.parser)
-        groups: dict[str, list[Sample]] = {}
-        for sample in samples:
-            groups.setdefault(sample.group, []).append(sample)
         return {
             group: tally_verdicts(members, [parser(texts[s.id], s.truth) for s in members], [texts[s.id] for s in members])
-            for group, members in groups.items()
+            for group, members in by_group(samples).items()
         }
 
 
 def tally_verdicts(samples: Sequence[Sample], verdicts: Sequence[str | None], texts: Sequence[str]) -> Tally:
-    """Of samples whose truth is yes or no, and what was read in their answers."""
+    """The tally of samples whose truth is yes or no, given the parsed verdicts and the answers' texts."""
     words = np.array([[len(text.split())] for text in texts], dtype=float)
     rows = np.hstack([outcomes([sample.truth for sample in samples], verdicts), words])
     pictures, counts = by_picture(samples, rows.tolist())
@@ -91,16 +88,16 @@ def tally_verdicts(samples: Sequence[Sample], verdicts: Sequence[str | None], te
 
 
 def tally_labels(labels: Sequence[str], verdicts: Sequence[str | None], pictures: Sequence[Hashable]) -> Tally:
-    """The same of bare labels, verdicts, and which picture each question is about; the words of the answers are not counted."""
+    """The same from bare labels, verdicts and the picture of each question; does not count the answers' words."""
     samples = [
-        Sample(str(place), repr(picture), "", "", label)
-        for place, (label, picture) in enumerate(zip(labels, pictures, strict=True))
+        Sample(str(index), repr(picture), "", "", label)
+        for index, (label, picture) in enumerate(zip(labels, pictures, strict=True))
     ]
     return tally_verdicts(samples, verdicts, [""] * len(samples))
 
 
 def outcomes(labels: Sequence[Any], verdicts: Sequence[str | None]) -> Counts:
-    """[questions, 6]: a one in the column of what came of each."""
+    """[questions, 6]: a one in the column of each question's outcome."""
     if wrong := [label for label in labels if label not in ("yes", "no")]:
         raise SettingError(f"{len(wrong)} of {len(labels)} labels, {wrong[0]!r} first: a label is 'yes' or 'no'")
     columns = [_OUTCOMES[label, verdict] for label, verdict in zip(labels, verdicts, strict=True)]
@@ -114,12 +111,12 @@ def named_counts(counts: Counts) -> dict[str, int]:
 
 
 def unequal_recall(tallies: Mapping[str, Tally]) -> str | None:
-    """A sentence where splits with the same yes-questions differ in recall, which answers without chance cannot."""
-    found = {split: tallies[split] for split in SAME_POSITIVES if split in tallies}
-    truths = [dict(zip(t.pictures, positives(t.counts).tolist(), strict=True)) for t in found.values()]
+    """A warning if splits with the same yes-questions differ in recall, which is impossible without randomness."""
+    splits = {split: tallies[split] for split in SAME_POSITIVES if split in tallies}
+    truths = [dict(zip(t.pictures, positives(t.counts).tolist(), strict=True)) for t in splits.values()]
     if any(truth != truths[0] for truth in truths):
-        return None  # other questions, so there is nothing to compare
-    recalls = {split: float(FIGURES["recall"].value(tally.counts.sum(0))) for split, tally in found.items()}
+        return None  # different questions cannot be compared
+    recalls = {split: float(FIGURES["recall"].value(tally.counts.sum(0))) for split, tally in splits.items()}
     if len(set(recalls.values())) < 2:
         return None
     listed = ", ".join(f"{split} {100 * recall:.2f}" for split, recall in recalls.items())
@@ -131,7 +128,7 @@ def unequal_recall(tallies: Mapping[str, Tally]) -> str | None:
 
 @dataclass(frozen=True)
 class PopeScore:
-    """Shares with 95% intervals from a bootstrap over pictures; an unparsed answer is wrong, and no yes."""
+    """Shares with 95% intervals from a bootstrap over pictures; an unparsed answer is wrong and not a yes."""
 
     questions: int
     unparsed: int
@@ -143,7 +140,7 @@ class PopeScore:
 
 
 def score_pope(labels: Sequence[str], verdicts: Sequence[str | None], pictures: Sequence[Hashable]) -> PopeScore:
-    """Labels and verdicts are "yes" or "no", a verdict None where the answer said neither."""
+    """Labels are "yes" or "no"; so are verdicts, or None if the answer said neither."""
     if not len(labels) == len(verdicts) == len(pictures):
         raise SettingError(f"{len(labels)} labels, {len(verdicts)} verdicts and {len(pictures)} pictures: give one of each")
     if not labels:
