@@ -11,7 +11,9 @@ as there are tokens. Every decoding mode.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -76,6 +78,7 @@ class Bias(Method):
     forwards: ClassVar[float] = 1.0
     modes: ClassVar[frozenset[Mode]] = ALL_MODES
     shares_prefill: ClassVar[bool] = True
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"shift": 0.0})
     no_state: ClassVar[str] = "adds a constant to the logits of some words, which in general no input of the head makes"
 
     shift: float

@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Method, Observation, Seam, Tap
+from mgap.methods.base import Method, Need, Observation, Seam, Tap
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.main_rows import lanes_of, on_main_rows
 from mgap.methods.mgap_fused import FusedStep, numbers_of, why_not
@@ -227,6 +228,8 @@ class MGAP(Method):
     shares_prefill: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {**PRESETS, TUNED: {}}
     moved_by: ClassVar[str] = "alpha"
+    needs: ClassVar[Mapping[str, Need]] = MappingProxyType({"prior": Need("subspace")})
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"alpha": 0.0})
 
     prior: Subspace
     alpha: float | None = None

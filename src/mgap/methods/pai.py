@@ -181,6 +181,7 @@ class PAI(BranchMethod):
     seam: ClassVar[Seam] = Seam.ATTENTION
     modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC, Mode.COMPILE}
     moved_by: ClassVar[str] = "gamma - 1"  # at 0 the state is that of the changed attention, not the plain one
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"alpha": 0.0, "gamma": 1.0})
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(PRESETS)
 
     alpha: float | None = None

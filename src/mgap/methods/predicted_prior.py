@@ -13,9 +13,11 @@ The head is linear, so W h' = W h - s (W V) c_hat: one [K, vocab] table, built o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
-from mgap.methods.base import Method, Observation, Seam, Tap, loaded
+from mgap.methods.base import Method, Need, Observation, Seam, Tap, loaded
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.main_rows import lanes_of, on_main_rows
 from mgap.methods.mgap import Gate, Settings, entropy_of, gate_of
@@ -92,6 +94,8 @@ class PredictedPrior(Method):
     modes: ClassVar[frozenset[Mode]] = ALL_MODES
     shares_prefill: ClassVar[bool] = True
     moved_by: ClassVar[str] = "rho"
+    needs: ClassVar[Mapping[str, Need]] = MappingProxyType({"prior_map": Need("prior_map")})
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"rho": 0.0})
 
     prior_map: PriorMap | str | PathLike[str]
     rho: float = 1.0
