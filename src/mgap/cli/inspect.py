@@ -68,7 +68,7 @@ def inspect(
         raise SettingError("--password is empty: give one, or leave it out")
     if Path(runs).exists() and not Path(runs).is_dir():
         raise SettingError(f"--runs {runs} is a file: give the folder that holds runs")
-    given = by_method(set_ or [], None)
+    given = by_method(set_ or [])
     names = model or list(EMBEDDED)
     warning, ends = exposure(host, password is not None), f"{way_to_end()} ends it"
     try:

@@ -130,7 +130,7 @@ def prior_folder(opened: Opened, arm: Arm) -> Path | None:
     if arm.prior is None:
         return None
     prior, kept = Prior.of(arm.prior), opened.run.folder / "priors"
-    place = Path(Priors(kept, pocket=opened.is_pocket).place(prior))
+    place = Path(Priors(kept).place(prior))
     if prior.folder is None and place.parent != kept:
         raise RunError(f"{place}: is not in the run's own folder of priors; make the run again")
     if not place.is_dir():

@@ -113,9 +113,7 @@ class Method(ABC):
     def of(cls, **settings: Any) -> Method:
         """Build it from named settings, as they stand in YAML or on the command line."""
         cls.check_names(settings)
-        for name in cls.needed():
-            if name not in settings:
-                raise SettingError(f"{cls.name} needs a setting {name!r}, which has no default: give {name}=...")
+        cls.check_whole(settings)
         return cls(**settings)
 
     @classmethod
@@ -125,6 +123,13 @@ class Method(ABC):
         for name in settings:
             if name not in known:
                 raise SettingError(f"{cls.name} has no setting {name!r}: choose from {', '.join(known)}")
+
+    @classmethod
+    def check_whole(cls, settings: Collection[str]) -> None:
+        """Refuse to do without a setting that has no default."""
+        for name in cls.needed():
+            if name not in settings:
+                raise SettingError(f"{cls.name} needs a setting {name!r}, which has no default: give {name}=...")
 
     @classmethod
     def learnt_settings(cls, settings: Mapping[str, Any] | None = None) -> dict[str, Need]:

@@ -80,7 +80,7 @@ def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[
 
     config = job.config
     where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
-    priors = Priors(job.out / "priors", pocket=config.data_set == "pocket")
+    priors = Priors(job.out / "priors")
     ready = [arm for arm in config.methods if arm.prior is None or priors.has(arm.prior)]
     methods = {arm.label: build_method(arm, None, priors) for arm in ready}  # a prior that cannot be read is told at once
     backbone = load_weightless(locate(config.model, config.revision), called=config.model, **where)
