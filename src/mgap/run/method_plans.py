@@ -95,7 +95,7 @@ class MethodPlan:
         if self.prior is None and any(need.kind == "subspace" for need in missing.values()):
             return replace(self, prior=Prior())
         if self.prior is None and not missing:
-            method.of(**_loaded(method, self.settings))
+            method.of(**read_learnt(method, self.settings))
         return self
 
     def unlearnt(self) -> dict[str, Need]:
@@ -125,7 +125,7 @@ def build_method(plan: MethodPlan, model: Model | None, priors: Priors, told: Pr
     if plan.method == VANILLA:
         return None
     kind = METHODS.get(plan.method)
-    settings = _loaded(kind, plan.settings)
+    settings = read_learnt(kind, plan.settings)
     for name, need in kind.learnt_settings().items():
         if need.kind == "subspace" and plan.prior is not None and name not in settings:
             settings[name] = priors.get(plan.prior, model, told)
@@ -150,7 +150,7 @@ def _held(needs: Mapping[str, Need], place: str) -> dict[str, Need]:
     return {name: need for name, need in needs.items() if need.kind == "subspace"} or dict(needs)
 
 
-def _loaded(method: type[Method], settings: Mapping[str, Any]) -> dict[str, Any]:
+def read_learnt(method: type[Method], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with what lies in folders read from there."""
     read = dict(settings)
     for name, need in method.learnt_settings().items():
