@@ -149,6 +149,10 @@ def test_prior_goes_to_every_method_that_needs_its_kind(tiny, folder):
     assert [plan.prior and plan.prior.folder for plan in config.methods] == [None, *[str(folder / "subspace")] * 2, None]
     config = Config.of({**keys, "methods": ["mgap", "tether"]}, prior=str(folder / "bank"))
     assert [dict(plan.settings) for plan in config.methods] == [{}, {"bank": str(folder / "bank")}]
+    config = Config.of(
+        {**keys, "methods": ["mgap", {"method": "tether", "bank": str(folder / "bank")}]}, prior=str(folder / "subspace")
+    )
+    assert config.methods[1].prior is None  # which its alpha of 0 leaves alone
     with pytest.raises(SettingError, match="no method of this run needs a bank of plain states: mgap, vcd"):
         Config.of({**keys, "methods": ["mgap", "vcd"]}, prior=str(folder / "bank"))
     with pytest.raises(SettingError, match="bank holds a bank of plain states, and mgap needs a prior"):

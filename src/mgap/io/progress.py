@@ -20,12 +20,18 @@ def bars(*measures: Any) -> Iterator[Progress]:
     from rich.progress import Progress as Bars
 
     shows = measures or (MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(TextColumn("{task.description}"), BarColumn(), *shows, console=Console(stderr=True)) as shown:
-        tasks: dict[str, TaskID] = {}
+    shown = Bars(TextColumn("{task.description}"), BarColumn(), *shows, console=Console(stderr=True))
+    tasks: dict[str, TaskID] = {}
 
-        def report(label: str, done: int, total: int) -> None:
-            if label not in tasks:
-                tasks[label] = shown.add_task(label, total=total)
-            shown.update(tasks[label], completed=done)
+    def report(label: str, done: int, total: int) -> None:
+        if not tasks:
+            shown.start()
+        if label not in tasks:
+            tasks[label] = shown.add_task(label, total=total)
+        shown.update(tasks[label], completed=done)
 
+    try:
         yield report
+    finally:
+        if tasks:  # else there was nothing to tell, not even an empty line
+            shown.stop()

@@ -62,8 +62,8 @@ class MethodPlan:
         return (plan._with_prior(more["prior"]) if "prior" in more else plan)._checked()
 
     def takes(self, place: str) -> bool:
-        """Whether a folder, or a hub repository, holds something of a kind that this method needs."""
-        return self.method != VANILLA and bool(_held(METHODS.get(self.method).learnt_settings(), place))
+        """Whether a folder, or a hub repository, holds something of a kind that this method needs with its settings."""
+        return self.method != VANILLA and bool(_held(METHODS.get(self.method).learnt_settings(self.settings), place))
 
     def _with_prior(self, given: Any) -> MethodPlan:
         """With what the key `prior` says: how to fit a subspace, or where something that was learnt lies."""
