@@ -78,7 +78,7 @@ def describe(config: Config, benchmark: Benchmark, out: Path) -> Run:
 
 def write_captions(run: Run, path: Path) -> list[dict[str, str]]:
     """A line a picture; one that cannot be opened is named and left out."""
-    found = {arm.label: run.records(arm) for arm in run.arms}
+    found = {method.label: run.records(method) for method in run.methods}
     rows = []
     for sample in run.samples:
         if failed := found[PLAIN][sample.id].failed or found[GUARDED][sample.id].failed:

@@ -84,9 +84,9 @@ def records(run):
     """All that a record says, but for the clock."""
     kept = ("id", "text", "prompt", "image", "tokens", "stop", "rows", "failed")
     return {
-        arm.label: [[getattr(found[sample.id], name) for name in kept] for sample in run.samples]
-        for arm in run.arms
-        for found in [run.records(arm)]
+        method.label: [[getattr(found[sample.id], name) for name in kept] for sample in run.samples]
+        for method in run.methods
+        for found in [run.records(method)]
     }
 
 
@@ -94,7 +94,7 @@ def test_answers_are_the_same_with_any_number_of_workers(answer, clock, tmp_path
     alone, _ = answer(tmp_path / "alone", workers=0)
     helped, summary = answer(tmp_path / "helped", workers=2)
     assert records(helped) == records(alone)
-    assert {arm.label: arm.prefill for arm in helped.arms} == {"vanilla": "shared", "vcd": "own"}
+    assert {method.label: method.prefill for method in helped.methods} == {"vanilla": "shared", "vcd": "own"}
     assert summary.answered == {"vanilla": 15, "vcd": 15}
     (reason,) = {record.failed for record in summary.failed["vanilla"]}
     assert "ImageError" in reason
@@ -111,7 +111,7 @@ def test_workers_go_on_from_method_to_method_and_end_with_the_run_however_it_end
     seen = {"vanilla": set(), "vcd": set()}
 
     def look(state):
-        seen[state.arm.label] |= {child.pid for child in multiprocessing.active_children()}
+        seen[state.method.label] |= {child.pid for child in multiprocessing.active_children()}
 
     answer(tmp_path / "whole", listener=look, workers=2)
     assert len(seen["vanilla"]) == 2
@@ -121,7 +121,7 @@ def test_workers_go_on_from_method_to_method_and_end_with_the_run_however_it_end
 
         def stop(state, error=error):
             look(state)
-            if state.arm.label == "vcd":
+            if state.method.label == "vcd":
                 raise error
 
         with pytest.raises(error):
@@ -132,7 +132,7 @@ def test_workers_go_on_from_method_to_method_and_end_with_the_run_however_it_end
 
 def test_a_run_that_is_taken_up_again_has_workers_again(answer, tmp_path):
     def stop(state):
-        if state.arm.label == "vcd":
+        if state.method.label == "vcd":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -157,7 +157,7 @@ import os, signal, sys
 from multiprocessing import forkserver
 import torch
 from mgap.benchmarks.picture_folder import PictureFolder
-from mgap.run.picture_workers import Opening, Pictures, foresee
+from mgap.run.picture_workers import PictureOpening, Pictures, foresee
 
 def main():
     cpu = torch.device("cpu")
@@ -168,7 +168,7 @@ def main():
     server = forkserver._forkserver._forkserver_pid
     os.kill(server, signal.SIGINT)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with Pictures(Opening(PictureFolder(sys.argv[1]), None), 1, cpu) as pictures:
+    with Pictures(PictureOpening(PictureFolder(sys.argv[1]), None), 1, cpu) as pictures:
         pictures.expect(["0.png"])
         print(pictures.take(["0.png"])["0.png"].digest)
     assert forkserver._forkserver._forkserver_pid == server

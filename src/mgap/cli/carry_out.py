@@ -95,7 +95,7 @@ def _telling_how_to_go_on(job: Job, out: str | None) -> Iterator[None]:
 
         whole = len(job.benchmark.samples) * len(job.labels)
         run = Run.load(job.out) if (job.out / RUN).is_file() else None
-        kept = sum(len(run.records(arm)) for arm in run.arms if arm.label in job.labels) if run else 0
+        kept = sum(len(run.records(method)) for method in run.methods if method.label in job.labels) if run else 0
         so_far = f"{kept} of {whole} answers are kept in {job.out}" if kept else "nothing was answered yet"
         again = shell_command() if out is not None else f"{shell_command()} --out {shlex.quote(str(job.out))}"
         _say(f"mgap: stopped; {so_far}; go on with: {again}")
@@ -133,7 +133,7 @@ def is_whole(run: Run, summary: Summary) -> bool:
         if failed:
             print(f"{label}: {len(failed)} failed; the first, {failed[0].id}: {failed[0].failed}", file=sys.stderr)
             print("ask them again with --retry-failed", file=sys.stderr)
-    if left := sum(len(run.samples) - len(run.records(arm)) for arm in run.arms):
+    if left := sum(len(run.samples) - len(run.records(method)) for method in run.methods):
         print(f"{run.folder}: {left} answers are still to come, from other shares; then: mgap report {run.folder}")
     return not left
 

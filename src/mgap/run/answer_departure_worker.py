@@ -18,7 +18,7 @@ from mgap.diagnosis.departure_by_step import OWN
 from mgap.errors import SettingError
 from mgap.methods.base import Method
 from mgap.priors.manifold import Manifold
-from mgap.run.records import Arm, Record
+from mgap.run.records import Record, RunMethod
 from mgap.run.worker import Work
 from mgap.types import Decoding, Sample
 
@@ -61,8 +61,8 @@ class AlongWorker:
         self.model, self.picture, self.manifold, self.variants, self.decoding = model, picture, manifold, variants, decoding
 
     @contextmanager
-    def using(self, arm: Arm) -> Iterator[Work]:
-        variants = self.variants[arm.label]
+    def using(self, method: RunMethod) -> Iterator[Work]:
+        variants = self.variants[method.label]
         yield lambda samples: self._measure(samples, variants)
 
     def _measure(self, samples: Sequence[Sample], variants: Variants) -> list[Record]:

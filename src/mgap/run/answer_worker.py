@@ -17,7 +17,7 @@ from mgap.benchmarks.base import Benchmark
 from mgap.decoding.model import Model
 from mgap.methods.base import Method
 from mgap.run.picture_workers import PictureOpening, Pictures, Ready
-from mgap.run.records import Arm, Record
+from mgap.run.records import Record, RunMethod
 from mgap.run.worker import Work
 from mgap.types import Answer, Decoding, Sample
 
@@ -38,17 +38,19 @@ class AnsweringWorker(ABC):
         return Clock()
 
     @abstractmethod
-    def answers(self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], arm: Arm) -> Iterable[Answer]:
-        """Answer these rows under the arm's method, which is on; `ids` are of the samples that ask, the first of each row."""
+    def answers(
+        self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], method: RunMethod
+    ) -> Iterable[Answer]:
+        """Answer these rows under the method, which is on; `ids` are of the samples that ask, the first of each row."""
 
-    def ask(self, samples: Sequence[Sample], arm: Arm) -> list[Record]:
+    def ask(self, samples: Sequence[Sample], method: RunMethod) -> list[Record]:
         """A record each, in order."""
         with self.clock.stage(WAITING):
             taken = self.pictures.take(sample.image for sample in samples)
         ready = {name: found for name, found in taken.items() if isinstance(found, Ready)}
         asked = [sample for sample in samples if sample.image in ready]
         records = {s.id: Record(s.id, failed=str(taken[s.image]), at=_now()) for s in samples if s.image not in ready}
-        for sample, answer in self._decode(asked, ready, arm):
+        for sample, answer in self._decode(asked, ready, method):
             records[sample.id] = Record(
                 id=sample.id,
                 text=answer.text,
@@ -63,7 +65,9 @@ class AnsweringWorker(ABC):
             )
         return [records[sample.id] for sample in samples]
 
-    def _decode(self, asked: Sequence[Sample], ready: Mapping[str, Ready], arm: Arm) -> Iterator[tuple[Sample, Answer]]:
+    def _decode(
+        self, asked: Sequence[Sample], ready: Mapping[str, Ready], method: RunMethod
+    ) -> Iterator[tuple[Sample, Answer]]:
         """Answers in order. What several samples ask of one picture is answered once, unless answers are drawn by lot."""
         keys = [(sample.image, sample.prompt, sample.id if self.decoding.sample else "") for sample in asked]
         rows: dict[tuple[str, str, str], str] = {}
@@ -72,7 +76,7 @@ class AnsweringWorker(ABC):
         if not rows:
             return
         pictures, prompts = [ready[image].picture for image, _, _ in rows], [prompt for _, prompt, _ in rows]
-        found = dict(zip(rows, self.answers(pictures, prompts, list(rows.values()), arm), strict=True))
+        found = dict(zip(rows, self.answers(pictures, prompts, list(rows.values()), method), strict=True))
         yield from ((sample, found[key]) for sample, key in zip(asked, keys, strict=True))
 
 
@@ -102,14 +106,14 @@ class TransformersWorker(AnsweringWorker):
         return Pictures(PictureOpening(self.benchmark.picture, Preparer.of(backbone)), self.workers, backbone.device)
 
     @contextmanager
-    def using(self, arm: Arm) -> Iterator[Work]:
-        method, backbone = self.methods[arm.label], self.model.backbone
+    def using(self, method: RunMethod) -> Iterator[Work]:
+        built, backbone = self.methods[method.label], self.model.backbone
         with ExitStack() as stack:
-            if method is not None:
-                stack.enter_context(self.model.using(method))
-            if arm.prefill == "own":
+            if built is not None:
+                stack.enter_context(self.model.using(built))
+            if method.prefill == "own":
                 stack.enter_context(shared_pictures(backbone))
-            yield lambda samples: self.ask(samples, arm)
+            yield lambda samples: self.ask(samples, method)
 
     @contextmanager
     def foreseeing(self) -> Iterator[None]:
@@ -122,9 +126,11 @@ class TransformersWorker(AnsweringWorker):
         with self.clock.stage(STARTING):
             self.pictures.expect(sample.image for batch in batches for sample in batch)
 
-    def answers(self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], arm: Arm) -> Iterable[Answer]:
+    def answers(
+        self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], method: RunMethod
+    ) -> Iterable[Answer]:
         options = asdict(self.decoding)
-        return self.model.answers(pictures, prompts, batch_size=len(ids), prefill=arm.prefill, **options)
+        return self.model.answers(pictures, prompts, batch_size=len(ids), prefill=method.prefill, **options)
 
 
 def _now() -> str:

@@ -90,8 +90,8 @@ class Config:
         _choose("missing", self.missing, ("refuse", "skip"))
         if not self.methods:
             raise SettingError("a run without methods answers nothing: name at least one, such as vanilla")
-        labels = [arm.label for arm in self.methods]
-        if len({arm.folder for arm in self.methods}) < len(labels):
+        labels = [plan.label for plan in self.methods]
+        if len({plan.folder for plan in self.methods}) < len(labels):
             raise SettingError(
                 f"methods of this run have the same name, or nearly so: {', '.join(labels)}; give each its own label"
             )
@@ -130,8 +130,8 @@ class Config:
                 _choose("decoding key along answers, which are greedy", key, ("max_new_tokens",))
         ENGINES.get(self.engine).refuse(self)
         self._refuse_modes()
-        for arm in self.methods:
-            arm.refuse_unlearnt(self.model)
+        for plan in self.methods:
+            plan.refuse_unlearnt(self.model)
 
     def _refuse_types(self) -> None:
         hints = get_type_hints(Config)
@@ -150,9 +150,9 @@ class Config:
         from mgap.decoding.attach import refuse_modes
 
         modes = self.decode().modes(rows=self.batch_size)
-        for arm in self.methods:
-            if arm.method != VANILLA:
-                refuse_modes(METHODS.get(arm.method), modes)
+        for plan in self.methods:
+            if plan.method != VANILLA:
+                refuse_modes(METHODS.get(plan.method), modes)
 
     @property
     def data_set(self) -> str:
@@ -234,7 +234,7 @@ class Config:
             if not isinstance(values.get(key, {}), Mapping):
                 raise SettingError(f"{where}: {key} must hold keys and values, not {values[key]!r:.60}")
         config = cls(**values)
-        there = {name for arm in config.methods for name in (arm.method, arm.label)}
+        there = {name for plan in config.methods for name in (plan.method, plan.label)}
         pocket = {
             name: {key: value for key, value in own.items() if key not in more.get(name, {})}
             for name, own in config.pocket.items()
@@ -249,16 +249,16 @@ class Config:
 
     def with_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> Config:
         """The same with more settings for the methods of these names or labels."""
-        arms, used = [], set()
-        for arm in self.methods:
+        plans, used = [], set()
+        for plan in self.methods:
             more: dict[str, Any] = {}
-            for key in (arm.method, arm.label):
+            for key in (plan.method, plan.label):
                 if key in settings:
                     used.add(key)
                     more.update(settings[key])
-            arms.append(arm.with_settings(more) if more else arm)
-        _refuse_unused(settings, used, [arm.label for arm in arms])
-        return replace(self, methods=tuple(arms))
+            plans.append(plan.with_settings(more) if more else plan)
+        _refuse_unused(settings, used, [plan.label for plan in plans])
+        return replace(self, methods=tuple(plans))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -2,7 +2,7 @@
 
 bank, judged = set_aside(samples, share=0.5)                 # or the bank from scenes of its own
 manifold = prepare(model, bank, picture, folder)             # collected once, then read again
-worker = DepartureWorker(model, picture, manifold, build)    # build: an arm's method, None for vanilla
+worker = DepartureWorker(model, picture, manifold, build)    # build: the method itself, None for vanilla
 plan["departure"] = {**manifold.to_json(), "strengths": [...]}
 """
 
@@ -21,13 +21,13 @@ from mgap.diagnosis.departure import STRENGTHS, Picture, named_strengths
 from mgap.errors import SettingError
 from mgap.methods.base import Method
 from mgap.priors.manifold import Manifold
-from mgap.run.records import Arm, Record
+from mgap.run.records import Record, RunMethod
 from mgap.run.worker import Work
 from mgap.types import Sample
 
 
 class DepartureWorker:
-    """Turns samples into records of distances; `build` makes an arm's method, None for vanilla, which has strength 0 only.
+    """Turns samples into records of distances; `build` makes a method, None for vanilla, which has strength 0 only.
 
     Needs samples about other pictures than the bank's. A record's text is the plain model's first token.
     """
@@ -37,7 +37,7 @@ class DepartureWorker:
         model: Model,
         picture: Picture,
         manifold: Manifold,
-        build: Callable[[Arm], Method | None],
+        build: Callable[[RunMethod], Method | None],
         *,
         strengths: Sequence[float] = STRENGTHS,
     ) -> None:
@@ -45,13 +45,13 @@ class DepartureWorker:
         self.strengths = named_strengths(strengths)
 
     @contextmanager
-    def using(self, arm: Arm) -> Iterator[Work]:
-        method = self.build(arm)
-        if method is None and "0" not in self.strengths:
+    def using(self, method: RunMethod) -> Iterator[Work]:
+        built = self.build(method)
+        if built is None and "0" not in self.strengths:
             raise SettingError(
                 "vanilla is measured at strength 0, which is not among the strengths: add it, or leave vanilla out"
             )
-        with first_states(self.model, method) as read:
+        with first_states(self.model, built) as read:
             yield lambda samples: self._measure(samples, read)
 
     def _measure(self, samples: Sequence[Sample], read: Callable[..., StepStates]) -> list[Record]:

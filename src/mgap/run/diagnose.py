@@ -103,7 +103,7 @@ class Diagnosis:
     def picture(self) -> dict[str, Any]:
         """The first question that plain decoding answers wrongly, or the first one at all, as every method moves it."""
         samples, run = self._judged.samples, Run.load(self.job.out)
-        (plain,) = (arm for arm in run.arms if arm.method == VANILLA)
+        (plain,) = (method for method in run.methods if method.method == VANILLA)
         wrong = wrong_answers(samples, {id: record.text for id, record in run.records(plain).items()})
         sample, rule = (
             (wrong[0], FIRST_WRONG) if wrong else (samples[0], "the first {group} question; none is answered wrongly")
@@ -177,7 +177,7 @@ class Diagnosis:
     @cached_property
     def _prior_plan(self) -> Prior:
         """That of the first method which has one, else what a run fits by default."""
-        return next((arm.prior for arm in self.job.config.methods if arm.prior is not None), Prior())
+        return next((plan.prior for plan in self.job.config.methods if plan.prior is not None), Prior())
 
     @cached_property
     def _priors(self) -> Priors:
@@ -190,5 +190,5 @@ class Diagnosis:
     @cached_property
     def _methods(self) -> dict[str, Method]:
         """All but plain decoding, by label."""
-        built = {arm.label: build_method(arm, self.model, self._priors, self.told) for arm in self.job.config.methods}
+        built = {plan.label: build_method(plan, self.model, self._priors, self.told) for plan in self.job.config.methods}
         return {label: method for label, method in built.items() if method is not None}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from mgap.backbones.clock import WRITING, Clock
 from mgap.errors import ImageError, PromptError
 from mgap.run.folder import Journal, Shard, claim
-from mgap.run.records import Arm, Record, Run
+from mgap.run.records import Record, Run, RunMethod
 from mgap.run.worker import Foreseeing, Work, Worker
 from mgap.types import Sample
 
@@ -26,7 +26,7 @@ Batch = tuple[Sample, ...]
 class RunState:
     """How far one method is; a listener is given this after every batch."""
 
-    arm: Arm
+    method: RunMethod
     total: int  # samples of this share
     before: int = 0  # of them, answered by an earlier process
     done: int = 0
@@ -89,16 +89,16 @@ def execute(
         stack.enter_context(claim(run.folder, shard))
         if isinstance(worker, Foreseeing):
             stack.enter_context(worker.foreseeing())
-        for arm in run.arms:
-            if labels is None or arm.label in labels:
-                _execute_arm(run, worker, arm, share, shard, retry_failed, listener, summary, clock or Clock())
+        for method in run.methods:
+            if labels is None or method.label in labels:
+                _execute_method(run, worker, method, share, shard, retry_failed, listener, summary, clock or Clock())
     return summary
 
 
-def _execute_arm(
+def _execute_method(
     run: Run,
     worker: Worker,
-    arm: Arm,
+    method: RunMethod,
     share: list[Batch],
     shard: Shard,
     retry_failed: bool,
@@ -106,15 +106,15 @@ def _execute_arm(
     summary: Summary,
     clock: Clock,
 ) -> None:
-    found = run.records(arm)
+    found = run.records(method)
     kept = {name: record for name, record in found.items() if not (retry_failed and record.failed)}
     ids = [sample.id for batch in share for sample in batch]
-    state = RunState(arm, len(ids), before=sum(name in kept for name in ids))
+    state = RunState(method, len(ids), before=sum(name in kept for name in ids))
     state.done = state.before
     state.failed = sum(bool(kept[name].failed) for name in ids if name in kept)
     todo = [batch for batch in share if any(sample.id not in kept for sample in batch)]
     if todo:
-        with Journal(run.folder, arm, shard) as journal, worker.using(arm) as work:
+        with Journal(run.folder, method, shard) as journal, worker.using(method) as work:
             if run.plan["warm_up"]:
                 _careful(work, todo[0])
             clock.take()  # what came before does not count
@@ -137,12 +137,12 @@ def _execute_arm(
                 if listener is not None:
                     listener(state)
         if clock.is_on:
-            summary.spent[arm.label] = Spent(state.done - state.before, state.seconds, clock.take())
+            summary.spent[method.label] = Spent(state.done - state.before, state.seconds, clock.take())
     elif listener is not None:
         listener(state)
     ours = [kept[name] for name in ids]
-    summary.answered[arm.label] = sum(not record.failed for record in ours)
-    summary.failed[arm.label] = [record for record in ours if record.failed]
+    summary.answered[method.label] = sum(not record.failed for record in ours)
+    summary.failed[method.label] = [record for record in ours if record.failed]
 
 
 def _careful(work: Work, batch: Sequence[Sample]) -> list[Record]:

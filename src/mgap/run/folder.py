@@ -14,7 +14,7 @@ from typing import Any
 from mgap.errors import RunError, SettingError
 from mgap.io.atomic_files import is_unfinished
 from mgap.io.output_folder import check_folder, write_files
-from mgap.run.records import ANSWERS, FORMAT, ORDER, RUN, SAMPLES, Arm, Record, Run, read_lines
+from mgap.run.records import ANSWERS, FORMAT, ORDER, RUN, SAMPLES, Record, Run, RunMethod, read_lines
 from mgap.types import Sample
 
 LOCK = ".lock"
@@ -61,7 +61,7 @@ class Shard:
 
 
 def open_run(
-    folder: Path, plan: Mapping[str, Any], samples: Sequence[Sample], arms: Sequence[Arm], order: Sequence[str] = ()
+    folder: Path, plan: Mapping[str, Any], samples: Sequence[Sample], methods: Sequence[RunMethod], order: Sequence[str] = ()
 ) -> Run:
     """Make the folder, or join the run that is in it; a run of other settings is refused.
 
@@ -72,15 +72,15 @@ def open_run(
     with alone(folder):
         if not (folder / RUN).exists():
             lines = "".join(json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in samples)
-            whole = {"format": FORMAT, **plan, "arms": [asdict(arm) for arm in arms]}
+            whole = {"format": FORMAT, **plan, "arms": [asdict(method) for method in methods]}
             ordered = {ORDER: json.dumps(list(order), indent=0, ensure_ascii=False) + "\n"} if order else {}
             write_files(folder, {SAMPLES: lines, **ordered, RUN: json.dumps(whole, indent=1, ensure_ascii=False) + "\n"})
             return Run.load(folder)
         run = Run.load(folder)
-        refuse_other(run, plan, samples, arms)
-        known = {arm.label for arm in run.arms}
-        if added := [arm for arm in arms if arm.label not in known]:
-            whole = {**run.plan, "arms": [asdict(arm) for arm in (*run.arms, *added)]}
+        refuse_other(run, plan, samples, methods)
+        known = {method.label for method in run.methods}
+        if added := [method for method in methods if method.label not in known]:
+            whole = {**run.plan, "arms": [asdict(method) for method in (*run.methods, *added)]}
             if "learnt" in plan:
                 whole["learnt"] = {**plan["learnt"], **run.plan.get("learnt", {})}
             write_files(folder, {RUN: json.dumps(whole, indent=1, ensure_ascii=False) + "\n"})
@@ -106,7 +106,7 @@ def refuse_strangers(folder: Path) -> None:
         raise RunError(f"{folder}: holds {found[0]} and no run; name a new or empty folder")
 
 
-def refuse_other(run: Run, plan: Mapping[str, Any], samples: Sequence[Sample], arms: Sequence[Arm] = ()) -> None:
+def refuse_other(run: Run, plan: Mapping[str, Any], samples: Sequence[Sample], methods: Sequence[RunMethod] = ()) -> None:
     """Raise if the folder's answers came from other settings; keys that the plan does not have yet are not compared."""
     theirs, ours = _unplaced(run.plan), _unplaced(plan)
     for key in SAME:
@@ -114,11 +114,11 @@ def refuse_other(run: Run, plan: Mapping[str, Any], samples: Sequence[Sample], a
             raise RunError(f"{run.folder}: its answers were made with {where}; name another folder, or use the same settings")
     if tuple(samples) != run.samples:
         raise RunError(f"{run.folder}: it asks {len(run.samples)} other samples than these {len(samples)}; name another folder")
-    known = {arm.folder: arm for arm in run.arms}
-    for arm in arms:
-        before = known.get(arm.folder, arm)
-        if where := _first_difference(arm.label, _plain(before), _plain(arm)):
-            raise RunError(f"{run.folder}: its answers of {arm.label} were made with {where}; give this one another label")
+    known = {method.folder: method for method in run.methods}
+    for method in methods:
+        before = known.get(method.folder, method)
+        if where := _first_difference(method.label, _plain(before), _plain(method)):
+            raise RunError(f"{run.folder}: its answers of {method.label} were made with {where}; give this one another label")
 
 
 def _unplaced(plan: Mapping[str, Any]) -> Any:
@@ -131,8 +131,8 @@ def _unplaced(plan: Mapping[str, Any]) -> Any:
     return found
 
 
-def _plain(arm: Arm) -> Any:
-    return json.loads(json.dumps(asdict(replace(arm, x=None))))
+def _plain(method: RunMethod) -> Any:
+    return json.loads(json.dumps(asdict(replace(method, x=None))))
 
 
 def _first_difference(name: str, theirs: Any, ours: Any) -> str:
@@ -196,8 +196,8 @@ def drop_cut_line(path: Path) -> None:
 class Journal:
     """Where one process writes the records of one method: whole lines, on disk before the next batch begins."""
 
-    def __init__(self, folder: Path, arm: Arm, shard: Shard) -> None:
-        self.path = folder / ANSWERS / arm.folder / f"{shard.number}-of-{shard.of}.jsonl"
+    def __init__(self, folder: Path, method: RunMethod, shard: Shard) -> None:
+        self.path = folder / ANSWERS / method.folder / f"{shard.number}-of-{shard.of}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("ab", buffering=0)
         drop_cut_line(self.path)

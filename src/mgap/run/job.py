@@ -31,7 +31,7 @@ from mgap.run.config import Config
 from mgap.run.folder import Shard, alone, note_process, open_run, refuse_other, refuse_strangers
 from mgap.run.method_plans import MethodPlan, about_learnt, build_method
 from mgap.run.picture_workers import foresee
-from mgap.run.records import RUN, Arm, Run
+from mgap.run.records import RUN, Run, RunMethod
 from mgap.run.sample_order import plan_order
 from mgap.run.worker import Worker
 from mgap.types import Sample
@@ -70,9 +70,9 @@ class Job:
         check_folder(folder, [RUN])
         refuse_strangers(folder)
         locate(config.model, config.revision)
-        for arm in config.methods:
-            if arm.is_learnt:
-                build_method(arm, None, Priors())  # what was saved and cannot be read is told before the model is loaded
+        for plan in config.methods:
+            if plan.is_learnt:
+                build_method(plan, None, Priors())  # what was saved and cannot be read is told before the model is loaded
         bank: tuple[Sample, ...] = ()
         if benchmark is None:
             benchmark = read_benchmark(config)
@@ -84,9 +84,9 @@ class Job:
         job.scorer  # noqa: B018  refuses settings that it does not have
         if (folder / RUN).is_file():
             run = Run.load(folder)
-            prefills = {arm.label: arm.prefill for arm in run.arms}
-            arms = [arm.arm(prefills.get(arm.label, "own")) for arm in config.methods]
-            refuse_other(run, job.plan(), job.benchmark.samples, arms)
+            prefills = {method.label: method.prefill for method in run.methods}
+            methods = [plan.run_method(prefills.get(plan.label, "own")) for plan in config.methods]
+            refuse_other(run, job.plan(), job.benchmark.samples, methods)
         return job
 
     def plan(self) -> dict[str, Any]:
@@ -128,20 +128,20 @@ class Job:
         self.out.mkdir(parents=True, exist_ok=True)
         priors = Priors(self.out / "priors")
         with alone(self.out):
-            methods = {arm.label: build_method(arm, model, priors, told) for arm in self.config.methods}
+            methods = {planned.label: build_method(planned, model, priors, told) for planned in self.config.methods}
             plan["learnt"] = {label: about for label, method in methods.items() if (about := about_learnt(method))}
             worker: Worker = TransformersWorker(
                 model, self.benchmark, self.config.decode(), methods, workers=self.config.workers
             )
             if self.bank:
                 worker, plan["departure"] = self._measuring(model, methods, told)
-        arms = [self._arm(arm, model, methods[arm.label], noted) for arm in self.config.methods]
-        return self.open(plan, arms, told=told, noted=noted), worker
+        run_methods = [self._run_method(each, model, methods[each.label], noted) for each in self.config.methods]
+        return self.open(plan, run_methods, told=told, noted=noted), worker
 
     def open(
         self,
         plan: Mapping[str, Any],
-        arms: Sequence[Arm],
+        methods: Sequence[RunMethod],
         *,
         told: Progress | None = None,
         noted: Callable[[str], None] | None = None,
@@ -149,7 +149,7 @@ class Job:
         """The folder, made or joined, once the model is known; keeps that this process works in it."""
         samples, is_new = self.benchmark.samples, not (self.out / RUN).exists()
         order = plan_order(samples, self.benchmark.picture, told) if is_new else ()  # a run keeps the one it has
-        run = open_run(self.out, plan, samples, arms, order)
+        run = open_run(self.out, plan, samples, methods, order)
         facts = {
             "versions": plan["versions"],
             "device": plan["device"],
@@ -178,7 +178,7 @@ class Job:
         measured = {**manifold.to_json(), "strengths": strengths}
         if is_long:
             return AlongWorker(model, picture, manifold, variants, decoding), {**measured, "along": "answers"}
-        return DepartureWorker(model, picture, manifold, lambda arm: methods[arm.label], strengths=strengths), measured
+        return DepartureWorker(model, picture, manifold, lambda method: methods[method.label], strengths=strengths), measured
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -187,18 +187,20 @@ class Job:
 
     @property
     def labels(self) -> list[str]:
-        return [arm.label for arm in self.config.methods]
+        return [plan.label for plan in self.config.methods]
 
-    def _arm(self, plan: MethodPlan, model: Model, method: Method | None, noted: Callable[[str], None] | None) -> Arm:
+    def _run_method(
+        self, plan: MethodPlan, model: Model, method: Method | None, noted: Callable[[str], None] | None
+    ) -> RunMethod:
         """Whether it shares prefills is settled here: where it cannot, auto takes its own, and shared is refused."""
         if self.config.prefill == "own" or self.bank:
-            return plan.arm("own")
+            return plan.run_method("own")
         reason = can_share(model, method)
         if reason and self.config.prefill == "shared":
             raise SettingError(f"{plan.label}: prefills cannot be shared: {reason}; use prefill auto or own")
         if reason and noted is not None:
             noted(f"{plan.label} reads every picture anew for each question: {reason}")
-        return plan.arm("own" if reason else "shared")
+        return plan.run_method("own" if reason else "shared")
 
 
 def describe(model: Model) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from mgap.benchmarks.statistics import Counts
 from mgap.benchmarks.tally import Figure, Scorer
 from mgap.run.engine import RunState
-from mgap.run.records import Arm, Run
+from mgap.run.records import Run, RunMethod
 
 PAUSE = 20.0  # seconds between lines where standard error is no terminal
 
@@ -24,17 +24,17 @@ class LiveScore:
     def __init__(self, run: Run, scorer: Scorer) -> None:
         self.run, self.scorer = run, scorer
         self._samples = {sample.id: sample for sample in run.samples}
-        self._arm: Arm | None = None
+        self._method: RunMethod | None = None
         self._counts: dict[str, Counts] = {}  # by figure
         self._figures: dict[str, Figure] = {}
         self._seen: set[str] = set()
 
     def add(self, state: RunState) -> str:
         """Count what is new; the score in a few words."""
-        if self._arm != state.arm:
-            self._arm, self._seen = state.arm, set()
+        if self._method != state.method:
+            self._method, self._seen = state.method, set()
             self._counts.clear()
-            records = list(self.run.records(state.arm).values())  # of all processes, so far
+            records = list(self.run.records(state.method).values())  # of all processes, so far
         else:
             records = list(state.latest[1])
         fresh = {record.id: record.text for record in records if record.id not in self._seen and not record.failed}
@@ -77,7 +77,7 @@ def showing() -> Iterator[LiveDisplay]:
         tasks: dict[str, TaskID] = {}
 
         def show(state: RunState, score: str) -> None:
-            label = state.arm.label
+            label = state.method.label
             if label not in tasks:
                 tasks[label] = bars.add_task(label, total=state.total, more="")
             bars.update(tasks[label], completed=state.done, more=_details(state, score))
@@ -96,7 +96,7 @@ class _Lines:
         if state.done < state.total and now - self._last < PAUSE:
             return
         self._last = now
-        print(f"{state.arm.label}: {state.done} of {state.total}; {_details(state, score)}", file=sys.stderr, flush=True)
+        print(f"{state.method.label}: {state.done} of {state.total}; {_details(state, score)}", file=sys.stderr, flush=True)
 
 
 def _details(state: RunState, score: str) -> str:

@@ -13,7 +13,7 @@ from mgap.io.progress import Progress
 from mgap.priors.prior_plan import Prior, Priors
 from mgap.registry import LEARNT, METHODS
 from mgap.run.learning import called, describe, kinds_in, learnt, refuse_unlearnt
-from mgap.run.records import Arm
+from mgap.run.records import RunMethod
 
 if TYPE_CHECKING:
     from mgap.decoding.model import Model
@@ -49,12 +49,12 @@ class MethodPlan:
         x = entry.get("x")
         if isinstance(x, bool) or not isinstance(x, int | float | None) or (x is not None and not abs(x) <= sys.float_info.max):
             raise SettingError(f"{entry['method']}: x={x!r:.40} must be a number, its place along the axis")
-        arm = cls(str(entry.get("label", entry["method"])), entry["method"], settings, None, None if x is None else float(x))
-        return arm._with_prior(entry["prior"])._checked() if "prior" in entry else arm._checked()
+        plan = cls(str(entry.get("label", entry["method"])), entry["method"], settings, None, None if x is None else float(x))
+        return plan._with_prior(entry["prior"])._checked() if "prior" in entry else plan._checked()
 
     @property
     def folder(self) -> str:
-        return Arm(self.label, self.method).folder
+        return RunMethod(self.label, self.method).folder
 
     def with_settings(self, more: Mapping[str, Any]) -> MethodPlan:
         kept = {key: value for key, value in more.items() if key != "prior"}
@@ -116,8 +116,10 @@ class MethodPlan:
         for name, need in self.unlearnt().items():
             refuse_unlearnt(self.method, name, need.kind, model)
 
-    def arm(self, prefill: str) -> Arm:
-        return Arm(self.label, self.method, dict(self.settings), self.prior.to_json() if self.prior else None, prefill, self.x)
+    def run_method(self, prefill: str) -> RunMethod:
+        return RunMethod(
+            self.label, self.method, dict(self.settings), self.prior.to_json() if self.prior else None, prefill, self.x
+        )
 
 
 def build_method(plan: MethodPlan, model: Model | None, priors: Priors, told: Progress | None = None) -> Method | None:

@@ -1,6 +1,6 @@
 """Pictures of a run, opened and prepared before their batch has its turn: in processes of their own, so that no GPU waits.
 
-    with Pictures(Opening(benchmark.picture, Preparer.of(backbone)), workers=8, device=backbone.device) as pictures:
+    with Pictures(PictureOpening(benchmark.picture, Preparer.of(backbone)), workers=8, device=backbone.device) as pictures:
         pictures.expect(names)              # in the order in which they will be asked for
         ready = pictures.take(names[:10])   # by name: a picture, or why there is none
 

@@ -55,7 +55,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Arm:
+class RunMethod:
     """One method of a run: a row of its tables."""
 
     label: str  # as tables show it
@@ -85,7 +85,7 @@ class _Plan:
     """The keys of run.json that are looked into, to refuse a file that has something else there."""
 
     benchmark: _Benchmark
-    arms: tuple[Arm, ...]
+    arms: tuple[RunMethod, ...]
     model: Mapping[str, Any] = field(default_factory=dict)
     decoding: Mapping[str, Any] = field(default_factory=dict)
     scoring: Mapping[str, Any] = field(default_factory=dict)
@@ -127,14 +127,14 @@ class Run:
         return cls(path, plan, samples, order)
 
     @property
-    def arms(self) -> tuple[Arm, ...]:
-        arms: tuple[Arm, ...] = typed(tuple[Arm, ...], self.plan["arms"])
-        return arms
+    def methods(self) -> tuple[RunMethod, ...]:
+        methods: tuple[RunMethod, ...] = typed(tuple[RunMethod, ...], self.plan["arms"])
+        return methods
 
-    def records(self, arm: Arm) -> dict[str, Record]:
+    def records(self, method: RunMethod) -> dict[str, Record]:
         """Its answers so far by sample; an answer counts before a failure, and a later failure before an earlier one."""
         found: dict[str, Record] = {}
-        for path in sorted((self.folder / ANSWERS / arm.folder).glob("*.jsonl")):
+        for path in sorted((self.folder / ANSWERS / method.folder).glob("*.jsonl")):
             for data in read_lines(path):
                 try:
                     record = Record.of(data)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mgap.errors import SettingError
-from mgap.run.records import Arm, Record
+from mgap.run.records import Record, RunMethod
 from mgap.types import Sample
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ Work = Callable[[Sequence[Sample]], list[Record]]  # a batch in, a record each o
 class Worker(Protocol):
     """Has the model; knows nothing of folders, resuming, shards or progress."""
 
-    def using(self, arm: Arm) -> AbstractContextManager[Work]:
-        """Switch the arm's method on for the length of a `with` block."""
+    def using(self, method: RunMethod) -> AbstractContextManager[Work]:
+        """Switch the method on for the length of a `with` block."""
         ...
 
 
@@ -33,7 +33,7 @@ class Foreseeing(Protocol):
         ...
 
     def expect(self, batches: Iterable[Sequence[Sample]]) -> None:
-        """These come, in this order; called while an arm's method is on."""
+        """These come, in this order; called while a method is on."""
         ...
 
 

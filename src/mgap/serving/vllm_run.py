@@ -51,9 +51,9 @@ class VllmEngine:
             )
         check_options(config.engine_options)
         refuse_decoding(config.decode())
-        for arm in config.methods:
-            if arm.method != VANILLA:
-                refuse_method(arm.method)
+        for plan in config.methods:
+            if plan.method != VANILLA:
+                refuse_method(plan.method)
 
     @staticmethod
     def require(config: Config, *, is_launched: bool) -> None:
@@ -61,7 +61,7 @@ class VllmEngine:
         from mgap.serving.installed import refuse_filtered, require_vllm
 
         require_vllm("engine vllm")
-        if any(arm.prior is not None for arm in config.methods):
+        if any(plan.prior is not None for plan in config.methods):
             refuse_filtered()
         if is_launched:
             raise SettingError(
@@ -81,15 +81,15 @@ def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[
     config = job.config
     where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     priors = Priors(job.out / "priors")
-    ready = [arm for arm in config.methods if arm.prior is None or priors.has(arm.prior)]
-    methods = {arm.label: build_method(arm, None, priors) for arm in ready}  # a prior that cannot be read is told at once
+    ready = [each for each in config.methods if each.prior is None or priors.has(each.prior)]
+    methods = {each.label: build_method(each, None, priors) for each in ready}  # a prior that cannot be read is told at once
     backbone = load_weightless(locate(config.model, config.revision), called=config.model, **where)
     said("importing vLLM")
     require_options(config.engine_options)
     job.out.mkdir(parents=True, exist_ok=True)
     _fit(job, priors, told, noted, said)
-    methods |= {arm.label: build_method(arm, None, priors) for arm in config.methods if arm not in ready}
-    places = {arm.label: _absolute(priors.place(arm.prior)) for arm in config.methods if arm.prior is not None}
+    methods |= {each.label: build_method(each, None, priors) for each in config.methods if each not in ready}
+    places = {each.label: _absolute(priors.place(each.prior)) for each in config.methods if each.prior is not None}
     dtype = config.dtype if config.dtype != "auto" else _dtype_of(backbone.config)
     recipe = EngineRecipe(config.model, config.engine_options, dtype, **where)
     worker = VllmWorker(recipe, backbone, job.benchmark, config.decode(), methods, places, said)
@@ -98,7 +98,7 @@ def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[
         made_with = {"versions": {**versions(), "vllm": vllm_version()}, "device": engine.device}
         learnt = {label: about for label, method in methods.items() if (about := about_learnt(method))}
         plan = {**job.plan(), **made_with, "model": engine.describe(config.model), "learnt": learnt}
-        return job.open(plan, [arm.arm("own") for arm in config.methods], told=told, noted=noted), worker
+        return job.open(plan, [each.run_method("own") for each in config.methods], told=told, noted=noted), worker
     except BaseException:
         worker.close()
         raise
@@ -112,7 +112,7 @@ def _fit(job: Job, priors: Priors, told: Progress | None, noted: Told, said: Tol
 
     config = job.config
     with alone(job.out):
-        missing = [arm.prior for arm in config.methods if arm.prior is not None and not priors.has(arm.prior)]
+        missing = [each.prior for each in config.methods if each.prior is not None and not priors.has(each.prior)]
         if not missing:
             return
         noted(
