@@ -69,8 +69,8 @@ def read_folder(images: Path, annotations: Path | None, prompt: str) -> Benchmar
 def describe(config: Config, benchmark: Benchmark, out: Path) -> Run:
     """Every picture under both methods; captions that are there already are not asked for again."""
     job = Job.prepare(config, out, benchmark=benchmark)
-    with bars() as told:
-        run, worker = job.begin(mgap.load(config.model), told=told)
+    with bars() as progress:
+        run, worker = job.begin(mgap.load(config.model), progress=progress)
     with showing() as show:
         execute(run, worker, listener=lambda state: show(state, ""))
     return run

@@ -1,4 +1,4 @@
-"""What the verbs that carry out a run share: from a config to records on disk, and what is said at the end."""
+"""Shared by the commands that carry out a run: from a config to records on disk, and the messages at the end."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mgap.cli.options import load_model, parse_settings, print_scores, working
+from mgap.cli.options import hide_library_bars, parse_settings, print_scores, working
 from mgap.cli.signals import Terminated, tell_if_interrupt_is_ignored
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
     from mgap.backbones.clock import Clock
-    from mgap.decoding.model import Model
     from mgap.run.config import Config
     from mgap.run.engine import Summary
     from mgap.run.job import Job
     from mgap.run.records import Run
-    from mgap.run.worker import Worker
+    from mgap.run.worker import RunEngine, Worker
 
 
 def by_method(pairs: list[str]) -> dict[str, dict[str, Any]]:
@@ -34,42 +33,28 @@ def by_method(pairs: list[str]) -> dict[str, dict[str, Any]]:
     return settings
 
 
-def answer(config: Config, out: str | None, shard: str | None, retry_failed: bool) -> tuple[Job, Model, Run, Summary]:
-    """Check everything that needs no model, load it, and go through this process's share of the samples."""
-    from mgap.backbones.clock import Clock
+def answer(config: Config, out: str | None, shard: str | None, retry_failed: bool) -> tuple[Job, Run, Worker, Summary]:
+    """Check all that needs no model, start the engine, and answer this process's share of the samples."""
     from mgap.io.progress import bars
-    from mgap.run.job import launched_device
+    from mgap.registry import ENGINES
+    from mgap.run.answer_worker import AnsweringWorker
     from mgap.run.stage_times import save_profile, stages_table
+    from mgap.run.worker import Closing
 
     job = _prepare(config, out, shard)
-    with _telling_how_to_go_on(job, out):
-        device = launched_device(config.device)
-        job.foresee(device)
-        model = load_model(config.model, device, config.dtype, config.revision, config.trust_remote_code)
-        with bars() as told:
-            run, worker = job.begin(model, told=told, noted=_note)
-        if config.profile:
-            model.backbone.clock = Clock(model.backbone.device)
-        summary = _go_through(job, run, worker, retry_failed, model.backbone.clock)
+    engine: RunEngine = ENGINES.get(config.engine)
+    with _explain_how_to_resume(job, out), ExitStack() as stack:
+        hide_library_bars()
+        with bars() as progress:
+            run, worker = engine.begin(job, progress=progress, note=_note, status=_say)
+        if isinstance(worker, Closing):
+            stack.callback(worker.close)
+        clock = worker.clock if isinstance(worker, AnsweringWorker) else None
+        summary = _execute(job, run, worker, retry_failed, clock)
     if summary.spent:
         print(stages_table(summary.spent), file=sys.stderr)
         print(save_profile(run.folder, job.shard, summary.spent), file=sys.stderr)
-    return job, model, run, summary
-
-
-def answer_served(config: Config, out: str | None, shard: str | None, retry_failed: bool) -> tuple[Run, Summary]:
-    """The same with vLLM, which loads the model in its own way."""
-    from contextlib import closing
-
-    from mgap.io.progress import bars
-    from mgap.serving.vllm_run import begin
-
-    job = _prepare(config, out, shard)
-    with _telling_how_to_go_on(job, out):
-        with bars() as told:
-            run, worker = begin(job, told=told, noted=_note, said=_say)
-        with closing(worker):
-            return run, _go_through(job, run, worker, retry_failed)
+    return job, run, worker, summary
 
 
 def _prepare(config: Config, out: str | None, shard: str | None) -> Job:
@@ -85,7 +70,7 @@ def _prepare(config: Config, out: str | None, shard: str | None) -> Job:
 
 
 @contextmanager
-def _telling_how_to_go_on(job: Job, out: str | None) -> Iterator[None]:
+def _explain_how_to_resume(job: Job, out: str | None) -> Iterator[None]:
     """When Ctrl-C or SIGTERM ends the run: what is kept, and what to type."""
     try:
         yield
@@ -102,7 +87,7 @@ def _telling_how_to_go_on(job: Job, out: str | None) -> Iterator[None]:
         raise
 
 
-def _go_through(job: Job, run: Run, worker: Worker, retry_failed: bool, clock: Clock | None = None) -> Summary:
+def _execute(job: Job, run: Run, worker: Worker, retry_failed: bool, clock: Clock | None = None) -> Summary:
     from mgap.run.engine import execute
     from mgap.run.live_score import LiveScore, showing
 
@@ -127,7 +112,7 @@ def _note(text: str) -> None:
     _say(f"note: {text}")
 
 
-def is_whole(run: Run, summary: Summary) -> bool:
+def is_complete(run: Run, summary: Summary) -> bool:
     """Say how many failed and why, and what is still to come from other shares; whether everything is answered."""
     for label, failed in summary.failed.items():
         if failed:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mgap.cli import completion
-from mgap.cli.carry_out import answer, by_method, is_whole, report_scores
+from mgap.cli.carry_out import answer, by_method, is_complete, report_scores
 from mgap.cli.options import (
     BatchSize,
     Data,
@@ -92,14 +92,16 @@ def diagnose(
         **{key: value for key, value in given.items() if value is not None},
     }
     config = Config.of(keys, "the command line", by_method(set_ or []), prior)
-    job, loaded, run, summary = answer(config, out, None, False)
-    if not is_whole(run, summary):
+    job, run, worker, summary = answer(config, out, None, False)
+    if not is_complete(run, summary):
         return
 
     from mgap.io.progress import bars
+    from mgap.run.departure_worker import DepartureWorker
     from mgap.run.diagnose import Diagnosis
 
+    assert isinstance(worker, DepartureWorker)
     other = None if against is None else lambda: load_model(against, device, dtype, None, trust_remote_code)
-    with bars() as told:
-        Diagnosis(job, loaded, told, other).carry_out(noted=lambda text: print(f"note: {text}", file=sys.stderr))
+    with bars() as progress:
+        Diagnosis(job, worker.model, progress, other).carry_out(note=lambda text: print(f"note: {text}", file=sys.stderr))
     report_scores(run, figures=True)

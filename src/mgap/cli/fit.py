@@ -78,7 +78,7 @@ def fit(
             if kind == "subspace":
                 found: Any = build(loaded, batch_size, told)
             else:
-                found = learn(kind, loaded, rows=rows, batch_size=batch_size, told=told)
+                found = learn(kind, loaded, rows=rows, batch_size=batch_size, progress=told)
         found.save(out)
         print(f"{out}: {build.describe(found) if kind == 'subspace' else describe(kind, found)}")
     if push:

@@ -95,15 +95,20 @@ def _is_number(word: str) -> bool:
 
 
 def load_model(name: str, device: str | None, dtype: str, revision: str | None, trust_remote_code: bool) -> Model:
-    """Load with the library's own progress bars on a terminal, and silently elsewhere."""
-    from transformers.utils import logging
-
+    """Load a model. transformers shows its progress bars on a terminal only."""
     from mgap.decoding.model import load
+
+    hide_library_bars()
+    print(f"loading {name}", file=sys.stderr)
+    return load(name, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
+
+
+def hide_library_bars() -> None:
+    """Switch off transformers' progress bars where standard error is not a terminal."""
+    from transformers.utils import logging
 
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
-    print(f"loading {name}", file=sys.stderr)
-    return load(name, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgap.cli import completion
-from mgap.cli.carry_out import answer, answer_served, by_method, is_whole, report_scores
+from mgap.cli.carry_out import answer, by_method, is_complete, report_scores
 from mgap.cli.options import (
     BatchSize,
     Data,
@@ -110,12 +110,9 @@ def run(
         "engine": engine, "engine_options": parse_settings(engine_option or []) or None,
     }  # fmt: skip
     config = _config(what, {key: value for key, value in given.items() if value is not None}, by_method(set_ or []), prior)
-    if config.engine == "vllm":
-        found, summary = answer_served(config, out, shard, retry_failed)
-    else:
-        _, _, found, summary = answer(config, out, shard, retry_failed)
-    if is_whole(found, summary):
-        report_scores(found)
+    _, done, _, summary = answer(config, out, shard, retry_failed)
+    if is_complete(done, summary):
+        report_scores(done)
 
 
 def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]], prior: str | None) -> Config:

@@ -63,7 +63,9 @@ class Prior:
         """With the prompts' set by its name, for the model of this name."""
         return replace(self, prompts=set_name(self.prompts, pocket=name in EMBEDDED))
 
-    def fit(self, model: Backbone | HasBackbone, told: Progress | None = None, *, batch_size: int | None = None) -> Subspace:
+    def fit(
+        self, model: Backbone | HasBackbone, progress: Progress | None = None, *, batch_size: int | None = None
+    ) -> Subspace:
         """Run the prompts; refuses a source with fewer than were asked for."""
         from mgap.backbones.base import Backbone
         from mgap.priors.subspace import Subspace
@@ -71,18 +73,18 @@ class Prior:
         backbone = Backbone.of(model)
         plan = self.of_model(backbone.name)
         prompts = calibration(plan, pocket=False)
-        report = None if told is None else lambda done: told("fitting the prior", done, len(prompts))
+        report = None if progress is None else lambda done: progress("fitting the prior", done, len(prompts))
         found = Subspace.fit(backbone, prompts, plan.rank, null_image=plan.null_image, batch_size=batch_size, progress=report)
         return replace(found, origin={**found.origin, "prompts": plan.prompts})
 
-    def fitted(self, model: Backbone | HasBackbone, told: Progress | None = None) -> Subspace:
+    def fitted(self, model: Backbone | HasBackbone, progress: Progress | None = None) -> Subspace:
         """The same, or what an earlier call has left in the cache."""
         from mgap.backbones.base import Backbone
         from mgap.priors.learnt_cache import through_cache
 
         plan = self.of_model(Backbone.of(model).name)
         how = {**plan.to_json(), "prompts": calibration(plan, pocket=False)}
-        found: Subspace = through_cache("subspace", how, model, lambda: plan.fit(model, told))
+        found: Subspace = through_cache("subspace", how, model, lambda: plan.fit(model, progress))
         return found
 
 
@@ -112,13 +114,13 @@ class Priors:
             return True
         return self.folder is not None and (Path(self.place(prior)) / "subspace.json").is_file()
 
-    def get(self, prior: Prior, model: HasBackbone | None, told: Progress | None = None) -> Subspace:
+    def get(self, prior: Prior, model: HasBackbone | None, progress: Progress | None = None) -> Subspace:
         """Read, or fitted with the model; without one, it must be there."""
         from mgap.priors.subspace import Subspace
 
         if model is None or self.has(prior):
             return Subspace.load(self.place(prior))
-        found = prior.fitted(model, told)
+        found = prior.fitted(model, progress)
         if self.folder is not None:
             found.save(self.place(prior))
         return found

@@ -116,15 +116,15 @@ class TransformersWorker(AnsweringWorker):
             yield lambda samples: self.ask(samples, method)
 
     @contextmanager
-    def foreseeing(self) -> Iterator[None]:
+    def prefetching(self) -> Iterator[None]:
         """Processes that prepare pictures live as long as this block."""
         with self.pictures:
             yield
 
-    def expect(self, batches: Iterable[Sequence[Sample]]) -> None:
+    def prefetch(self, batches: Iterable[Sequence[Sample]]) -> None:
         """Begin with the pictures of batches that will come in this order."""
         with self.clock.stage(STARTING):
-            self.pictures.expect(sample.image for batch in batches for sample in batch)
+            self.pictures.prefetch(sample.image for batch in batches for sample in batch)
 
     def answers(
         self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], method: RunMethod

@@ -44,21 +44,21 @@ class Diagnosis:
 
     job: Job
     model: Model
-    told: Progress | None = None
+    progress: Progress | None = None
     other: Callable[[], Model] | None = None  # another model, to compare priors with
 
-    def carry_out(self, noted: Callable[[str], None]) -> None:
-        """Every analysis that is not in the run's folder yet; `noted` hears of those that these questions do not allow."""
+    def carry_out(self, note: Callable[[str], None]) -> None:
+        """Every analysis that is not in the run's folder yet; `note` hears of those that these questions do not allow."""
         wanted: dict[str, Callable[[], dict[str, Any]]] = {"subspace": self.subspace, "picture": self.picture}
         right = {label: len(states) for label, states in self._known.items()}
         if not all(sample.truth in LABELS for sample in (*self._judged.samples, *self.job.bank)):
-            noted("where states are moved to is left out: not all of these questions are answered by yes or no")
+            note("where states are moved to is left out: not all of these questions are answered by yes or no")
         elif min(right.get(label, 0) for label in LABELS) < self._k:
-            noted(f"where states are moved to is left out: of the bank's states {right} are right, not {self._k} of each")
+            note(f"where states are moved to is left out: of the bank's states {right} are right, not {self._k} of each")
         else:
             wanted["representation"] = self.representation
         if self._readout is None:
-            noted(f"how {' and '.join(READOUT)} lie to the prior is left out: they are not one token each of this model")
+            note(f"how {' and '.join(READOUT)} lie to the prior is left out: they are not one token each of this model")
         if self.other is not None:
             wanted["models"] = partial(self.models, self.other)
         for name, measure in wanted.items():
@@ -74,7 +74,7 @@ class Diagnosis:
             size=open_image(self._judged.picture(self._judged.samples[0].image)).size,
             readout=self._readout,
             states={"with pictures": self._bank.states},
-            progress=self.told,
+            progress=self.progress,
         ).to_json()
 
     def models(self, load: Callable[[], Model]) -> dict[str, Any]:
@@ -82,8 +82,8 @@ class Diagnosis:
         other = load()
         plan = replace(self._prior_plan, folder=None)
         priors = Priors(self.job.out / "priors" / "other")
-        pair = (self.model, self._prior), (other, priors.get(plan, other, self.told))
-        return compare_models(*pair, progress=self.told).to_json()
+        pair = (self.model, self._prior), (other, priors.get(plan, other, self.progress))
+        return compare_models(*pair, progress=self.progress).to_json()
 
     def representation(self) -> dict[str, Any]:
         return measure_representation(
@@ -97,7 +97,7 @@ class Diagnosis:
             captions=self._captions(),
             k=self._k,
             batch_size=self.job.config.batch_size,
-            progress=self.told,
+            progress=self.progress,
         ).to_json()
 
     def picture(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Diagnosis:
             strengths=self._strengths,
             reference=self._reference(sample),
             null_image=self._prior_plan.null_image,
-            progress=self.told,
+            progress=self.progress,
         ).to_json()
 
     def _reference(self, sample: Sample) -> Tensor | None:
@@ -185,10 +185,10 @@ class Diagnosis:
 
     @cached_property
     def _prior(self) -> Subspace:
-        return self._priors.get(self._prior_plan, self.model, self.told)
+        return self._priors.get(self._prior_plan, self.model, self.progress)
 
     @cached_property
     def _methods(self) -> dict[str, Method]:
         """All but plain decoding, by label."""
-        built = {plan.label: build_method(plan, self.model, self._priors, self.told) for plan in self.job.config.methods}
+        built = {plan.label: build_method(plan, self.model, self._priors, self.progress) for plan in self.job.config.methods}
         return {label: method for label, method in built.items() if method is not None}

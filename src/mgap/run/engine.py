@@ -16,7 +16,7 @@ from mgap.backbones.clock import WRITING, Clock
 from mgap.errors import ImageError, PromptError
 from mgap.run.folder import Journal, Shard, claim
 from mgap.run.records import Record, Run, RunMethod
-from mgap.run.worker import Foreseeing, Work, Worker
+from mgap.run.worker import Prefetching, Work, Worker
 from mgap.types import Sample
 
 Batch = tuple[Sample, ...]
@@ -87,8 +87,8 @@ def execute(
     share = batches(run.samples, int(run.plan["batch_size"]), run.order)[shard.number :: shard.of]
     with ExitStack() as stack:
         stack.enter_context(claim(run.folder, shard))
-        if isinstance(worker, Foreseeing):
-            stack.enter_context(worker.foreseeing())
+        if isinstance(worker, Prefetching):
+            stack.enter_context(worker.prefetching())
         for method in run.methods:
             if labels is None or method.label in labels:
                 _execute_method(run, worker, method, share, shard, retry_failed, listener, summary, clock or Clock())
@@ -119,8 +119,8 @@ def _execute_method(
                 _careful(work, todo[0])
             clock.take()  # what came before does not count
             started = time.perf_counter()
-            if isinstance(worker, Foreseeing):
-                worker.expect(todo)
+            if isinstance(worker, Prefetching):
+                worker.prefetch(todo)
             state.seconds += time.perf_counter() - started
             for batch in todo:
                 started = time.perf_counter()

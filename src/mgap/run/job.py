@@ -30,7 +30,7 @@ from mgap.run.benchmarks import read_bank, read_benchmark, refuse_chosen
 from mgap.run.config import Config
 from mgap.run.folder import Shard, alone, note_process, open_run, refuse_other, refuse_strangers
 from mgap.run.method_plans import MethodPlan, about_learnt, build_method
-from mgap.run.picture_workers import foresee
+from mgap.run.picture_workers import start_server
 from mgap.run.records import RUN, Run, RunMethod
 from mgap.run.sample_order import plan_order
 from mgap.run.worker import Worker
@@ -72,7 +72,7 @@ class Job:
         locate(config.model, config.revision)
         for plan in config.methods:
             if plan.is_learnt:
-                build_method(plan, None, Priors())  # what was saved and cannot be read is told before the model is loaded
+                build_method(plan, None, Priors())  # refuses an unreadable file before the model is loaded
         bank: tuple[Sample, ...] = ()
         if benchmark is None:
             benchmark = read_benchmark(config)
@@ -113,42 +113,42 @@ class Job:
             "versions": versions(),
         }
 
-    def foresee(self, device: str | None = None) -> None:
+    def start_picture_server(self, device: str | None = None) -> None:
         """Before the model is loaded onto this device: processes that will prepare pictures begin with what they import."""
         if not self.bank:
             pictures = len({sample.image for sample in self.benchmark.samples}) // self.shard.of
-            foresee(self.config.workers, check_device(device), pictures)
+            start_server(self.config.workers, check_device(device), pictures)
 
     def begin(
-        self, model: Model, *, told: Progress | None = None, noted: Callable[[str], None] | None = None
+        self, model: Model, *, progress: Progress | None = None, note: Callable[[str], None] | None = None
     ) -> tuple[Run, Worker]:
-        """The folder, made or joined, and what will answer. `told` hears of preparations, `noted` of what one should know."""
+        """Build the methods, make or join the folder, and return the run with its worker. `note` takes lines for the user."""
         device = model.backbone.device.type
         plan = {**self.plan(), "model": describe(model), "device": device}
         self.out.mkdir(parents=True, exist_ok=True)
         priors = Priors(self.out / "priors")
         with alone(self.out):
-            methods = {planned.label: build_method(planned, model, priors, told) for planned in self.config.methods}
+            methods = {planned.label: build_method(planned, model, priors, progress) for planned in self.config.methods}
             plan["learnt"] = {label: about for label, method in methods.items() if (about := about_learnt(method))}
             worker: Worker = TransformersWorker(
                 model, self.benchmark, self.config.decode(), methods, workers=self.config.workers
             )
             if self.bank:
-                worker, plan["departure"] = self._measuring(model, methods, told)
-        run_methods = [self._run_method(each, model, methods[each.label], noted) for each in self.config.methods]
-        return self.open(plan, run_methods, told=told, noted=noted), worker
+                worker, plan["departure"] = self._measuring(model, methods, progress)
+        run_methods = [self._run_method(each, model, methods[each.label], note) for each in self.config.methods]
+        return self.open(plan, run_methods, progress=progress, note=note), worker
 
     def open(
         self,
         plan: Mapping[str, Any],
         methods: Sequence[RunMethod],
         *,
-        told: Progress | None = None,
-        noted: Callable[[str], None] | None = None,
+        progress: Progress | None = None,
+        note: Callable[[str], None] | None = None,
     ) -> Run:
         """The folder, made or joined, once the model is known; keeps that this process works in it."""
         samples, is_new = self.benchmark.samples, not (self.out / RUN).exists()
-        order = plan_order(samples, self.benchmark.picture, told) if is_new else ()  # a run keeps the one it has
+        order = plan_order(samples, self.benchmark.picture, progress) if is_new else ()  # a run keeps the one it has
         run = open_run(self.out, plan, samples, methods, order)
         facts = {
             "versions": plan["versions"],
@@ -157,11 +157,11 @@ class Job:
             "pid": os.getpid(),
         }
         for difference in note_process(self.out, facts):
-            (noted or _silent)(f"this run was begun elsewhere: {difference}")
+            (note or _silent)(f"this run was begun elsewhere: {difference}")
         return run
 
     def _measuring(
-        self, model: Model, methods: Mapping[str, Method | None], told: Progress | None
+        self, model: Model, methods: Mapping[str, Method | None], progress: Progress | None
     ) -> tuple[Worker, dict[str, Any]]:
         """What measures departures instead of answering, and what it is held against."""
         from mgap.diagnosis.departure import STRENGTHS, prepare
@@ -174,7 +174,7 @@ class Job:
         is_long = self.config.along == "answers"
         variants = {label: variants_of(method, strengths) for label, method in methods.items()} if is_long else {}
         wanted |= {"batch_size": self.config.batch_size, "max_new_tokens": decoding.max_new_tokens if is_long else 1}
-        manifold = prepare(model, self.bank, picture, folder, progress=told, **wanted)
+        manifold = prepare(model, self.bank, picture, folder, progress=progress, **wanted)
         measured = {**manifold.to_json(), "strengths": strengths}
         if is_long:
             return AlongWorker(model, picture, manifold, variants, decoding), {**measured, "along": "answers"}
@@ -190,7 +190,7 @@ class Job:
         return [plan.label for plan in self.config.methods]
 
     def _run_method(
-        self, plan: MethodPlan, model: Model, method: Method | None, noted: Callable[[str], None] | None
+        self, plan: MethodPlan, model: Model, method: Method | None, note: Callable[[str], None] | None
     ) -> RunMethod:
         """Whether it shares prefills is settled here: where it cannot, auto takes its own, and shared is refused."""
         if self.config.prefill == "own" or self.bank:
@@ -198,8 +198,8 @@ class Job:
         reason = can_share(model, method)
         if reason and self.config.prefill == "shared":
             raise SettingError(f"{plan.label}: prefills cannot be shared: {reason}; use prefill auto or own")
-        if reason and noted is not None:
-            noted(f"{plan.label} reads every picture anew for each question: {reason}")
+        if reason and note is not None:
+            note(f"{plan.label} reads every picture anew for each question: {reason}")
         return plan.run_method("own" if reason else "shared")
 
 

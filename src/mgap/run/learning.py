@@ -69,30 +69,30 @@ def _way(method: str, kind: str, model: str) -> str:
 
 
 def learn(
-    kind: str, model: Model, *, rows: Benchmark | None = None, batch_size: int | None = None, told: Progress | None = None
+    kind: str, model: Model, *, rows: Benchmark | None = None, batch_size: int | None = None, progress: Progress | None = None
 ) -> Any:
     """Learn it anew: from the user's pictures and questions (`rows`), else from prompts or from drawn scenes."""
     if kind == "subspace":
-        return Prior().fit(model, told, batch_size=batch_size)
+        return Prior().fit(model, progress, batch_size=batch_size)
     if rows is not None:
-        return FROM_ROWS[kind](model, rows, batch_size or 8, told)
-    return POCKET_LEARNERS.get(kind)(model, progress=told, **({} if batch_size is None else {"batch_size": batch_size}))
+        return FROM_ROWS[kind](model, rows, batch_size or 8, progress)
+    return POCKET_LEARNERS.get(kind)(model, progress=progress, **({} if batch_size is None else {"batch_size": batch_size}))
 
 
-def learnt(kind: str, model: Model, folder: Path | None, told: Progress | None = None) -> Any:
+def learnt(kind: str, model: Model, folder: Path | None, progress: Progress | None = None) -> Any:
     """What a run's folder has of this kind, or the cache; else it is learnt, and kept in both."""
     from mgap.priors.learnt_cache import through_cache
 
     place = None if folder is None else folder / kind
     if place is not None and (place / f"{kind}.json").is_file():
         return LEARNT.get(kind).load(place)
-    found = through_cache(kind, {"from": "pocket"}, model, lambda: learn(kind, model, told=told))
+    found = through_cache(kind, {"from": "pocket"}, model, lambda: learn(kind, model, progress=progress))
     if place is not None:
         found.save(place)
     return found
 
 
-def _learn_bank(model: Model, rows: Benchmark, batch_size: int, told: Progress | None) -> Bank:
+def _learn_bank(model: Model, rows: Benchmark, batch_size: int, progress: Progress | None) -> Bank:
     """A row of the bank is a picture: other answers about it are too near."""
     import torch
 
@@ -101,7 +101,7 @@ def _learn_bank(model: Model, rows: Benchmark, batch_size: int, told: Progress |
 
     asked = asked_once(rows.samples)
     opened = lru_cache(maxsize=1)(rows.picture)  # a picture's questions stand together
-    report = None if told is None else lambda done: told("states of plain answers", done, len(asked))
+    report = None if progress is None else lambda done: progress("states of plain answers", done, len(asked))
     prompts = [sample.prompt for sample in asked]
     images = (opened(sample.image) for sample in asked)
     how: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": BANK_TOKENS, "progress": report}
@@ -111,12 +111,12 @@ def _learn_bank(model: Model, rows: Benchmark, batch_size: int, told: Progress |
     return replace(bank, rows=shown[bank.rows.long()])
 
 
-def _learn_map(model: Model, rows: Benchmark, batch_size: int, told: Progress | None) -> PriorMap:
+def _learn_map(model: Model, rows: Benchmark, batch_size: int, progress: Progress | None) -> PriorMap:
     from mgap.benchmarks.base import asked_once
     from mgap.decoding.prior_pairs import fit_prior_map
 
-    asked, prior = asked_once(rows.samples), Prior().fitted(model, told)
-    report = None if told is None else lambda done: told("pairs for the map", done, len(asked))
+    asked, prior = asked_once(rows.samples), Prior().fitted(model, progress)
+    report = None if progress is None else lambda done: progress("pairs for the map", done, len(asked))
     images, prompts = (rows.picture(sample.image) for sample in asked), [sample.prompt for sample in asked]
     how: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": MAP_TOKENS, "progress": report}
     return fit_prior_map(model, images, prompts, prior, **how)

@@ -122,7 +122,7 @@ class MethodPlan:
         )
 
 
-def build_method(plan: MethodPlan, model: Model | None, priors: Priors, told: Progress | None = None) -> Method | None:
+def build_method(plan: MethodPlan, model: Model | None, priors: Priors, progress: Progress | None = None) -> Method | None:
     """The method itself; None for plain decoding. Without a model, what it must have learnt has to be there."""
     if plan.method == VANILLA:
         return None
@@ -130,10 +130,10 @@ def build_method(plan: MethodPlan, model: Model | None, priors: Priors, told: Pr
     settings = read_learnt(kind, plan.settings)
     for name, need in kind.learnt_settings().items():
         if need.kind == "subspace" and plan.prior is not None and name not in settings:
-            settings[name] = priors.get(plan.prior, model, told)
+            settings[name] = priors.get(plan.prior, model, progress)
     for name, need in plan.unlearnt().items():
         if name not in settings and model is not None:
-            settings[name] = learnt(need.kind, model, priors.folder, told)
+            settings[name] = learnt(need.kind, model, priors.folder, progress)
     method: Method = kind.of(**settings)
     return method
 

@@ -1,11 +1,11 @@
 """Pictures of a run, opened and prepared before their batch has its turn: in processes of their own, so that no GPU waits.
 
     with Pictures(PictureOpening(benchmark.picture, Preparer.of(backbone)), workers=8, device=backbone.device) as pictures:
-        pictures.expect(names)              # in the order in which they will be asked for
+        pictures.prefetch(names)              # in the order in which they will be asked for
         ready = pictures.take(names[:10])   # by name: a picture, or why there is none
 
 Torch's DataLoader runs the processes: they prepare a few pictures ahead of what was taken, no more, and end with this one.
-They are forked from a server process that has imported what they need, once for all of them; `foresee` starts it in the
+They are forked from a server process that has imported what they need, once for all of them; `start_server` starts it in the
 background, before a model is loaded.
 """
 
@@ -107,7 +107,7 @@ class Pictures:
         self._coming.clear()
         self.held = {}
 
-    def expect(self, names: Iterable[str]) -> None:
+    def prefetch(self, names: Iterable[str]) -> None:
         """These will be taken, in this order; workers begin. Those that are there already go on with them, however few."""
         wanted = list(dict.fromkeys(names))
         count = _count(self.workers, self.device, len(wanted))
@@ -168,7 +168,7 @@ class Pictures:
         )
 
 
-def foresee(workers: int | str, device: torch.device, pictures: int) -> None:
+def start_server(workers: int | str, device: torch.device, pictures: int) -> None:
     """Begin with what workers import, which takes seconds, if there will be any; returns at once."""
     if _count(workers, device, pictures):
         _serve(IMPORTED)

@@ -17,7 +17,7 @@ Size = tuple[int, int]  # width, height
 
 
 def plan_order(
-    samples: Sequence[Sample], picture: Callable[[str], ImageSource], told: Progress | None = None
+    samples: Sequence[Sample], picture: Callable[[str], ImageSource], progress: Progress | None = None
 ) -> tuple[str, ...]:
     """Ids in the order of asking; empty where the order in which pictures first appear is as good: all are of one size.
 
@@ -29,8 +29,8 @@ def plan_order(
     sizes: dict[str, Size | None] = {}
     for done, name in enumerate(names, start=1):
         sizes[name] = picture_size(picture(name))
-        if told is not None and len(names) > EVERY and (done % EVERY == 0 or done == len(names)):
-            told("sizes of pictures", done, len(names))
+        if progress is not None and len(names) > EVERY and (done % EVERY == 0 or done == len(names)):
+            progress("sizes of pictures", done, len(names))
     return by_size(samples, sizes)
 
 
