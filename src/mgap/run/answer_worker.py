@@ -1,4 +1,4 @@
-"""The workers that answer: what any of them does with samples and pictures, and the one that has a model of transformers."""
+"""Workers that answer questions: what all engines share, and the one for transformers."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from mgap.types import Answer, Decoding, Sample
 
 
 class AnsweringWorker(ABC):
-    """Turns samples into records: pictures are opened, what is asked twice is answered once, and failures are written down."""
+    """Turns samples into records: opens pictures, answers repeated questions once, and records failures."""
 
     decoding: Decoding
 
     @property
     @abstractmethod
     def pictures(self) -> Pictures:
-        """Where pictures come from."""
+        """The source of pictures."""
 
     @property
     def clock(self) -> Clock:
-        """Tells where the time goes; by default off."""
+        """Measures the time of each stage; off by default."""
         return Clock()
 
     @abstractmethod
     def answers(
         self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], method: RunMethod
     ) -> Iterable[Answer]:
-        """Answer these rows under the method, which is on; `ids` are of the samples that ask, the first of each row."""
+        """Answer these rows; the method is on. `ids` are those of the first sample of each row."""
 
     def ask(self, samples: Sequence[Sample], method: RunMethod) -> list[Record]:
-        """A record each, in order."""
+        """One record per sample, in order."""
         with self.clock.stage(WAITING):
             taken = self.pictures.take(sample.image for sample in samples)
-        ready = {name: found for name, found in taken.items() if isinstance(found, Ready)}
-        asked = [sample for sample in samples if sample.image in ready]
+        ready = {name: picture for name, picture in taken.items() if isinstance(picture, Ready)}
+        readable = [sample for sample in samples if sample.image in ready]
         records = {s.id: Record(s.id, failed=str(taken[s.image]), at=_now()) for s in samples if s.image not in ready}
-        for sample, answer in self._decode(asked, ready, method):
+        for sample, answer in self._decode(readable, ready, method):
             records[sample.id] = Record(
                 id=sample.id,
                 text=answer.text,
@@ -58,30 +58,30 @@ class AnsweringWorker(ABC):
                 image=ready[sample.image].digest,
                 tokens=len(answer.token_ids),
                 stop=answer.stop,
-                milliseconds=round(answer.milliseconds / len(asked), 3),
-                rows=len(asked),
+                milliseconds=round(answer.milliseconds / len(readable), 3),
+                rows=len(readable),
                 at=_now(),
                 extra={"alternatives": [other.text for other in answer.alternatives]} if answer.alternatives else {},
             )
         return [records[sample.id] for sample in samples]
 
     def _decode(
-        self, asked: Sequence[Sample], ready: Mapping[str, Ready], method: RunMethod
+        self, samples: Sequence[Sample], ready: Mapping[str, Ready], method: RunMethod
     ) -> Iterator[tuple[Sample, Answer]]:
-        """Answers in order. What several samples ask of one picture is answered once, unless answers are drawn by lot."""
-        keys = [(sample.image, sample.prompt, sample.id if self.decoding.sample else "") for sample in asked]
+        """Answers in order. The same question about the same picture is answered once, unless answers are sampled."""
+        keys = [(sample.image, sample.prompt, sample.id if self.decoding.sample else "") for sample in samples]
         rows: dict[tuple[str, str, str], str] = {}
-        for key, sample in zip(keys, asked, strict=True):
+        for key, sample in zip(keys, samples, strict=True):
             rows.setdefault(key, sample.id)
         if not rows:
             return
         pictures, prompts = [ready[image].picture for image, _, _ in rows], [prompt for _, prompt, _ in rows]
-        found = dict(zip(rows, self.answers(pictures, prompts, list(rows.values()), method), strict=True))
-        yield from ((sample, found[key]) for sample, key in zip(asked, keys, strict=True))
+        answers = dict(zip(rows, self.answers(pictures, prompts, list(rows.values()), method), strict=True))
+        yield from ((sample, answers[key]) for sample, key in zip(samples, keys, strict=True))
 
 
 class TransformersWorker(AnsweringWorker):
-    """Answers samples under the methods of a run. `methods` are by label; None is plain decoding."""
+    """Answers with a transformers model. `methods` are by label; None is plain decoding."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class TransformersWorker(AnsweringWorker):
 
     @cached_property
     def pictures(self) -> Pictures:
-        """The same for all methods: none of them changes how a picture is opened and prepared."""
+        """Shared by all methods: none changes how a picture is opened and prepared."""
         backbone = self.model.backbone
         return Pictures(PictureOpening(self.benchmark.picture, Preparer.of(backbone)), self.workers, backbone.device)
 
@@ -117,12 +117,12 @@ class TransformersWorker(AnsweringWorker):
 
     @contextmanager
     def prefetching(self) -> Iterator[None]:
-        """Processes that prepare pictures live as long as this block."""
+        """The processes that prepare pictures live as long as this block."""
         with self.pictures:
             yield
 
     def prefetch(self, batches: Iterable[Sequence[Sample]]) -> None:
-        """Begin with the pictures of batches that will come in this order."""
+        """Start preparing the pictures of the coming batches, in order."""
         with self.clock.stage(STARTING):
             self.pictures.prefetch(sample.image for batch in batches for sample in batch)
 

@@ -1,8 +1,8 @@
-"""Measure departures (paper, sections 3.2 and 5.4) as a run does: a bank first, then distances, method by method.
+"""The worker that measures departures (paper, sections 3.2 and 5.4): first a bank, then distances, method by method.
 
-bank, judged = set_aside(samples, share=0.5)                 # or the bank from scenes of its own
-manifold = prepare(model, bank, picture, folder)             # collected once, then read again
-worker = DepartureWorker(model, picture, manifold, build)    # build: the method itself, None for vanilla
+bank, judged = set_aside(samples, share=0.5)                 # or take the bank from other scenes
+manifold = prepare(model, bank, picture, folder)             # collected once, then read from the folder
+worker = DepartureWorker(model, picture, manifold, build)    # build(RunMethod): the Method, None for vanilla
 plan["departure"] = {**manifold.to_json(), "strengths": [...]}
 """
 
@@ -27,9 +27,9 @@ from mgap.types import Sample
 
 
 class DepartureWorker:
-    """Turns samples into records of distances; `build` makes a method, None for vanilla, which has strength 0 only.
+    """Turns samples into records of distances. `build` makes a method; None is vanilla, which has strength 0 only.
 
-    Needs samples about other pictures than the bank's. A record's text is the plain model's first token.
+    The samples must be about other pictures than the bank's. A record's text is the plain model's first token.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class DepartureWorker:
     def _measure(self, samples: Sequence[Sample], read: Callable[..., StepStates]) -> list[Record]:
         started, backbone = time.perf_counter(), self.model.backbone
         images = open_pictures(samples, self.picture)
-        seen = read(backbone.encode(images, [sample.prompt for sample in samples]))
-        strengths = {"0": 0.0} if seen.method is None else self.strengths
-        distances = {key: self.manifold.distances(seen.at(value)).tolist() for key, value in strengths.items()}
-        words = backbone.words(seen.plain_tokens())
+        states = read(backbone.encode(images, [sample.prompt for sample in samples]))
+        strengths = {"0": 0.0} if states.method is None else self.strengths
+        distances = {key: self.manifold.distances(states.at(value)).tolist() for key, value in strengths.items()}
+        words = backbone.words(states.plain_tokens())
         spent, now = 1000 * (time.perf_counter() - started), datetime.now(timezone.utc).isoformat(timespec="seconds")
         return [
             Record(

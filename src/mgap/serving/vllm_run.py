@@ -106,10 +106,10 @@ def _fit(job: Job, priors: Priors, progress: Progress | None, note: Notify, stat
     """Fit what is not there yet; one process does it for all that share the folder."""
     from mgap.decoding.model import load
     from mgap.run.engine import free_memory
-    from mgap.run.folder import alone
+    from mgap.run.folder import locked
 
     config = job.config
-    with alone(job.out):
+    with locked(job.out):
         missing = [each.prior for each in config.methods if each.prior is not None and not priors.has(each.prior)]
         if not missing:
             return
