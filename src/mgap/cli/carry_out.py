@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def by_method(pairs: list[str]) -> dict[str, dict[str, Any]]:
-    """METHOD.KEY=VALUE words as settings by method."""
+    """Parse METHOD.KEY=VALUE words into settings by method."""
     settings: dict[str, dict[str, Any]] = {}
     for key, value in parse_settings(pairs).items():
         method, dot, name = key.rpartition(".")
@@ -71,19 +71,19 @@ def _prepare(config: Config, out: str | None, shard: str | None) -> Job:
 
 @contextmanager
 def _explain_how_to_resume(job: Job, out: str | None) -> Iterator[None]:
-    """When Ctrl-C or SIGTERM ends the run: what is kept, and what to type."""
+    """On Ctrl-C or SIGTERM, say what is saved and which command resumes the run."""
     try:
         yield
     except (KeyboardInterrupt, Terminated):
         from mgap.run.job import shell_command
         from mgap.run.records import RUN, Run
 
-        whole = len(job.benchmark.samples) * len(job.labels)
+        total = len(job.benchmark.samples) * len(job.labels)
         run = Run.load(job.out) if (job.out / RUN).is_file() else None
-        kept = sum(len(run.records(method)) for method in run.methods if method.label in job.labels) if run else 0
-        so_far = f"{kept} of {whole} answers are kept in {job.out}" if kept else "nothing was answered yet"
+        answered = sum(len(run.records(method)) for method in run.methods if method.label in job.labels) if run else 0
+        so_far = f"{answered} of {total} answers are saved in {job.out}" if answered else "nothing has been answered yet"
         again = shell_command() if out is not None else f"{shell_command()} --out {shlex.quote(str(job.out))}"
-        _say(f"mgap: stopped; {so_far}; go on with: {again}")
+        _say(f"mgap: stopped; {so_far}; resume with: {again}")
         raise
 
 
@@ -113,18 +113,20 @@ def _note(text: str) -> None:
 
 
 def is_complete(run: Run, summary: Summary) -> bool:
-    """Say how many failed and why, and what is still to come from other shares; whether everything is answered."""
+    """Whether every sample has an answer. Says how many failed and why, and how many answers other shards still owe."""
     for label, failed in summary.failed.items():
         if failed:
             print(f"{label}: {len(failed)} failed; the first, {failed[0].id}: {failed[0].failed}", file=sys.stderr)
-            print("ask them again with --retry-failed", file=sys.stderr)
+            print("--retry-failed asks them again", file=sys.stderr)
     if left := sum(len(run.samples) - len(run.records(method)) for method in run.methods):
-        print(f"{run.folder}: {left} answers are still to come, from other shares; then: mgap report {run.folder}")
+        print(
+            f"{run.folder}: {left} answers are still missing, from other shards; when they are there: mgap report {run.folder}"
+        )
     return not left
 
 
 def report_scores(run: Run, *, figures: bool = False) -> None:
-    """Print the scores, and write them and a report into the run's folder; with figures for print, if asked."""
+    """Print the scores, and write them and a report into the run's folder; `figures` adds figures for print."""
     from mgap.io.output_folder import write_files
     from mgap.pages.print_figures import FIGURES
     from mgap.reports.printed.catalogue import draw_prints, save_prints
