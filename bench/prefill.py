@@ -72,7 +72,7 @@ def in_batches(model: mgap.Model, new: int, batch_size: int, prefill: str, pictu
     def answer(names: Sequence[str], questions: Sequence[str]) -> Answers:
         pictures.held.clear()
         with model.backbone.clock.stage(STARTING):
-            pictures.expect(names)
+            pictures.prefetch(names)
         tokens = []
         for start in range(0, len(names), batch_size):
             rows = slice(start, start + batch_size)

@@ -61,8 +61,8 @@ def draw_questions(folder: Path, pictures: int) -> tuple[Path, Path]:
 def answer(config: Config, out: Path) -> Scores:
     """Every question under every method; what is answered already is not asked again."""
     job = Job.prepare(config, out)  # checks all that can be checked without the model
-    with bars() as told:
-        run, worker = job.begin(mgap.load(config.model), told=told)
+    with bars() as progress:
+        run, worker = job.begin(mgap.load(config.model), progress=progress)
     live = LiveScore(run, job.scorer)
     with showing() as show:
         execute(run, worker, labels=job.labels, listener=lambda state: show(state, live.add(state)))

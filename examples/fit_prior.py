@@ -25,9 +25,9 @@ HERE = Path(__file__).parent
 
 def fit(model: mgap.Model, label: str, prompts: list[str], rank: int, null_image: str) -> mgap.Subspace:
     """A prior, with a bar on the way."""
-    with bars() as told:
+    with bars() as progress:
         return mgap.Subspace.fit(
-            model, prompts, rank, null_image=null_image, progress=lambda done: told(label, done, len(prompts))
+            model, prompts, rank, null_image=null_image, progress=lambda done: progress(label, done, len(prompts))
         )
 
 

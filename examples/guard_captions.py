@@ -69,8 +69,8 @@ def read_folder(images: Path, annotations: Path | None, prompt: str) -> Benchmar
 def describe(config: Config, benchmark: Benchmark, out: Path) -> Run:
     """Every picture under both methods; captions that are there already are not asked for again."""
     job = Job.prepare(config, out, benchmark=benchmark)
-    with bars() as told:
-        run, worker = job.begin(mgap.load(config.model), told=told)
+    with bars() as progress:
+        run, worker = job.begin(mgap.load(config.model), progress=progress)
     with showing() as show:
         execute(run, worker, listener=lambda state: show(state, ""))
     return run
@@ -78,7 +78,7 @@ def describe(config: Config, benchmark: Benchmark, out: Path) -> Run:
 
 def write_captions(run: Run, path: Path) -> list[dict[str, str]]:
     """A line a picture; one that cannot be opened is named and left out."""
-    found = {arm.label: run.records(arm) for arm in run.arms}
+    found = {method.label: run.records(method) for method in run.methods}
     rows = []
     for sample in run.samples:
         if failed := found[PLAIN][sample.id].failed or found[GUARDED][sample.id].failed:

@@ -16,7 +16,7 @@ from mgap.inspector.opening import picture_of, pictures_folder
 from mgap.inspector.runs import PAGE, build_runs, case_at, list_answers, run_choices, show_run
 from mgap.pocket.drawing import HELD_OUT_STYLE
 from mgap.pocket.scenes import Scene, render
-from mgap.run.records import Arm, Record, Run
+from mgap.run.records import Record, Run, RunMethod
 from mgap.types import Sample
 from tests.reports.runs import answers, questions, write_run
 from tests.reports.test_printed import departure
@@ -378,9 +378,9 @@ def test_a_prior_that_is_gone_or_lies_elsewhere_is_refused(runs, tmp_path):
 
 def test_a_method_of_the_run_that_is_not_ours_keeps_its_own_settings(tmp_path):
     asked = [Sample("1", "pocket_200000.png", "Is there a dog in the image?", "random", "no")]
-    arm = Arm("Contrast, strong", "vcd", {"alpha": 2.0})
-    write_run(tmp_path / "run", asked, {"Vanilla": answers(asked), arm.label: answers(asked)}, arm)
-    case = case_at(Archive(tmp_path), MODELS, "run", arm.label, "1")
+    method = RunMethod("Contrast, strong", "vcd", {"alpha": 2.0})
+    write_run(tmp_path / "run", asked, {"Vanilla": answers(asked), method.label: answers(asked)}, method)
+    case = case_at(Archive(tmp_path), MODELS, "run", method.label, "1")
     assert (case.method, dict(case.settings), case.prior) == ("vcd", {"alpha": 2.0}, None)
     assert set(case.told) == {"vanilla", "vcd"}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from mgap.errors import CorruptFile, MgapError, RunError, one_line
 from mgap.reports.scores import Scores, score
-from mgap.run.records import ANALYSES, ANSWERS, ORDER, RUN, SAMPLES, Arm, Run
+from mgap.run.records import ANALYSES, ANSWERS, ORDER, RUN, SAMPLES, Run, RunMethod
 
 DEPTH = 3  # folders below the root that are looked into
 Stamp = tuple[tuple[str, int, int], ...]  # files with their times and sizes: another one, another state of the run
@@ -55,7 +55,7 @@ class Opened:
     def has_answers(self) -> bool:
         return not self.run.plan.get("departure")
 
-    def arm(self, label: str) -> Arm:
+    def method(self, label: str) -> RunMethod:
         return self.scores.results[label].arm
 
 

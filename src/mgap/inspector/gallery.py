@@ -163,14 +163,14 @@ def latest_run(archive: Archive, models: Sequence[str]) -> Opened | None:
 
 def is_comparison(run: Run) -> bool:
     """Whether every sample of a pocket run has its record under plain decoding, under MGAP, and under whatever else it has."""
-    if not is_pocket(run) or run.plan.get("departure") or not {VANILLA, OURS} <= {arm.method for arm in run.arms}:
+    if not is_pocket(run) or run.plan.get("departure") or not {VANILLA, OURS} <= {method.method for method in run.methods}:
         return False
-    return all(len(run.records(arm)) == len(run.samples) for arm in run.arms)
+    return all(len(run.records(method)) == len(run.samples) for method in run.methods)
 
 
 def our_label(opened: Opened) -> str:
     """Of the first of its methods that is MGAP and has answers."""
-    found = [label for label in opened.scores.texts if opened.arm(label).method == OURS]
+    found = [label for label in opened.scores.texts if opened.method(label).method == OURS]
     if not found:
         raise SettingError(f"{opened.called}: no answer of MGAP in it; choose another run on the page of runs")
     return found[0]

@@ -24,7 +24,7 @@ from mgap.priors.prior_plan import Prior, Priors
 from mgap.priors.subspace import Subspace
 from mgap.reports.examples import truth_in_words
 from mgap.run.method_plans import VANILLA, MethodPlan
-from mgap.run.records import Arm, Run
+from mgap.run.records import Run, RunMethod
 
 THUMBNAIL = 192  # pixels of its longer side, at most
 
@@ -111,31 +111,31 @@ def case_of(opened: Opened, label: str, pair: Pair, models: Sequence[str]) -> As
     """What is asked again: the same picture and model, the method with its settings and its prior, and what was told then."""
     if refusal := model_refusal(opened, models):
         raise RunError(refusal)
-    scores, arm, sample = opened.scores, opened.arm(label), pair.sample
+    scores, method, sample = opened.scores, opened.method(label), pair.sample
     picture = picture_of(opened, sample.image)
-    told = {arm.method: scores.texts[label][sample.id], VANILLA: scores.texts[scores.baseline][sample.id]}
+    told = {method.method: scores.texts[label][sample.id], VANILLA: scores.texts[scores.baseline][sample.id]}
     truth = truth_in_words(sample.truth)
-    why = f"From the run {opened.called}: {arm.label} against {scores.baseline}, {pair.effect}. True: {truth}."
-    if arm.method == VANILLA:  # a run without a method: the page's own stands beside it
+    why = f"From the run {opened.called}: {method.label} against {scores.baseline}, {pair.effect}. True: {truth}."
+    if method.method == VANILLA:  # a run without a method: the page's own stands beside it
         return AskCase(sample.prompt, picture, why, scores.model, name=sample.image, told=told)
-    place, settings = prior_folder(opened, arm), dict(arm.settings)
-    for name, need in MethodPlan(arm.label, arm.method, settings).unlearnt().items():
+    place, settings = prior_folder(opened, method), dict(method.settings)
+    for name, need in MethodPlan(method.label, method.method, settings).unlearnt().items():
         if need.kind != "subspace":  # learnt by the run, and kept in its folder
             settings[name] = str(opened.run.folder / "priors" / need.kind)
     return AskCase(
-        sample.prompt, picture, why, scores.model, arm.method, settings,
+        sample.prompt, picture, why, scores.model, method.method, settings,
         prior=Subspace.load(place) if place else None, prior_folder=str(place or ""), name=sample.image, told=told,
     )  # fmt: skip
 
 
-def prior_folder(opened: Opened, arm: Arm) -> Path | None:
+def prior_folder(opened: Opened, method: RunMethod) -> Path | None:
     """The subspace that the method worked with: the run keeps those that it fitted; a saved one is read where it lies."""
-    if arm.prior is None:
+    if method.prior is None:
         return None
-    prior, kept = Prior.of(arm.prior), opened.run.folder / "priors"
+    prior, kept = Prior.of(method.prior), opened.run.folder / "priors"
     place = Path(Priors(kept).place(prior))
     if prior.folder is None and place.parent != kept:
         raise RunError(f"{place}: is not in the run's own folder of priors; make the run again")
     if not place.is_dir():
-        raise RunError(f"{place}: the prior of {arm.label} is not there, as a folder; make the run again")
+        raise RunError(f"{place}: the prior of {method.label} is not there, as a folder; make the run again")
     return place
