@@ -37,7 +37,9 @@ from mgap.pocket.figures import CardFigures, PickedSetting, fit_prior, mgap_at
 from mgap.pocket.fit_bank import LONGEST
 from mgap.pocket.fit_map import fit_pocket_map
 from mgap.pocket.fit_steering import fit_steering
+from mgap.priors.prior_plan import Priors
 from mgap.registry import METHODS, locate
+from mgap.run.method_plans import MethodPlan, build_method
 
 FILE = "comparison.json"
 PLAIN = "vanilla"
@@ -90,11 +92,8 @@ def contenders(choice: PickedSetting, *, few: bool) -> dict[str, Contender]:
 
 
 def _by_name(name: str) -> Callable[[Model, Progress | None], Method | None]:
-    def make(_model: Model, _told: Progress | None) -> Method | None:
-        method: Method = METHODS.get(name).of()
-        return method
-
-    return make
+    """A method with its default settings; what it needs to have learnt is learnt from the model."""
+    return lambda model, progress: build_method(MethodPlan.of(name), model, Priors(), progress)
 
 
 def measure_method(
