@@ -1,4 +1,4 @@
-"""Methods with a second branch against reference vectors, through the functions that decoding calls."""
+"""Checks methods with a second branch against reference vectors, through the functions that decoding calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_vcd(vectors: Vectors) -> Iterator[VectorDifference]:
 
 
 def check_noise(vectors: Vectors) -> Iterator[VectorDifference]:
-    """The noise schedule; the originals used float32 coefficients."""
+    """The noise schedule; the authors' code has float32 coefficients."""
     signal, spread = schedule()
     yield differ("sqrt_alpha_bar_f64", signal, vectors["sqrt_alpha_bar_f64"])
     yield differ("sqrt_one_minus_alpha_bar_f64", spread, vectors["sqrt_one_minus_alpha_bar_f64"])
@@ -37,7 +37,7 @@ def check_noise(vectors: Vectors) -> Iterator[VectorDifference]:
 
 
 def check_code(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2: the divergence, and the strength and the cut that it sets."""
+    """Section 2: the divergence, and the strength and cutoff that it sets."""
     main, branch = _tensor(vectors, "logits"), _tensor(vectors, "logits_description")
     out, traced = CODE(k=float(vectors["k"])).combine(main, branch, step=1)
     yield differ("divergence", traced["divergence"], vectors["divergence"])
@@ -49,13 +49,13 @@ def check_code(vectors: Vectors) -> Iterator[VectorDifference]:
 
 
 def check_icd(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2: the contrast, and its sum with that of a noised picture."""
+    """Section 2: the contrast, alone and summed with that of a noised picture."""
     main, *branches = (_tensor(vectors, name) for name in ("logits", "logits_disturbed", "logits_image_cd"))
-    for end, with_vcd in (("", False), ("_with_vcd", True)):
+    for suffix, with_vcd in (("", False), ("_with_vcd", True)):
         method = ICD(alpha=float(vectors["alpha"]), beta=float(vectors["beta"]), with_vcd=with_vcd)
         out, _ = method.weigh(main, branches[: 1 + with_vcd], step=1, kept={})
-        yield differ(f"out{end}", out, vectors[f"out{end}"])
-        yield differ(f"argmax{end}", out.argmax(-1), vectors[f"argmax{end}"])
+        yield differ(f"out{suffix}", out, vectors[f"out{suffix}"])
+        yield differ(f"argmax{suffix}", out.argmax(-1), vectors[f"argmax{suffix}"])
 
 
 def check_m3id(vectors: Vectors) -> Iterator[VectorDifference]:

@@ -1,4 +1,4 @@
-"""Methods that act inside the decoder, on attention or on states, against reference vectors."""
+"""Checks methods that act inside the decoder, on attention or on states, against reference vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mgap.verify.compare import VectorDifference, Vectors, differ
 
 
 def check_pai(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2: the edit of the scores, and the guidance by the text-only branch."""
+    """Section 2: the edited attention scores, and guidance by the text-only branch."""
     main, branch, scores = (_tensor(vectors, name) for name in ("logits", "logits_uncond", "attn_scores_masked"))
     out = guide(main, branch, float(vectors["gamma"]), float(vectors["beta"]))
     yield differ("cfg_out", out, vectors["cfg_out"])
@@ -30,7 +30,7 @@ def check_pai(vectors: Vectors) -> Iterator[VectorDifference]:
 
 
 def check_mod(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2: what is attended to and what the branch does not see; the divergence, the mode and both combinations."""
+    """Section 2: attention to the image, tokens hidden from the branch, divergence, mode and both combinations."""
     attention = mean_of_heads(_tensor(vectors, "attentions").double()).sum(0)  # [B, kv]
     start, end = int(vectors["img_start"]), int(vectors["img_end"])
     images = torch.zeros_like(attention, dtype=torch.bool)
@@ -49,15 +49,15 @@ def check_mod(vectors: Vectors) -> Iterator[VectorDifference]:
 
 
 def check_asd(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2: the vectors, the steered states of both branches, and their contrast."""
-    found = Steering.from_states(_tensor(vectors, "factual"), _tensor(vectors, "hallucinated"))
-    yield differ("steer", found.vectors, vectors["steer"])
-    yield differ("steer_unit", found.units, vectors["steer_unit"])
+    """Section 2: the steering vectors, the steered states of both branches, and their contrast."""
+    steering = Steering.from_states(_tensor(vectors, "factual"), _tensor(vectors, "hallucinated"))
+    yield differ("steer", steering.vectors, vectors["steer"])
+    yield differ("steer_unit", steering.units, vectors["steer_unit"])
     lam_pos, lam_neg, alpha = (float(vectors[name]) for name in ("lambda_pos", "lambda_neg", "alpha"))
-    hidden, shift = _tensor(vectors, "hidden"), found.vectors.unsqueeze(1)  # [L, B, d], [L, 1, d]
+    hidden, shift = _tensor(vectors, "hidden"), steering.vectors.unsqueeze(1)  # [L, B, d], [L, 1, d]
     yield differ("hidden_pos", steer(hidden, shift, lam_pos), vectors["hidden_pos"])
     yield differ("hidden_neg", steer(hidden, shift, -lam_neg), vectors["hidden_neg"])
-    method = ASD(steering=found, alpha=alpha)
+    method = ASD(steering=steering, alpha=alpha)
     out, _ = method.combine(_tensor(vectors, "logits_pos"), _tensor(vectors, "logits_neg"), step=1)
     yield differ("out", out, vectors["out"])
     yield differ("argmax", out.argmax(-1), vectors["argmax"])

@@ -1,4 +1,4 @@
-"""OPERA against reference vectors, through the functions that decoding calls."""
+"""Checks OPERA against reference vectors, through the functions that decoding calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mgap.verify.compare import VectorDifference, Vectors, differ
 
 
 def check_opera(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2 of the specification: a window in which the picture is rewarded, and one in which columns are penalised."""
+    """Section 2 of the specification: a window that rewards the image, and one that penalises columns."""
     for prefix in ("short_", "long_"):
         weights = normalise(_tensor(vectors, f"{prefix}attn").double())  # [beams, candidates, q, kv]
         start, image_start, image_end = (int(vectors[f"{prefix}{n}"]) for n in ("response_start", "image_start", "image_end"))
@@ -25,8 +25,8 @@ def check_opera(vectors: Vectors) -> Iterator[VectorDifference]:
         rho = penalty(phi, image, answer.shape[-2])
         adjusted = penalise(_tensor(vectors, f"{prefix}candidate_scores"), rho, float(vectors["penalty_weight"]))
         yield differ(f"{prefix}local_scores_f64", column_scores(columns), vectors[f"{prefix}local_scores_f64"])
-        digits = torch.log(_tensor(vectors, f"{prefix}local_scores_f64"))  # the numbers are tiny: compare their size as well
-        yield differ(f"{prefix}local_scores_f64 (log)", column_scores(columns).log(), digits)
+        logs = torch.log(_tensor(vectors, f"{prefix}local_scores_f64"))  # the scores are tiny: compare their magnitude as well
+        yield differ(f"{prefix}local_scores_f64 (log)", column_scores(columns).log(), logs)
         yield differ(f"{prefix}rollback_score_f64", phi, vectors[f"{prefix}rollback_score_f64"])
         yield differ(f"{prefix}rollback_locs", places, vectors[f"{prefix}rollback_locs"])
         yield differ(f"{prefix}rollback_loc", most_common(most_common(places)), vectors[f"{prefix}rollback_loc"])
