@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from mgap.errors import CorruptFile, one_line
@@ -65,6 +66,10 @@ class Verdict:
     @property
     def largest(self) -> float:
         return max((d.largest for d in self.differences), default=0.0)
+
+
+def tensor(vectors: Vectors, name: str) -> Tensor:
+    return torch.from_numpy(vectors[name])
 
 
 def differ(name: str, ours: Tensor, reference: npt.ArrayLike, tolerance: float = 1e-9) -> VectorDifference:
