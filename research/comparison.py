@@ -34,7 +34,7 @@ from mgap.methods.predicted_prior import PredictedPrior
 from mgap.pocket.benchmark import TEST
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
 from mgap.pocket.figures import CardFigures, PickedSetting, fit_prior, mgap_at
-from mgap.pocket.fit_bank import LONGEST
+from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
 from mgap.pocket.fit_map import fit_pocket_map
 from mgap.pocket.fit_steering import fit_steering
 from mgap.priors.prior_plan import Priors
@@ -85,7 +85,7 @@ def contenders(choice: PickedSetting, *, few: bool) -> dict[str, Contender]:
             "predicted-prior", lambda model, told: PredictedPrior(fit_pocket_map(model, progress=told))
         ),
         # the pocket models garble the replies that HalTrapper asks for: more tokens of them find no more
-        "haltrapper": Contender("haltrapper", lambda *_: HalTrapper(preset=preset, length=LONGEST)),
+        "haltrapper": Contender("haltrapper", lambda *_: HalTrapper(preset=preset, length=MAX_ANSWER_TOKENS)),
     }
     others = [name for name in METHODS.names() if name not in (*special, *ELSEWHERE)]
     return special | {name: Contender(name, _by_name(name)) for name in others}
@@ -110,7 +110,9 @@ def measure_method(
     each = {contender.label: method}
     pope = evaluate_pope(model, each, TEST, scenes, batch_size=batch_size, progress=progress)
     with counting(model) as passed:
-        told = evaluate_captions(model, each, TEST, captions, max_new_tokens=LONGEST, batch_size=batch_size, progress=progress)
+        told = evaluate_captions(
+            model, each, TEST, captions, max_new_tokens=MAX_ANSWER_TOKENS, batch_size=batch_size, progress=progress
+        )
     return Result(
         label=contender.label,
         forwards=1.0 if method is None else method.forwards,

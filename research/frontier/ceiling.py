@@ -27,7 +27,7 @@ from mgap.decoding.model import Model
 from mgap.io.progress import Progress, report_progress
 from mgap.methods.bias import Bias
 from mgap.pocket.benchmark import DEVELOPMENT, REPORT, PocketQuestion, pope
-from mgap.pocket.evaluation import DRAWING
+from mgap.pocket.evaluation import SCENE_ENCODER
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def layer_states(
     states, logits = [], []
     rows = [(q.scene, q.text) for q in questions]
     with torch.no_grad(), shared_pictures(model.backbone):
-        for inputs, done in DRAWING(model, rows, batch_size):
+        for inputs, done in SCENE_ENCODER(model, rows, batch_size):
             out = model.backbone.model(**inputs, output_hidden_states=True, use_cache=False, logits_to_keep=1)
             states.append(torch.stack([layer[:, -1].float().cpu() for layer in out.hidden_states], 1))
             logits.append(out.logits[:, -1].float().cpu())

@@ -19,9 +19,9 @@ from mgap.decoding.model import Model
 from mgap.decoding.prior_pairs import BlindReader
 from mgap.io.progress import Progress, report_progress
 from mgap.pocket.benchmark import FIT, JUDGE
-from mgap.pocket.evaluation import DRAWING
+from mgap.pocket.evaluation import SCENE_ENCODER
 from mgap.pocket.figures import fit_prior
-from mgap.pocket.fit_bank import KINDS, LONGEST, collect, fit_bank, rows_of
+from mgap.pocket.fit_bank import KINDS, MAX_ANSWER_TOKENS, collect, fit_bank, rows_of
 from mgap.pocket.fit_map import fit_pocket_map
 from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
@@ -65,8 +65,8 @@ class Kit:
     def _caption_prior(self, null_image: str, rank: int) -> Subspace:
         states: list[Tensor] = []
         rows = rows_of("captions", FIT, self._some)
-        with answer_states(self.model, BlindReader(null_image=null_image), Decoding(max_new_tokens=LONGEST)) as read:
-            for inputs, done in DRAWING(self.model, rows, self.batch_size):
+        with answer_states(self.model, BlindReader(null_image=null_image), Decoding(max_new_tokens=MAX_ANSWER_TOKENS)) as read:
+            for inputs, done in SCENE_ENCODER(self.model, rows, self.batch_size):
                 states += [answer.used.cpu() for answer in read(inputs)]
                 report_progress(self.progress, "blind captions", done, len(rows))
         return replace(Subspace.from_states(torch.cat(states), rank), identity=self.model.backbone.identity)
@@ -94,4 +94,4 @@ class Judges:
             how: dict[str, Any] = {"batch_size": batch_size, "label": f"{kind} to judge by", "progress": progress}
             return Manifold.of(collect(model, rows, max_new_tokens, **how), device=device)
 
-        return cls(manifold("questions", 1), manifold("captions", LONGEST))
+        return cls(manifold("questions", 1), manifold("captions", MAX_ANSWER_TOKENS))

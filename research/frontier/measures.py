@@ -36,8 +36,8 @@ from mgap.io.progress import Progress, report_progress
 from mgap.methods.base import Method
 from mgap.methods.kinds.blind_branch import BlindMethod
 from mgap.pocket.benchmark import PocketQuestion, pope, scenes
-from mgap.pocket.evaluation import DRAWING, amber_questions, ask_groups
-from mgap.pocket.fit_bank import LONGEST
+from mgap.pocket.evaluation import SCENE_ENCODER, amber_questions, ask_groups
+from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
 from mgap.pocket.language import DESCRIBE, mentions
 from mgap.pocket.scenes import Scene
 from mgap.priors.manifold import Manifold
@@ -172,7 +172,7 @@ def ask(
     methods: Methods,
     *,
     batch_size: int = 64,
-    encode: Encoder = DRAWING,
+    encode: Encoder = SCENE_ENCODER,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, str]]:
     """By method and group, a letter a question."""
@@ -190,7 +190,7 @@ def judge_first(
     judge: Manifold,
     *,
     batch_size: int = 64,
-    encode: Encoder = DRAWING,
+    encode: Encoder = SCENE_ENCODER,
     progress: Progress | None = None,
 ) -> list[int] | None:
     """For each question, whether the state of the answer's first word has departed; None: the method has no one state."""
@@ -211,7 +211,7 @@ def describe(
     judge: Manifold,
     *,
     batch_size: int = 64,
-    encode: Encoder = DRAWING,
+    encode: Encoder = SCENE_ENCODER,
     progress: Progress | None = None,
 ) -> Described:
     """Captions and their departures, in one decoding."""
@@ -235,12 +235,17 @@ def describe(
 
 
 def price(
-    model: Model, method: Method | None, shown: Sequence[Scene], *, encode: Encoder = DRAWING, progress: Progress | None = None
+    model: Model,
+    method: Method | None,
+    shown: Sequence[Scene],
+    *,
+    encode: Encoder = SCENE_ENCODER,
+    progress: Progress | None = None,
 ) -> Price:
     """Of captions, one after the other; the first is described twice, and counts once: what happens only once is no price."""
     tokens = steps = 0
     rows = [(scene, DESCRIBE[0]) for scene in shown]
-    batches, decoding = list(encode(model, rows, 1)), Decoding(max_new_tokens=LONGEST)
+    batches, decoding = list(encode(model, rows, 1)), Decoding(max_new_tokens=MAX_ANSWER_TOKENS)
     end = end_ids(model.backbone)
     with using(model, method):
         generate(model.backbone, batches[0][0], decoding)
@@ -261,7 +266,7 @@ Decode = Callable[[dict[str, Tensor]], list[tuple[list[int], Tensor | None]]]  #
 @contextmanager
 def _decoding(model: Model, method: Method | None) -> Iterator[Decode]:
     """Inside the block the method is on, and what is given answers encoded rows."""
-    decoding = Decoding(max_new_tokens=LONGEST)
+    decoding = Decoding(max_new_tokens=MAX_ANSWER_TOKENS)
     if method is None or method.has_state:
         with answer_states(model, method, decoding) as read:
             yield lambda inputs: [(list(answer.tokens), answer.used) for answer in read(inputs)]

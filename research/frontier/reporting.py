@@ -23,7 +23,7 @@ from mgap.io.progress import Progress
 from mgap.io.typed_json import BROKEN, typed
 from mgap.methods.base import Method
 from mgap.pocket.benchmark import REPORT
-from mgap.pocket.evaluation import DRAWING
+from mgap.pocket.evaluation import SCENE_ENCODER
 from mgap.pocket.scenes import render
 from mgap.run.first_words import CachingEncoder, Encoder
 from research.frontier.choosing import FILE as CHOICES
@@ -163,7 +163,7 @@ def measure(
     verdicts: dict[str, str],
     *,
     batch_size: int = 64,
-    encode: Encoder = DRAWING,
+    encode: Encoder = SCENE_ENCODER,
     progress: Progress | None = None,
 ) -> Told:
     """Everything of one method, with what it answered to the questions."""

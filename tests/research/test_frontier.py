@@ -12,9 +12,9 @@ import mgap
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import CorruptFile, RunError, SettingError
 from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT, TEST, pope, scenes
-from mgap.pocket.evaluation import DRAWING, evaluate_amber, evaluate_captions, evaluate_pope
+from mgap.pocket.evaluation import SCENE_ENCODER, evaluate_amber, evaluate_captions, evaluate_pope
 from mgap.pocket.figures import mgap_at
-from mgap.pocket.fit_bank import LONGEST, collect, rows_of
+from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS, collect, rows_of
 from mgap.pocket.scenes import render
 from mgap.priors.bank import Bank
 from mgap.run.first_words import first_words
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.long
 
 
 def words_of(model, questions, methods, **options):
-    return first_words(model, [(q.scene, q.text) for q in questions], methods, DRAWING, **options)
+    return first_words(model, [(q.scene, q.text) for q in questions], methods, SCENE_ENCODER, **options)
 
 
 SIZES = {"scenes": 2, "captions": 2, "fit": 2, "judge": 4}
@@ -142,7 +142,10 @@ def test_a_bank_holds_whole_plain_answers_and_a_row_of_it_is_a_scene(loaded, kit
     assert len(set(rows)) == len(rows) > 12  # of all splits, each once
     assert set(bank.rows.tolist()) == {0, 1}
     assert int((bank.steps == 0).sum()) == len(rows)
-    said = [a.token_ids for a in loaded.answers([render(s) for s, _ in rows], [t for _, t in rows], max_new_tokens=LONGEST)]
+    said = [
+        a.token_ids
+        for a in loaded.answers([render(s) for s, _ in rows], [t for _, t in rows], max_new_tokens=MAX_ANSWER_TOKENS)
+    ]
     assert len(bank) == sum(map(len, said))
     both = kit.bank()
     assert len(both) == len(bank) + len(kit.bank("captions"))
@@ -188,7 +191,9 @@ def test_captions_are_those_of_evaluation_and_their_states_are_judged(loaded, sh
     assert found["bias"].departed is None
     assert Told({}, found["bias"], None).caption_departures(sheet) is None
     rows = rows_of("captions", TEST, 3)
-    plain = Bank.collect(loaded, [render(scene) for scene, _ in rows], [text for _, text in rows], max_new_tokens=LONGEST)
+    plain = Bank.collect(
+        loaded, [render(scene) for scene, _ in rows], [text for _, text in rows], max_new_tokens=MAX_ANSWER_TOKENS
+    )
     beyond = judges.along.distances(plain.states) > judges.along.tau
     assert found["plain"].departed == [int(beyond[plain.rows == row].sum()) for row in range(3)]
     assert found["plain"].tokens == [int((plain.rows == row).sum()) for row in range(3)]
