@@ -17,7 +17,16 @@ from mgap.pocket.fit_map import fit_pocket_map
 from mgap.pocket.fit_steering import fit_steering, label_caption
 from mgap.pocket.scenes import make_scene, render
 from mgap.registry import EMBEDDED, METHODS
-from research.comparison import ELSEWHERE, FILE, contenders, counting, load_results, measure_method, save_results, table
+from research.comparison import (
+    CHOSEN_IN_FRONTIER,
+    FILE,
+    contenders,
+    counting,
+    load_results,
+    measure_method,
+    save_results,
+    table,
+)
 from research.frontier.contenders import FAMILIES
 from tests import processes
 
@@ -82,7 +91,7 @@ def results(model, choice):
 
 def test_every_registered_method_takes_part_here_or_where_settings_are_chosen(choice):
     here = set(contenders(choice, few=False))
-    assert set(METHODS.names()) - here == set(ELSEWHERE) <= {contender.family for contender in FAMILIES}
+    assert set(METHODS.names()) - here == set(CHOSEN_IN_FRONTIER) <= {contender.family for contender in FAMILIES}
     assert contenders(choice, few=True)["haltrapper"].make(None, None).n == 5
     assert contenders(choice, few=False)["bias"].make(None, None) == mgap.Bias(shift=choice.shift)
 
