@@ -12,7 +12,7 @@ from packaging.version import Version
 
 import mgap
 from mgap.cli.doctor import _environment
-from mgap.cli.environment import UNLISTED, SECRET, TESTED, VARIABLES, examine, outside
+from mgap.cli.environment import SECRET, TESTED, UNLISTED, VARIABLES, examine, outside
 from tests import processes
 
 ROOT = Path(__file__).parents[2]
