@@ -256,9 +256,9 @@ def test_a_worker_ends_with_a_run_that_is_killed():
 
 def test_a_worker_says_nothing_of_a_run_that_was_stopped_while_it_took_a_picture(capsys):
     for error in (ConnectionResetError(), BrokenPipeError(), EOFError()):
-        picture_workers._tell_unless_cut(type(error), error, None)
+        picture_workers._print_unless_disconnected(type(error), error, None)
     assert capsys.readouterr().err == ""
-    picture_workers._tell_unless_cut(ValueError, ValueError("a defect"), None)
+    picture_workers._print_unless_disconnected(ValueError, ValueError("a defect"), None)
     assert "ValueError: a defect" in capsys.readouterr().err
 
 
