@@ -14,7 +14,7 @@ def test_leaving_the_loop_asks_the_call_to_stop_and_waits_for_it():
 
     def work(say):
         say("first")
-        ended.append(any(stop.asked for _ in range(BOUND)))
+        ended.append(any(stop.is_set for _ in range(BOUND)))
 
     loop = from_thread(work, stop)
     assert next(loop) == "first"

@@ -58,12 +58,12 @@ class Tap:
 
     def __init__(self) -> None:
         self.listener: Callable[[Observation], None] | None = None
-        self.hearer: Callable[[str], None] | None = None
+        self.on_progress: Callable[[str], None] | None = None
 
     def tell(self, text: str) -> None:
         """Say what is being done before the first token, such as describing a picture."""
-        if self.hearer is not None:
-            self.hearer(text)
+        if self.on_progress is not None:
+            self.on_progress(text)
 
 
 class Removable(Protocol):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.token_rows import Ids, read, spell
+from mgap.backbones.token_rows import Ids, decode_exact, tokenize_text
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Tap
 from mgap.methods.kinds.branch import BranchMethod, Build, check_room
@@ -117,12 +117,15 @@ def _in_place(backbone: Backbone, text: str, ids: Ids, _start: int, _end: int) -
 def _before_question(backbone: Backbone, text: str, ids: Ids, start: int, end: int) -> Ids:
     """A prompt of words: description, what stood between picture and question (or a space), question."""
     tokenizer, opening = backbone.tokenizer, int(ids[0] == backbone.tokenizer.bos_token_id)
-    head, tail = read(tokenizer, ids[opening:start], right=ids[start]), read(tokenizer, ids[end:], left=ids[end - 1])
+    head, tail = (
+        decode_exact(tokenizer, ids[opening:start], right=ids[start]),
+        decode_exact(tokenizer, ids[end:], left=ids[end - 1]),
+    )
     rest = tokenizer.decode(ids[end:])
     words = text if not text or rest[:1].isspace() else f"{text} "
     if head is None or tail is None:
-        return ids[:start] + _without_pictures(backbone, spell(tokenizer, words)) + ids[end:]
-    return ids[:opening] + _without_pictures(backbone, spell(tokenizer, head + words + tail))
+        return ids[:start] + _without_pictures(backbone, tokenize_text(tokenizer, words)) + ids[end:]
+    return ids[:opening] + _without_pictures(backbone, tokenize_text(tokenizer, head + words + tail))
 
 
 def _without_pictures(backbone: Backbone, ids: Ids) -> Ids:

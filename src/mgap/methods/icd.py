@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.token_rows import Ids, respell, spell
+from mgap.backbones.token_rows import Ids, edit_text, tokenize_text
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Tap
 from mgap.methods.head_inputs import HeadInputs, Weight
@@ -149,21 +149,21 @@ def _after(tokenizer: Any, text: str, ids: Ids, _start: int, end: int) -> Ids:
         words = rest.lstrip()
         return f"{rest[: len(rest) - len(words)]}{text} {words}"
 
-    tail = respell(tokenizer, ids[end:], insert, left=ids[end - 1])
+    tail = edit_text(tokenizer, ids[end:], insert, left=ids[end - 1])
     if tail is None:
         blank = end
         while blank < len(ids) and not tokenizer.decode([ids[blank]]).strip():
             blank += 1
-        tail = ids[end:blank] + spell(tokenizer, f"{text} ") + ids[blank:]
+        tail = ids[end:blank] + tokenize_text(tokenizer, f"{text} ") + ids[blank:]
     return ids[:end] + tail
 
 
 def _before(tokenizer: Any, text: str, ids: Ids, start: int, _end: int) -> Ids:
     """TEXT <picture> \\n question."""
     opening = int(ids[0] == tokenizer.bos_token_id)
-    head = respell(tokenizer, ids[opening:start], lambda rest: f"{rest}{text} ", right=ids[start])
+    head = edit_text(tokenizer, ids[opening:start], lambda rest: f"{rest}{text} ", right=ids[start])
     if head is None:
-        head = ids[opening:start] + spell(tokenizer, f"{text} ")
+        head = ids[opening:start] + tokenize_text(tokenizer, f"{text} ")
     return ids[:opening] + head + ids[start:]
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.token_rows import Ids, spell
+from mgap.backbones.token_rows import Ids, tokenize_text
 from mgap.errors import PromptError, SettingError
 from mgap.io.images import ImageSource
 from mgap.methods.base import Tap
@@ -160,10 +160,10 @@ def insert(backbone: Backbone, words: Sequence[str], ids: Ids) -> Ids:
 def spell_words(backbone: Backbone, words: Sequence[str]) -> Ids:
     """One word after the other in the form that starts a word; joined by spaces where a tokenizer has no such form."""
     tokenizer = backbone.tokenizer
-    if tokenizer.convert_ids_to_tokens(spell(tokenizer, "a"))[0].startswith("\u2581"):
-        ids = [token for word in words for token in spell(tokenizer, word)]
+    if tokenizer.convert_ids_to_tokens(tokenize_text(tokenizer, "a"))[0].startswith("\u2581"):
+        ids = [token for word in words for token in tokenize_text(tokenizer, word)]
     else:
-        ids = spell(tokenizer, "".join(f" {word}" for word in words))
+        ids = tokenize_text(tokenizer, "".join(f" {word}" for word in words))
     if any(token in backbone.image_block_ids for token in ids):
         raise SettingError(f"candidates {', '.join(words)}: one names the model's placeholder of a picture; leave it out")
     return ids

@@ -20,7 +20,7 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.head_states import on_head_input
 from mgap.backbones.image_embeddings import Call
 from mgap.backbones.shared_vision import digest
-from mgap.backbones.token_rows import ALONG
+from mgap.backbones.token_rows import TOKEN_KEYS
 from mgap.methods.base import Tap
 from mgap.methods.kinds.paired_forward import KINDS, Inputs, ObservedCache, PairedCache, PairedForward, newest
 
@@ -110,10 +110,12 @@ class BlindStatesOnDemand(BlindStates):
     def _first(self, kwargs: Call) -> Call:
         main, features = self._main(kwargs)
         (branch,) = (build(main) for build in self.builders)
-        rows: Inputs = {key: branch[key] for key in ALONG if key in branch}
+        rows: Inputs = {key: branch[key] for key in TOKEN_KEYS if key in branch}
         has_picture = self.backbone.pixel_keys[0] in branch
         prompt = {**rows, "position_ids": self._positions(rows, [features] if has_picture else [])}
-        prompts = _identify(rows, [value for key, value in branch.items() if key not in (*ALONG, *self.backbone.pixel_keys)])
+        prompts = _identify(
+            rows, [value for key, value in branch.items() if key not in (*TOKEN_KEYS, *self.backbone.pixel_keys)]
+        )
         cache = OnDemandCache(self.backbone.config, prompt, lambda: self._features(features, main, branch), prompts)
         return {**kwargs, "past_key_values": cache}
 

@@ -19,7 +19,7 @@ from transformers.cache_utils import DynamicLayer
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.image_embeddings import Call, flatten
-from mgap.backbones.token_rows import ALONG
+from mgap.backbones.token_rows import TOKEN_KEYS
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.base import Tap
 from mgap.methods.kinds.attention_weights import AttentionWatch
@@ -75,7 +75,7 @@ class DependentBranch(PairedForward):
         with self._apart():
             (rows,) = (build(main) for build in self.builders)
         positions = self._positions(rows, [features])
-        prompt: Call = {**{key: rows[key] for key in ALONG if key in rows}, "position_ids": positions}
+        prompt: Call = {**{key: rows[key] for key in TOKEN_KEYS if key in rows}, "position_ids": positions}
         cache = DependentCache(self.backbone.config, prompt, self.backbone.image_mask(rows), features)
         self.attention.start()
         return {**kwargs, "past_key_values": cache}

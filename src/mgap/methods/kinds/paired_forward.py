@@ -20,7 +20,7 @@ from transformers import DynamicCache
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.image_embeddings import Call, ImageEmbedder, join_pictures
-from mgap.backbones.token_rows import ALONG
+from mgap.backbones.token_rows import TOKEN_KEYS
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Observation, Tap
 from mgap.methods.kinds.decode_positions import DecodePositions
@@ -33,7 +33,7 @@ Inputs = dict[str, Tensor]  # as Backbone.encode gives them: left padded, one ro
 Merge = Callable[[Tensor, "PairedCache"], Tensor]  # logits of all rows [rows, vocab] -> of the main ones [B, vocab]
 Kept = dict[str, Tensor]  # what is remembered of each row [B, ...] from one token to the next
 Weigh = Callable[[Tensor, Sequence[Tensor], int, Kept], tuple[Tensor, dict[str, Tensor]]]  # logits [B, vocab] of all -> one
-KINDS = tuple(key for key in ALONG if key not in ("input_ids", "attention_mask"))
+KINDS = tuple(key for key in TOKEN_KEYS if key not in ("input_ids", "attention_mask"))
 ALONE = "alone"  # in a branch's inputs, bool [B]: rows that have nothing to contrast with, and decode plainly
 
 
@@ -152,7 +152,7 @@ class PairedForward:
             )
         if cache.get_seq_length() > 0 or kwargs.get("input_ids") is None:
             raise UnsupportedDecoding(f"{name} needs the whole prompt as input_ids: no cache from before, no inputs_embeds")
-        return (), self._first(self.showing.admit(name, kwargs))
+        return (), self._first(self.showing.encode_pixels(name, kwargs))
 
     def after(self, model: nn.Module, _args: tuple[Any, ...], kwargs: Call, output: Any) -> Any:
         """The logits of all branches become one."""
@@ -193,7 +193,7 @@ class PairedForward:
     def _main(self, kwargs: Call) -> tuple[Inputs, Any]:
         """The prompt as generate was given it, and its pictures as the language model reads them."""
         features = self.showing.features(kwargs)
-        main: Inputs = {key: kwargs[key] for key in ALONG if kwargs.get(key) is not None}
+        main: Inputs = {key: kwargs[key] for key in TOKEN_KEYS if kwargs.get(key) is not None}
         main.setdefault("attention_mask", torch.ones_like(main["input_ids"]))
         if features is not None:
             main.update(self.pixels)  # pictures as generate was given them; it may have repeated their rows since
@@ -256,7 +256,7 @@ class PairedForward:
 
     def _positions(self, rows: Inputs, shown: list[Any]) -> Tensor:
         """Of all rows; a grid of patches is needed for every picture in them, and beams have repeated each in its place."""
-        given = {key: value for key, value in rows.items() if key in ALONG}
+        given = {key: value for key, value in rows.items() if key in TOKEN_KEYS}
         grid = self.pixels.get("image_grid_thw")
         if grid is not None and shown:
             grids = [grid.repeat_interleave(len(part.pooler_output) // len(grid), 0) for part in shown]
@@ -299,7 +299,7 @@ def _stack(parts: list[Inputs], pad: int) -> Inputs:
     def widen(rows: Inputs, key: str) -> Tensor:
         return F.pad(rows[key], (length - rows[key].shape[1], 0), value=pad if key == "input_ids" else 0)
 
-    return {key: torch.cat([widen(rows, key) for rows in parts]) for key in ALONG if key in parts[0]}
+    return {key: torch.cat([widen(rows, key) for rows in parts]) for key in TOKEN_KEYS if key in parts[0]}
 
 
 def _split(read: Inputs, count: int) -> list[Call]:

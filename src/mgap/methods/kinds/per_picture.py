@@ -19,7 +19,7 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.greedy_config import greedy_config
 from mgap.backbones.image_embeddings import Call, ImageEmbedder, join_pictures
 from mgap.backbones.shared_vision import digest
-from mgap.backbones.token_rows import ALONG, join_rows, split_rows
+from mgap.backbones.token_rows import TOKEN_KEYS, join_rows, split_rows
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.kinds.paired_forward import Inputs
 
@@ -66,13 +66,13 @@ class PerPicture(ABC, Generic[Found]):
         times, rest = divmod(len(rows), len(slices))  # beams repeat rows, not pictures
         if rest or not times:
             raise UnsupportedDecoding(f"{len(rows)} rows show {len(slices)} pictures or pieces of them: give one picture a row")
-        like = {key: value for key, value in main.items() if key in ALONG}
+        like = {key: value for key, value in main.items() if key in TOKEN_KEYS}
         pictures = []
         for number, part in enumerate(slices):
             pixels = {
                 key: value[part] if key in self.backbone.pixel_keys else value[[number]]
                 for key, value in main.items()
-                if key not in ALONG
+                if key not in TOKEN_KEYS
             }
             tokens = rows[number * times].count(self.backbone.image_token_id)
             pictures.append(EncodedPicture(pixels, tokens, like, digest(*pixels.values())))
@@ -115,7 +115,7 @@ def show(backbone: Backbone, pictures: Sequence[EncodedPicture], texts: Sequence
 
 def generate(backbone: Backbone, inputs: Call, features: Any, length: int) -> Tensor:
     """What `show` gives to new tokens [rows, at most length] of the plain model, greedily."""
-    with torch.no_grad(), ImageEmbedder(backbone).generating(inputs, features) as call:
+    with torch.no_grad(), ImageEmbedder(backbone).for_generate(inputs, features) as call:
         made: Any = backbone.model.generate(**call, generation_config=greedy_config(backbone, length))
     tokens: Tensor = made[:, inputs["input_ids"].shape[1] :]
     return tokens
