@@ -57,10 +57,10 @@ class Visitor:
 
     async def join(self) -> Outcome:
         """Join the queue, or be refused."""
-        from mgap.inspector.model_shelf import NULL_IMAGE  # late: it imports torch
+        from mgap.inspector.model_shelf import AUTO, NULL_IMAGE  # late: it imports torch
 
         scene = plain(self.scene) if isinstance(self.scene, Scene) else self.scene
-        data = ["pocket/llava", None, {"scene": scene}, None, self.question, list(self.methods), NULL_IMAGE]
+        data = ["pocket/llava", None, {"scene": scene}, None, self.question, list(self.methods), NULL_IMAGE, AUTO]
         data += [0.75, 0.5, 5, True, True, "beta"]
         words = {"data": data, "fn_index": self.event, "session_hash": self.session, "event_data": None, "trigger_id": None}
         answer = await self.client.post("/gradio_api/queue/join", json=words)

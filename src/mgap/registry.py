@@ -1,7 +1,8 @@
 """Tables from names to "module:attribute" strings, so that listing the names imports nothing heavy.
 
 Other packages add entries through the entry points `mgap.methods`, `mgap.backbones`, `mgap.benchmarks`, `mgap.scorers`,
-`mgap.prompts`, `mgap.worlds` and `mgap.engines`. Inner packages look outer ones up here instead of importing them.
+`mgap.prompts`, `mgap.worlds`, `mgap.learnt` and `mgap.engines`. Inner packages look outer ones up here instead of importing
+them.
 """
 
 from __future__ import annotations
@@ -114,6 +115,29 @@ PROMPTS = Registry(
         "captions": "mgap.priors.prompts:caption_prompts",
         "colours": "mgap.priors.prompts:colour_prompts",
         "pocket": "mgap.pocket.benchmark:every_calibration_prompt",
+    },
+)
+
+# What a method may need to have learnt from a model first, by its kind: it lies in a folder as `KIND.json` and its tensors.
+LEARNT = Registry(
+    "kind of learnt thing",
+    "mgap.learnt",
+    {
+        "subspace": "mgap.priors.subspace:Subspace",
+        "prior_map": "mgap.priors.prior_map:PriorMap",
+        "steering": "mgap.priors.steering:Steering",
+        "bank": "mgap.priors.bank:Bank",
+    },
+)
+
+# What learns these for an embedded model, from scenes of its world that no test shows: a function of a model each.
+POCKET_LEARNERS = Registry(
+    "thing to learn in the pocket world",
+    "mgap.pocket_learners",
+    {
+        "prior_map": "mgap.pocket.fit_map:fit_pocket_map",
+        "steering": "mgap.pocket.fit_steering:fit_steering",
+        "bank": "mgap.pocket.fit_bank:fit_bank",
     },
 )
 

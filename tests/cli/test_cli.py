@@ -46,11 +46,20 @@ def test_ask_answers_with_a_saved_prior(run, checkpoint, saved, picture_file, mo
     assert (status, out.rstrip("\n")) == (0, expected)
 
 
-def test_ask_fits_a_prior_when_none_is_given(run, checkpoint, picture_file):
-    status, out, err = run("ask", picture_file, "What?", "--model", checkpoint, "--max-new-tokens", 3)
+def test_ask_fits_the_default_prior_when_none_is_given_once_and_says_which(
+    run, checkpoint, picture_file, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MGAP_CACHE", str(tmp_path))
+    words = ["ask", picture_file, "What?", "--model", checkpoint, "--max-new-tokens", 3]
+    status, out, err = run(*words)
     assert status == 0
     assert out.strip()
-    assert "60/60" in err
+    assert "50/50" in err
+    assert "prior: 50 prompts of 'default', black336, rank 5" in err
+    status, again, err = run(*words)
+    assert again == out
+    assert "50/50" not in err
+    assert "prior: 50 prompts of 'default', black336, rank 5" in err
 
 
 def test_ask_plainly(run, checkpoint, picture_file, model):

@@ -12,7 +12,7 @@ from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.kinds.branch import PairedMethod
 from mgap.registry import METHODS
 from mgap.types import ALL_MODES, Decoding, Mode
-from tests.methods.builders import BUILDERS, build
+from tests.methods.builders import build
 
 QUESTIONS = ["Is there a dog?", "What?", "Describe what you can make out in this long and winding picture, please."]
 NEW = 8
@@ -56,10 +56,6 @@ def draft(family, checkpoints):
 
 def test_there_is_a_call_for_every_mode():
     assert set(CALLS) == ALL_MODES
-
-
-def test_there_is_a_builder_for_every_registered_method():
-    assert set(METHODS.names()) <= set(BUILDERS), "add the new method to tests/methods/builders.py"
 
 
 @pytest.fixture(scope="module")

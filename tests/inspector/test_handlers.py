@@ -30,7 +30,7 @@ def request_of():
 
 def asked_of(handlers, case, request, methods=(VANILLA, "mgap"), **other):
     given = {"name": "pocket/llava", "source": "drawn", "drawn": plain(case.scene), "dropped": None, "question": case.question}
-    given |= {"methods": list(methods), "null": "black336", **other}
+    given |= {"methods": list(methods), "null": "black336", "prompts": "auto", **other}
     return handlers.ask(*given.values(), *KNOBS, "beta", request)
 
 
@@ -53,6 +53,8 @@ def test_a_question_is_streamed_and_ends_with_the_token_to_look_at(handlers, blu
         ({"source": "dropped"}, "there is no picture yet"),
         ({"source": "dropped", "dropped": "/no/such.png"}, "no longer there"),
         ({"name": "pocket/other"}, "not offered"),
+        ({"prompts": "/etc/hostname"}, "prompts='/etc/hostname': choose from auto, captions"),
+        ({"null": "white"}, "null image='white'"),
     ],
 )
 def test_what_cannot_be_asked_is_a_sentence(handlers, blue_banana, request_of, other, said):
@@ -135,19 +137,19 @@ def test_a_case_is_shown_as_it_is_asked(handlers, blue_banana, loaded, request_o
         "drawn", "pocket/llava", blue_banana.scene, blue_banana.question, [VANILLA, "mgap"],
     )  # fmt: skip
     assert knobs == [0.4, 0.5, 2, True, True]
-    *_, (_, asked, _) = handlers.ask_case(case, "pocket/llava", "black336", *KNOBS, "beta", request_of("a"))
+    *_, (_, asked, _) = handlers.ask_case(case, "pocket/llava", "black336", "auto", *KNOBS, "beta", request_of("a"))
     assert asked.columns[1].method == MGAP(loaded.prior, alpha=0.4, rank=2)
     assert Knobs.of(asked.columns[1].method) == Knobs(*knobs)
 
 
 def test_no_case_opens_nothing(handlers, request_of):
     assert len(handlers.show(None, "pocket/llava")) == 13
-    assert list(handlers.ask_case(None, "pocket/llava", "black336", *KNOBS, "beta", request_of("a"))) == [NOTHING]
+    assert list(handlers.ask_case(None, "pocket/llava", "black336", "auto", *KNOBS, "beta", request_of("a"))) == [NOTHING]
 
 
 def test_another_prior_cuts_the_same_states(handlers, ask, office):
     asked = ask(office, [VANILLA, "mgap"], length=12)
-    _, moved, _ = handlers.other_prior(asked, "beta", None, *KNOBS, "no_image")
+    _, moved, _ = handlers.other_prior(asked, "beta", None, *KNOBS, "no_image", "auto")
     assert moved.prior is not asked.prior
     assert moved.columns[1].method.prior is moved.prior
     assert moved.columns[0] == asked.columns[0]

@@ -9,11 +9,12 @@ import torch
 import mgap
 from mgap.errors import BackboneMismatch, CorruptFile, ModelError, SettingError
 from mgap.inspector.model_shelf import BATCH, CAPTION_TOKENS, DESCRIBED, RANK, ModelShelf
-from mgap.pocket.benchmark import DEVELOPMENT, TEST
+from mgap.pocket.benchmark import DEVELOPMENT, TEST, calibration_prompts
 from mgap.pocket.language import DESCRIBE, ask_colour
 from mgap.pocket.samples import SceneRenderer, scene_of
 from mgap.pocket.tiny import build_tiny
 from mgap.priors.bank import Bank
+from mgap.priors.prior_plan import Prior
 
 POCKET = "pocket/llava"
 SCENES = 6
@@ -38,8 +39,10 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def asked() -> Asked:
-    return Asked()
+def asked(tmp_path_factory) -> Asked:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MGAP_CACHE", str(tmp_path_factory.mktemp("empty")))  # the prior is fitted here
+        return Asked()
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +67,11 @@ def test_two_who_ask_at_once_get_the_same_model_and_only_one_loads_it(asked):
     ]
 
 
-def test_the_prior_is_of_the_prompts_that_come_with_the_package(asked):
+def test_the_prior_is_the_one_that_ask_and_run_fit(asked):
     ready = asked.got[0]
-    again = mgap.Subspace.fit(ready.model, mgap.default_prompts(), RANK)
+    again = mgap.Subspace.fit(ready.model, calibration_prompts(50), RANK)
+    torch.testing.assert_close(ready.prior.truncate(5).projector, Prior().fit(ready.model).projector)
+    assert ready.prior.origin["prompts"] == "pocket"
     assert ready.prior.rank == RANK
     assert ready.prior.origin["null_image"] == "black336"
     torch.testing.assert_close(ready.prior.projector, again.projector)
@@ -103,6 +108,10 @@ def test_a_prior_with_another_null_image_is_fitted_once_and_in_turn(asked):
     assert ready.prior_of("no_image") is other
     assert other.origin["null_image"] == "no_image"
     assert torch.linalg.matrix_norm(other.projector - ready.prior.projector) > 1
+    with ready.turn:
+        described = ready.prior_of("black336", "captions")
+    assert described.origin["prompts"] == "captions"
+    assert ready.prior_of("black336", "captions") is described
 
 
 def test_a_name_that_is_not_offered_is_refused(asked):

@@ -187,7 +187,7 @@ def test_a_run_names_the_folder_in_yaml(prior_map, tmp_path):
     prior_map.save(tmp_path)
     text = f"benchmark: pope\nmodel: pocket/llava\nmethods:\n- {{method: predicted-prior, prior_map: {tmp_path}, rho: 0.5}}\n"
     (plan,) = Config.of(yaml.safe_load(text)).methods
-    method = build_method(plan, None, Priors(tmp_path, pocket=True))
+    method = build_method(plan, None, Priors(tmp_path))
     assert torch.equal(method.prior_map.weight, prior_map.weight)
     assert method.rho == 0.5
     with pytest.raises(SettingError, match="uses no prior"):

@@ -16,8 +16,8 @@ from mgap.cli.options import (
     Dtype,
     ModelName,
     Revision,
+    SavedPrior,
     TrustRemoteCode,
-    fit_default_prior,
     load_model,
     parse_settings,
     working,
@@ -36,9 +36,7 @@ def ask(
     image: Annotated[str, typer.Argument(help="A picture file.")],
     question: Annotated[str, typer.Argument(help="What to ask, or an instruction such as 'Describe the image.'")],
     model: ModelName,
-    prior: Annotated[
-        str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one now.")
-    ] = None,
+    prior: SavedPrior = None,
     method: Annotated[
         str, typer.Option(autocompletion=completion.method, help="A method of `mgap ls methods`, or vanilla.")
     ] = "mgap",
@@ -81,7 +79,7 @@ def ask(
     check_prompt(question)
     named = {"alpha": alpha, "lam": lam, "preset": preset}
     settings = {**parse_settings(set_ or []), **{k: v for k, v in named.items() if v is not None}}
-    build = _prepare(method, prior, settings)
+    build = _prepare(method, prior, settings, model)
     loaded = load_model(model, device, dtype, revision, trust_remote_code)
     chosen = build(loaded)
     with ExitStack() as stack:
@@ -104,26 +102,33 @@ def ask(
         print_trace(answer)
 
 
-def _prepare(name: str, prior: str | None, settings: dict[str, Any]) -> Callable[[Model], Method | None]:
+def _prepare(name: str, prior: str | None, settings: dict[str, Any], model: str) -> Callable[[Model], Method | None]:
     """Check everything that needs no model; returns what builds the method once the model is there."""
     if name == "vanilla":
         if settings or prior:
             raise SettingError("--method vanilla takes no prior and no settings: leave them out, or name a method")
         return lambda _model: None
 
-    from mgap.priors.subspace import Subspace
-    from mgap.registry import METHODS
+    from mgap.io.progress import bars
+    from mgap.priors.prior_plan import Priors
+    from mgap.run.method_plans import MethodPlan, about_learnt, build_method
 
-    method = METHODS.get(name)
-    method.check_names(settings)
     if "prior" in settings:
         raise SettingError(f"--set prior={settings['prior']}: name the folder with --prior")
-    if prior and not method.takes_prior():
-        raise SettingError(f"{name} uses no prior: leave out --prior")
-    if method.takes_prior() and not prior:
-        return lambda model: method.of(prior=fit_default_prior(model), **settings)
-    built: Method = method.of(**({"prior": Subspace.load(prior)} if prior else {}), **settings)
-    return lambda _model: built
+    plan = MethodPlan(name, name, settings).with_settings({"prior": prior} if prior else {})
+    plan.refuse_unlearnt(model)
+    built = build_method(plan, None, Priors()) if plan.is_learnt else None
+
+    def build(loaded: Model) -> Method | None:
+        method = built
+        if method is None:
+            with bars() as told:
+                method = build_method(plan, loaded, Priors(), told)
+        for setting, about in about_learnt(method).items():
+            print(f"{setting.replace('_', ' ')}: {about}", file=sys.stderr)
+        return method
+
+    return build
 
 
 def print_trace(answer: Answer) -> None:

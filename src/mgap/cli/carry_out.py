@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mgap.run.worker import Worker
 
 
-def by_method(pairs: list[str], prior: str | None) -> dict[str, dict[str, Any]]:
+def by_method(pairs: list[str]) -> dict[str, dict[str, Any]]:
     """METHOD.KEY=VALUE words as settings by method."""
     settings: dict[str, dict[str, Any]] = {}
     for key, value in parse_settings(pairs).items():
@@ -31,8 +31,6 @@ def by_method(pairs: list[str], prior: str | None) -> dict[str, dict[str, Any]]:
         if not dot:
             raise SettingError(f"--set {key}={value}: say whose setting it is, such as mgap.{key}={value}")
         settings.setdefault(method, {})[name] = value
-    if prior is not None:
-        settings.setdefault("mgap", {})["prior"] = prior
     return settings
 
 

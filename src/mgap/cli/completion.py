@@ -69,6 +69,12 @@ def _datasets() -> list[str]:
     return datasets()
 
 
+def _prompts() -> list[str]:
+    from mgap.registry import PROMPTS
+
+    return PROMPTS.names()
+
+
 def _languages() -> tuple[str, ...]:
     from mgap.benchmarks.language import LANGUAGES
 
@@ -83,6 +89,7 @@ def _published() -> list[str]:
 
 method, experiment, parser = found(_methods), found(_experiments), found(_parsers)
 engine, dataset, language, published = found(_engines), found(_datasets), found(_languages), found(_published)
+prompts = found(_prompts)
 dtype = words("auto", "float32", "bfloat16", "float16")
 split = found(_splits)
 

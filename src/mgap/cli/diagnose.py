@@ -91,7 +91,7 @@ def diagnose(
         "title": f"Diagnosis of {model}",
         **{key: value for key, value in given.items() if value is not None},
     }
-    config = Config.of(keys, "the command line", by_method(set_ or [], prior))
+    config = Config.of(keys, "the command line", by_method(set_ or []), prior)
     job, loaded, run, summary = answer(config, out, None, False)
     if not is_whole(run, summary):
         return

@@ -1,69 +1,186 @@
-"""`mgap fit`: learn a model's language prior and save it."""
+"""`mgap fit`: learn from a model what a method needs, and save it."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mgap.cli import completion
-from mgap.cli.options import Device, Dtype, ModelName, Revision, TrustRemoteCode, load_model, progress
-from mgap.errors import SettingError
+from mgap.cli.options import Device, Dtype, ModelName, Revision, TrustRemoteCode, load_model
+from mgap.errors import PromptError, SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from mgap.benchmarks.base import Benchmark
+    from mgap.decoding.model import Model
+    from mgap.io.progress import Progress
+    from mgap.priors.subspace import Subspace
 
 
 def fit(
     model: ModelName,
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write.")],
-    prompts: Annotated[str | None, typer.Option(help="Text file, one prompt a line; default: the package's own.")] = None,
-    rank: Annotated[str, typer.Option(help="Number of directions, or auto.")] = "5",
-    null_image: Annotated[str, typer.Option(help="black336, black_same_size, mean_colour or no_image.")] = "black336",
+    for_: Annotated[
+        str,
+        typer.Option("--for", autocompletion=completion.method, help="Learn what this method needs (`mgap ls methods`)."),
+    ] = "mgap",
+    prompts: Annotated[
+        str | None,
+        typer.Option(autocompletion=completion.prompts, help="A set of `mgap ls prompt-sets`, or a file, one prompt a line."),
+    ] = None,
+    count: Annotated[int | None, typer.Option(help="Prompts, the first so many; default: 50, and all of a file.")] = None,
+    rank: Annotated[str | None, typer.Option(help="Number of directions, or auto; default: 5.")] = None,
+    null_image: Annotated[
+        str | None, typer.Option(help="black336 (default), black_same_size, mean_colour or no_image.")
+    ] = None,
     size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT of the pictures, for black_same_size.")] = None,
     svd: Annotated[
-        str,
-        typer.Option(autocompletion=completion.words("exact", "lanczos", "randomized"), help="exact, lanczos or randomized."),
-    ] = "exact",
+        str | None,
+        typer.Option(
+            autocompletion=completion.words("exact", "lanczos", "randomized"), help="exact (default), lanczos or randomized."
+        ),
+    ] = None,
+    questions: Annotated[
+        str | None, typer.Option(help="For a bank or a prior map: a JSONL or CSV file with image and question.")
+    ] = None,
+    images: Annotated[str | None, typer.Option(help="Folder of the pictures; default: beside the questions.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Prompts a forward; default: 64 on a card, 16 on a CPU.")] = None,
-    push: Annotated[str | None, typer.Option(help="Also upload to this hub repository.")] = None,
+    push: Annotated[str | None, typer.Option(help="Also upload a prior to this hub repository.")] = None,
     device: Device = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Run prompts with a null image and keep the directions along which the last state varies.
+    """Learn a model's language prior from prompts about a null image, or whatever else a method needs.
 
     Example: mgap fit --model Qwen/Qwen3-VL-8B-Instruct --out priors/qwen3-vl
     """
-    from mgap.backbones.null_images import NULL_IMAGES
-    from mgap.io.prompt_files import read_prompts
-    from mgap.priors.prompts import default_prompts
-    from mgap.priors.spectrum import check_solver
-    from mgap.priors.subspace import Subspace
+    from mgap.io.progress import bars
+    from mgap.run.learning import describe, learn
 
-    if null_image not in NULL_IMAGES:
-        raise SettingError(f"unknown null image {null_image!r}: choose from {', '.join(NULL_IMAGES)}")
-    check_solver(svd)
+    kinds = _kinds(for_)
     if batch_size is not None and batch_size < 1:
         raise SettingError(f"batch_size={batch_size} must be at least 1")
-    directions = _parse_rank(rank)
-    total = sum(1 for _ in read_prompts(prompts)) if prompts else None  # reads the file once, to find mistakes early
-    source = read_prompts(prompts) if prompts else default_prompts()
+    given: dict[str, Any] = {
+        "prompts": prompts, "count": count, "rank": rank, "null_image": null_image, "size": size, "svd": svd
+    }  # fmt: skip
+    if "subspace" not in kinds.values():
+        _refuse({**given, "push": push}, f"are of a prior, and {for_} needs none")
+    build = _Prior(model, **given)  # mistakes are told before the weights are loaded
+    rows = _rows(for_, kinds, model, questions, images)
     loaded = load_model(model, device, dtype, revision, trust_remote_code)
-    with progress("prompts", total or len(default_prompts())) as report:
-        found = Subspace.fit(
-            loaded,
-            source,
-            directions,
-            null_image=null_image,
-            size=_parse_size(size),
-            svd=svd,
-            batch_size=batch_size,
-            progress=report,
-        )
-    found.save(out)
-    share = 100 * found.explained_variance
-    print(f"{out}: rank {found.rank} of {found.hidden_size}, {found.count} prompts, {share:.1f}% of their variance")
+    for kind in dict.fromkeys(kinds.values()):
+        with bars() as told:
+            if kind == "subspace":
+                found: Any = build(loaded, batch_size, told)
+            else:
+                found = learn(kind, loaded, rows=rows, batch_size=batch_size, told=told)
+        found.save(out)
+        print(f"{out}: {build.describe(found) if kind == 'subspace' else describe(kind, found)}")
     if push:
-        print(found.push(push))
+        print(build.found.push(push))
+
+
+def _kinds(method: str) -> dict[str, str]:
+    """What the method needs with its default settings, by setting."""
+    from mgap.registry import METHODS
+
+    if method == "vanilla":
+        raise SettingError("--for vanilla: plain decoding needs nothing that is learnt")
+    needs = METHODS.get(method).learnt_settings({})
+    if not needs:
+        raise SettingError(f"--for {method}: it needs nothing that is learnt, and can be used at once")
+    return {name: need.kind for name, need in needs.items()}
+
+
+def _refuse(given: Mapping[str, Any], why: str) -> None:
+    if named := [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]:
+        raise SettingError(f"{', '.join(named)} {why}: leave {'it' if len(named) == 1 else 'them'} out")
+
+
+def _rows(method: str, kinds: Mapping[str, str], model: str, questions: str | None, images: str | None) -> Benchmark | None:
+    """The user's pictures and questions, where they are needed; None: what is learnt needs none, or they are drawn."""
+    from mgap.run.learning import FROM_ROWS, refuse_unlearnt
+
+    others = {name: kind for name, kind in kinds.items() if kind != "subspace"}
+    for name, kind in others.items():
+        if questions is None or kind not in FROM_ROWS:
+            refuse_unlearnt(method, name, kind, model)
+    asked = [kind for kind in others.values() if kind in FROM_ROWS]
+    if not asked:
+        _refuse({"questions": questions, "images": images}, f"are not needed for what {method} needs")
+    if questions is None:
+        _refuse({"images": images}, "come with --questions, which are not given")
+        return None
+
+    from mgap.benchmarks.own import read_own
+
+    found = read_own(questions, images, has_labels=False)
+    for note in found.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return found
+
+
+class _Prior:
+    """A subspace as the options ask for it: checked when it is made, fitted when it is called."""
+
+    found: Subspace
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        prompts: str | None,
+        count: int | None,
+        rank: str | None,
+        null_image: str | None,
+        size: str | None,
+        svd: str | None,
+    ) -> None:
+        from mgap.backbones.null_images import NULL_IMAGES
+        from mgap.priors.prior_plan import Prior, set_name
+        from mgap.priors.spectrum import check_solver
+        from mgap.registry import EMBEDDED, PROMPTS
+
+        self.null_image, self.svd = null_image or Prior().null_image, svd or "exact"
+        if self.null_image not in NULL_IMAGES:
+            raise SettingError(f"unknown null image {null_image!r}: choose from {', '.join(NULL_IMAGES)}")
+        check_solver(self.svd)
+        if count is not None and count < 1:
+            raise SettingError(f"count={count} must be at least 1")
+        self.rank = Prior().rank if rank is None else _parse_rank(rank)
+        self.size = _parse_size(size)
+        self.prompts = set_name(prompts or Prior().prompts, pocket=model in EMBEDDED)
+        self.count = Prior().count if count is None and self.prompts in PROMPTS else count
+        self.total = sum(1 for _ in self.read())  # reads a file once, to find mistakes early
+        if self.count is not None and self.total < self.count:
+            raise PromptError(f"{self.prompts} has {self.total} prompts, not {self.count}: lower --count, or give a file")
+
+    def read(self) -> Iterable[str]:
+        from mgap.io.prompt_files import read_prompts
+        from mgap.registry import PROMPTS
+
+        return islice(PROMPTS.get(self.prompts)() if self.prompts in PROMPTS else read_prompts(self.prompts), self.count)
+
+    def __call__(self, model: Model, batch_size: int | None, told: Progress) -> Subspace:
+        from dataclasses import replace
+
+        from mgap.priors.subspace import Subspace
+
+        how: dict[str, Any] = {"null_image": self.null_image, "size": self.size, "svd": self.svd, "batch_size": batch_size}
+        report = lambda done: told("fitting the prior", done, self.total)  # noqa: E731
+        found = Subspace.fit(model, self.read(), self.rank, progress=report, **how)
+        self.found = replace(found, origin={**found.origin, "prompts": self.prompts})
+        return self.found
+
+    def describe(self, found: Subspace) -> str:
+        share = 100 * found.explained_variance
+        named = f"{found.count} prompts of {self.prompts!r}, {self.null_image}"
+        return f"rank {found.rank} of {found.hidden_size}, {named}, {share:.1f}% of their variance"
 
 
 def _parse_rank(text: str) -> int | str:

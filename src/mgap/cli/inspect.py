@@ -68,8 +68,9 @@ def inspect(
         raise SettingError("--password is empty: give one, or leave it out")
     if Path(runs).exists() and not Path(runs).is_dir():
         raise SettingError(f"--runs {runs} is a file: give the folder that holds runs")
-    given = by_method(set_ or [], None)
+    given = by_method(set_ or [])
     names = model or list(EMBEDDED)
+    prior = _sorted_out(prior, given)
     warning, ends = exposure(host, password is not None), f"{way_to_end()} ends it"
     try:
         with private_uploads(), bind(host, port) as door:
@@ -112,6 +113,19 @@ def inspect(
         leave(int(asked.code or 0))
         raise
     leave(0)
+
+
+def _sorted_out(place: str | None, given: dict[str, dict[str, Any]]) -> str | None:
+    """Where the page's prior lies; what else is in the folder becomes a setting of the methods that need it."""
+    from mgap.run.learning import kinds_in, methods_that_take
+
+    kinds = kinds_in(place) if place else None
+    if not place or not kinds:
+        return place
+    for kind in kinds:
+        for name, setting in methods_that_take(kind).items() if kind != "subspace" else ():
+            given.setdefault(name, {}).setdefault(setting, place)
+    return place if "subspace" in kinds else None
 
 
 def _load_first(shelf: ModelShelf) -> None:

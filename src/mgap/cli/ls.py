@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mgap.cli import completion
 from mgap.errors import SettingError
-from mgap.registry import BACKBONES, EMBEDDED, EXPERIMENTS, METHODS
+from mgap.registry import BACKBONES, EMBEDDED, EXPERIMENTS, METHODS, PROMPTS
+
+if TYPE_CHECKING:
+    from mgap.methods.base import Need
 
 
 def ls(
@@ -17,13 +20,21 @@ def ls(
         str | None,
         typer.Argument(
             autocompletion=completion.found(lambda: LISTINGS),
-            help="models, methods, presets, backbones, experiments, null-images, parsers or prompts.",
+            help="models, methods, presets, backbones, experiments, null-images, parsers, prompt-sets or prompts.",
         ),
+    ] = None,
+    which: Annotated[
+        str | None, typer.Argument(metavar="[SET]", autocompletion=completion.prompts, help="Of prompts: which set.")
     ] = None,
 ) -> None:
     """List embedded models, methods, presets, backbones, experiments, null images, parsers and calibration prompts."""
     if what is not None and what not in LISTINGS:
         raise SettingError(f"nothing called {what!r} to list: choose from {', '.join(LISTINGS)}")
+    if which is not None:
+        if what != "prompts":
+            raise SettingError(f"{which!r}: only prompts come in sets, such as `mgap ls prompts default`")
+        print("\n".join(PROMPTS.get(which)()))
+        return
     for name in [what] if what else [n for n in LISTINGS if n != "prompts"]:
         if what is None:
             print(f"{name}:")
@@ -42,9 +53,17 @@ def _methods() -> list[str]:
         cost += f" ({method.besides})" if method.besides else ""
         lines.append(f"{name:<15} seam {method.seam.value}, {cost}: {method.summary}")
         lines.append(f"{'':<15} decoding: {modes}")
+        if needs := method.learnt_settings():
+            lines.append(f"{'':<15} needs: {', '.join(_need(name, need) for name, need in needs.items())}")
         reason = why_not(method)
         lines.append(f"{'':<15} engine vllm: {f'no, {reason}' if reason else 'yes'}")
     return lines
+
+
+def _need(setting: str, need: Need) -> str:
+    from mgap.run.learning import called
+
+    return f"{setting} ({called(need.kind)}{f', where {need.only_with} is not 0' if need.only_with else ''})"
 
 
 def _presets() -> list[str]:
@@ -75,10 +94,12 @@ def _parsers() -> list[str]:
     return [f"{parser.name:<14} {parser.summary}" for parser in PARSERS.values()]
 
 
-def _prompts() -> list[str]:
-    from mgap.priors.prompts import default_prompts
+def _prompt_sets() -> list[str]:
+    return [f"{name:<10} {len(list(PROMPTS.get(name)()))} prompts" for name in PROMPTS.names()]
 
-    return default_prompts()
+
+def _prompts() -> list[str]:
+    return list(PROMPTS.get("default")())
 
 
 LISTINGS: dict[str, Callable[[], list[str]]] = {
@@ -89,5 +110,6 @@ LISTINGS: dict[str, Callable[[], list[str]]] = {
     "experiments": _experiments,
     "null-images": _null_images,
     "parsers": _parsers,
+    "prompt-sets": _prompt_sets,
     "prompts": _prompts,
 }

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from mgap.decoding.model import Model
-    from mgap.priors.subspace import Subspace
     from mgap.reports.scores import Scores
 
 ModelName = Annotated[
@@ -47,7 +46,10 @@ Language = Annotated[
     typer.Option(autocompletion=completion.language, help="Which language resource reads captions, instead of the run's own."),
 ]
 Scoring = Annotated[list[str] | None, typer.Option("--set", help="Another setting of the scorer, key=value (repeatable).")]
-SavedPrior = Annotated[str | None, typer.Option(help="Folder or hub repository of a saved subspace; default: fit one.")]
+SavedPrior = Annotated[
+    str | None,
+    typer.Option(help="Folder or hub repository of what a method needs: a prior, a prior map, a bank, steering vectors."),
+]
 Images = Annotated[str | None, typer.Option(help="Folder of the pictures, such as coco/val2014.")]
 Data = Annotated[str | None, typer.Option(help="Folder of the published files; default: fetched into a cache.")]
 Limit = Annotated[int | None, typer.Option(help="Only the first so many pictures.")]
@@ -163,13 +165,3 @@ def print_scores(scores: Scores) -> None:
     for section in sections([scores]):
         if section.name in ("results", "paired", "matched"):
             print("\n".join(markdown(table) for table in section.tables))
-
-
-def fit_default_prior(model: Model) -> Subspace:
-    """A prior from the calibration prompts that ship with the package."""
-    from mgap.priors.prompts import default_prompts
-    from mgap.priors.subspace import Subspace
-
-    prompts = default_prompts()
-    with progress("fitting the prior", len(prompts)) as report:
-        return Subspace.fit(model, prompts, progress=report)

@@ -109,7 +109,7 @@ def run(
         "decoding": parse_settings(decoding or []) or None, "scoring": parse_settings(scoring or []) or None,
         "engine": engine, "engine_options": parse_settings(engine_option or []) or None,
     }  # fmt: skip
-    config = _config(what, {key: value for key, value in given.items() if value is not None}, by_method(set_ or [], prior))
+    config = _config(what, {key: value for key, value in given.items() if value is not None}, by_method(set_ or []), prior)
     if config.engine == "vllm":
         found, summary = answer_served(config, out, shard, retry_failed)
     else:
@@ -118,14 +118,14 @@ def run(
         report_scores(found)
 
 
-def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]]) -> Config:
+def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]], prior: str | None) -> Config:
     from mgap.run.config import Config, benchmarks, read_yaml
 
     if what in benchmarks():
         keys: dict[str, Any] = {"benchmark": what, "methods": ["vanilla", "mgap"], **given}
-        return Config.of(keys, "the command line", settings)
+        return Config.of(keys, "the command line", settings, prior)
     keys = read_yaml(what)
     for nested in ("decoding", "scoring", "engine_options"):
         if nested in given and isinstance(keys.get(nested), dict):
             given[nested] = {**keys[nested], **given[nested]}
-    return Config.of({**keys, **given}, what, settings)
+    return Config.of({**keys, **given}, what, settings, prior)

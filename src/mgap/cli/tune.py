@@ -32,7 +32,7 @@ def tune(
     rule: Annotated[str, typer.Option(help="departure (no labels are read), or labels.")] = "departure",
     objective: Annotated[str | None, typer.Option(help="Of the rule labels: f1 (default) or accuracy.")] = None,
     prior: SavedPrior = None,
-    prompts: Annotated[str | None, typer.Option(help="To fit on: a text file, one prompt a line.")] = None,
+    prompts: Annotated[str | None, typer.Option(help="To fit on: a set of `mgap ls prompt-sets`, or a file.")] = None,
     null_image: Annotated[str | None, typer.Option(help="To fit with: black336 (default), mean_colour, ...")] = None,
     grid: Annotated[
         list[str] | None,
@@ -71,7 +71,7 @@ def tune(
         allowed = f"choose from {', '.join(OBJECTIVES)}" if rule == "labels" else f"rule {rule} has none: leave it out"
         raise SettingError(f"objective={objective!r}: {allowed}")
     wanted, development = _grid(grid or []), _development(model, rule, questions, images, scenes, split, bank)
-    build = _prior(prior, prompts, null_image, max(wanted.rank), pocket=questions is None)
+    build = _prior(prior, prompts, null_image, max(wanted.rank), model)
     data = development.to_json()
     print(
         f"{data['name']}: {data['judged']['questions']} questions about {data['judged']['pictures']} pictures to judge, "
@@ -84,6 +84,7 @@ def tune(
     loaded = load_model(model, device, dtype, revision, trust_remote_code)
 
     from mgap.io.progress import bars
+    from mgap.priors.prior_plan import describe_prior
     from mgap.tuning.development import read_states
     from mgap.tuning.tune import tune as choose
 
@@ -95,6 +96,7 @@ def tune(
             metric=metric, progress=told,
         )  # fmt: skip
     tuned.prior.save(out)
+    print(f"prior: {describe_prior(base)}", file=sys.stderr)
     _tell(tuned, out)
 
 
@@ -160,7 +162,7 @@ def _development(
 
 
 def _prior(
-    folder: str | None, prompts: str | None, null_image: str | None, rank: int, *, pocket: bool
+    folder: str | None, prompts: str | None, null_image: str | None, rank: int, name: str
 ) -> Callable[[Model, Progress], Subspace]:
     """Check everything that needs no model; returns what gives the subspace once the model is there."""
     from mgap.priors.prior_plan import Prior, calibration
@@ -175,22 +177,11 @@ def _prior(
 
     from mgap.backbones.null_images import NULL_IMAGES
 
-    chosen = Prior(rank=rank, prompts=prompts or "auto", null_image=null_image or "black336")
+    chosen = Prior(rank=rank, prompts=prompts or "auto", null_image=null_image or "black336").of_model(name)
     if chosen.null_image not in NULL_IMAGES:
         raise SettingError(f"unknown null image {null_image!r}: choose from {', '.join(NULL_IMAGES)}")
-    texts = calibration(chosen, pocket=pocket)
-
-    def fit(model: Model, told: Progress) -> Subspace:
-        return Subspace.fit(
-            model,
-            texts,
-            rank,
-            null_image=chosen.null_image,
-            batch_size=16,
-            progress=lambda done: told("prompts for the prior", done, len(texts)),
-        )
-
-    return fit
+    calibration(chosen, pocket=False)  # refuses a file with too few
+    return chosen.fitted
 
 
 def _tell(tuned: Tuned, out: str) -> None:

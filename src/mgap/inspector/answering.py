@@ -14,7 +14,8 @@ from mgap.methods.base import Method
 from mgap.methods.mgap import MGAP, PRESETS
 from mgap.priors.subspace import Subspace
 from mgap.registry import METHODS
-from mgap.run.method_plans import VANILLA
+from mgap.run.learning import called
+from mgap.run.method_plans import VANILLA, read_learnt
 from mgap.types import Mode
 
 OURS = MGAP.name
@@ -52,9 +53,15 @@ def offered(given: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     found = {VANILLA: ""}
     for name in METHODS.names():
         method = METHODS.get(name)
-        missing = [key for key in method.needed() if key != "prior" and key not in given.get(name, {})]
+        learnt, own = method.learnt_settings(given.get(name, {})), given.get(name, {})
+        kinds = {key: need.kind for key, need in learnt.items() if need.kind != "subspace"}
+        fitted = [key for key, need in learnt.items() if need.kind == "subspace"]
+        missing = [key for key in (*kinds, *method.needed()) if key not in own and key not in fitted]
         if Mode.STREAM not in method.modes:
             found[name] = f"{name} cannot be streamed (mgap ask --method {name} can answer)"
+        elif missing and missing[0] in kinds:
+            made = f"mgap fit --for {name} --out DIR, then mgap inspect --set {name}.{missing[0]}=DIR"
+            found[name] = f"{name} needs {called(kinds[missing[0]])} ({made})"
         elif missing:
             found[name] = f"{name} needs a setting (mgap inspect --set {name}.{missing[0]}=...)"
         else:
@@ -78,7 +85,8 @@ def build_column(name: str, prior: Subspace, knobs: Knobs, given: Mapping[str, A
     if name == OURS and not given:
         return Column(name, knobs.method(prior), knobs.settings(prior))
     method = METHODS.get(name)
-    built: Method = method.of(**({"prior": prior} if method.takes_prior() else {}), **given)
+    learnt = {key: prior for key, need in method.learnt_settings().items() if need.kind == "subspace"}
+    built: Method = method.of(**learnt, **read_learnt(method, given))
     return Column(name, built, dict(given))
 
 

@@ -50,7 +50,7 @@ class AskPage:
 
     def _ask(self) -> None:
         p = self.parts
-        shown = [p.model, p.source, p.editor, p.dropped, p.question, p.methods, p.null, *p.knobs, p.colouring]
+        shown = [p.model, p.source, p.editor, p.dropped, p.question, p.methods, p.null, p.prompts, *p.knobs, p.colouring]
         begun = gr.on([p.button.click, p.question.submit], self.handlers.begin, trigger_mode="once", **AT_ONCE)
         self._then_finish(begun.then(self.handlers.ask, shown, [p.answers, p.asked, p.selected], **MODEL))
         p.stop.click(self.handlers.stop, **AT_ONCE)
@@ -69,7 +69,9 @@ class AskPage:
         drawn = gr.on(
             [knob.input for knob in p.knobs], self.handlers.redraw, turned, outcome, trigger_mode="always_last", **QUICK
         )
-        other = p.null.input(self.handlers.other_prior, [*turned, p.null], outcome, **MODEL)
+        other = gr.on(
+            [p.null.input, p.prompts.input], self.handlers.other_prior, [*turned, p.null, p.prompts], outcome, **MODEL
+        )
         for event in (drawn, other):
             self._then_finish(event.then(self.handlers.begin, **AT_ONCE))
 
@@ -89,7 +91,7 @@ class AskPage:
         inputs = [p.pictures, p.source, p.model, p.editor, p.dropped, p.question, p.methods, *p.knobs]
         shown = opening.event.then(self.handlers.show, [opening.case, p.model], [tabs, *inputs], **QUICK)
         asked = shown.then(self.handlers.begin, **AT_ONCE).then(
-            self.handlers.ask_case, [opening.case, p.model, p.null, *p.knobs, p.colouring],
+            self.handlers.ask_case, [opening.case, p.model, p.null, p.prompts, *p.knobs, p.colouring],
             [p.answers, p.asked, p.selected], **MODEL,
         )  # fmt: skip
         self._then_details(asked)

@@ -94,6 +94,7 @@ def to_python(asked: AskedColumns, column: Column) -> str:
     settings = "".join(f", {key}={value!r}" for key, value in column.settings.items())
     method = type(column.method).__name__
     if isinstance(column.method, MGAP):
+        lines += [] if asked.prior_folder else ["from mgap.priors.prior_plan import Prior", ""]
         lines.append(_prior_line(asked))
         made = f"mgap.{method}(prior{settings})"
     else:
@@ -104,8 +105,9 @@ def to_python(asked: AskedColumns, column: Column) -> str:
 def _prior_line(asked: AskedColumns) -> str:
     if asked.prior_folder:
         return f"prior = mgap.Subspace.load({asked.prior_folder!r})"
-    null = asked.prior.origin["null_image"]
-    return f"prior = mgap.Subspace.fit(model, mgap.default_prompts(), rank={asked.prior.rank}, null_image={null!r})"
+    origin = asked.prior.origin
+    of = f"prompts={origin['prompts']!r}, null_image={origin['null_image']!r}"
+    return f"prior = Prior(rank={asked.prior.rank}, count={asked.prior.count}, {of}).fit(model)"
 
 
 def links(asked: AskedColumns | None, plots: dict[str, Plot | None]) -> str:

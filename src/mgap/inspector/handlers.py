@@ -11,6 +11,7 @@ from typing import Any
 
 import gradio as gr
 
+from mgap.backbones.null_images import NULL_IMAGES
 from mgap.decoding.replay import Paths
 from mgap.errors import MgapError, SettingError, one_line
 from mgap.inspector.answering import (
@@ -29,7 +30,7 @@ from mgap.inspector.cases import AskCase
 from mgap.inspector.columns import AskedColumns
 from mgap.inspector.dropped import Limits, open_dropped
 from mgap.inspector.export import links, to_python
-from mgap.inspector.model_shelf import NULL_IMAGE, Loaded, ModelShelf
+from mgap.inspector.model_shelf import AUTO, NULL_IMAGE, Loaded, ModelShelf
 from mgap.inspector.page_parts import DRAWN, DROPPED, HINT
 from mgap.inspector.scene_json import scene_of
 from mgap.inspector.views import (
@@ -46,7 +47,9 @@ from mgap.methods.mgap import MGAP
 from mgap.pages.plots import Plot
 from mgap.pocket.scenes import Scene, render
 from mgap.priors.subspace import Subspace
+from mgap.registry import PROMPTS
 from mgap.run.method_plans import VANILLA
+from mgap.settings import check_choice
 
 Selected = tuple[int, int]  # which column, and which of its tokens
 REMEMBERED = 256  # sessions that are remembered so: many more than wait in line
@@ -101,9 +104,9 @@ class Handlers:
         return gr.skip()
 
     def ask(
-        self, name: str, source: str, drawn: Any, dropped: str | None, question: str, methods: list[str], null: str,
-        alpha: float, lam: float, rank: float, gate: bool, protect: bool, colouring: str, request: gr.Request,
-        progress: gr.Progress = gr.Progress(),  # noqa: B008
+        self, name: str, source: str, drawn: Any, dropped: str | None, question: str, methods: list[str],
+        null: str, prompts: str, alpha: float, lam: float, rank: float, gate: bool, protect: bool, colouring: str,
+        request: gr.Request, progress: gr.Progress = gr.Progress(),  # noqa: B008
     ) -> Iterator[Any]:  # fmt: skip
         with told_in_the_page():
             check_question(question)
@@ -117,7 +120,7 @@ class Handlers:
             else:
                 shown, picture = Path(dropped).name, open_dropped(dropped, self.limits)
             loaded = self.shelf.get(name, lambda text, done, total: progress((done, total), desc=text))
-            prior, folder = self._prior(loaded, null)
+            prior, folder = self._prior(loaded, null, prompts)
             asked = AskedColumns(
                 loaded, prior, picture, shown, question.strip(), self.max_new_tokens, Paths(loaded.model), prior_folder=folder
             )
@@ -125,7 +128,7 @@ class Handlers:
             yield from self._stream(asked, colouring, request.session_hash or "")
 
     def ask_case(
-        self, case: AskCase | None, name: str, null: str,
+        self, case: AskCase | None, name: str, null: str, prompts: str,
         alpha: float, lam: float, rank: float, gate: bool, protect: bool, colouring: str, request: gr.Request,
     ) -> Iterator[Any]:  # fmt: skip
         """As a run or the gallery has it, with its own prior and settings."""
@@ -134,7 +137,7 @@ class Handlers:
             return
         with told_in_the_page():
             loaded = self.shelf.get(case.model or name, None)
-            prior, folder = (case.prior, case.prior_folder) if case.prior else self._prior(loaded, null)
+            prior, folder = (case.prior, case.prior_folder) if case.prior else self._prior(loaded, null, prompts)
             shown = case.picture
             picture, source = (render(shown), shown) if isinstance(shown, Scene) else (shown, case.name)
             asked = AskedColumns(
@@ -145,12 +148,14 @@ class Handlers:
             asked = self._columns(asked, [VANILLA, case.method], knobs, {**self.given, case.method: dict(case.settings)})
             yield from self._stream(asked, colouring, request.session_hash or "")
 
-    def _prior(self, loaded: Loaded, null: str) -> tuple[Subspace, str]:
+    def _prior(self, loaded: Loaded, null: str, prompts: str) -> tuple[Subspace, str]:
         """The prior, and the folder it was read from, if it was."""
-        if null == NULL_IMAGE:
+        check_choice("null image", null, NULL_IMAGES)  # a browser may send anything, and a name of prompts may be a file's
+        check_choice("prompts", prompts, (AUTO, *PROMPTS.names()))
+        if (null, prompts) == (NULL_IMAGE, AUTO):
             return loaded.prior, loaded.prior_folder
         with loaded.turn:
-            return loaded.prior_of(null), ""
+            return loaded.prior_of(null, prompts), ""
 
     def _columns(
         self, asked: AskedColumns, names: Sequence[str], knobs: Knobs, given: Mapping[str, Mapping[str, Any]]
@@ -210,12 +215,12 @@ class Handlers:
 
     def other_prior(
         self, asked: AskedColumns | None, colouring: str, selected: Selected | None,
-        alpha: float, lam: float, rank: float, gate: bool, protect: bool, null: str,
+        alpha: float, lam: float, rank: float, gate: bool, protect: bool, null: str, prompts: str,
     ) -> Any:  # fmt: skip
         """The same states, cut along another prior."""
         if asked is not None:
             with told_in_the_page():
-                prior, folder = self._prior(asked.loaded, null)
+                prior, folder = self._prior(asked.loaded, null, prompts)
                 asked = replace(asked, prior=prior, prior_folder=folder)
         return self.redraw(asked, colouring, selected, alpha, lam, rank, gate, protect)
 

@@ -19,12 +19,12 @@ from mgap.errors import SettingError
 from mgap.io.progress import Progress
 from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
-from mgap.priors.prompts import default_prompts
+from mgap.priors.prior_plan import Prior
 from mgap.priors.subspace import Subspace
 from mgap.registry import EMBEDDED, locate
 
-RANK = 10  # of a prior that is fitted here; the page may use fewer directions
-NULL_IMAGE = "black336"
+RANK = 10  # of a prior that is fitted here: the default's five directions, and five more for the slider
+NULL_IMAGE, AUTO = Prior().null_image, Prior().prompts
 SCENES = 24  # of the pocket world, development ones, that questions of a bank are about
 DESCRIBED = 2.5  # times as many are described
 QUESTION_TOKENS, CAPTION_TOKENS, BATCH = 8, 40, 32
@@ -42,23 +42,27 @@ class Loaded:
     why_no_bank: str = ""  # a sentence, where there is none
     prior_folder: str = ""  # where the prior was read from; "": it was fitted here
     turn: threading.Lock = field(default_factory=threading.Lock)  # not reentrant: a streamed answer changes threads
-    _priors: dict[str, Subspace] = field(default_factory=dict, init=False, repr=False)
+    _priors: dict[tuple[str, str], Subspace] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._priors[str(self.prior.origin.get("null_image", NULL_IMAGE))] = self.prior
+        self._priors[NULL_IMAGE, AUTO] = self.prior
 
     @cached_property
     def landscape(self) -> Landscape | None:
         """The bank as it is drawn; None without one."""
         return None if self.bank is None or self.manifold is None else Landscape.of(self.bank, self.manifold)
 
-    def prior_of(self, null_image: str, told: Progress | None = None) -> Subspace:
-        """The prior fitted with another null image: once, then kept. It runs the model: call it inside `with loaded.turn`."""
-        if null_image not in self._priors:
+    def prior_of(self, null_image: str, prompts: str = AUTO, told: Progress | None = None) -> Subspace:
+        """The prior of another null image or other prompts: fitted once, then kept. Call it inside `with loaded.turn`.
+
+        The usual null image with the model's own prompts is the prior that the page began with, also where that was given.
+        """
+        key = null_image, prompts
+        if key not in self._priors:
             if not self.turn.locked():
                 raise RuntimeError(f"prior_of({null_image!r}) runs {self.name}: take its turn first")
-            self._priors[null_image] = fit_prior(self.model, self.prior.rank, null_image, told)
-        return self._priors[null_image]
+            self._priors[key] = Prior(self.prior.rank, prompts=prompts, null_image=null_image).fitted(self.model, told)
+        return self._priors[key]
 
 
 class ModelShelf:
@@ -136,19 +140,12 @@ class ModelShelf:
             self._prior.require(model.backbone)
         if self._bank is not None:
             self._bank.require(model.backbone)
-        prior = self._prior or fit_prior(model, RANK, NULL_IMAGE, tell)
+        prior = self._prior or Prior(RANK).fitted(model, tell)
         bank = pocket_bank(model, self._scenes, tell) if self._bank is None and name in EMBEDDED else self._bank
         if bank is None:
             return Loaded(name, model, prior, why_no_bank=how_to_get_a_bank(name), prior_folder=self.prior_folder)
         manifold = Manifold.of(bank, device=model.backbone.device, progress=tell)
         return Loaded(name, model, prior, manifold, bank, prior_folder=self.prior_folder)
-
-
-def fit_prior(model: Model, rank: int, null_image: str, told: Progress | None = None) -> Subspace:
-    """From the prompts that come with the package."""
-    prompts = default_prompts()
-    report = None if told is None else lambda done: told("fitting the prior", done, len(prompts))
-    return Subspace.fit(model, prompts, rank, null_image=null_image, progress=report)
 
 
 def pocket_bank(model: Model, scenes: int = SCENES, told: Progress | None = None) -> Bank:

@@ -23,7 +23,7 @@ from mgap.pocket.showcase import describe
 from mgap.priors.prior_plan import Prior, Priors
 from mgap.priors.subspace import Subspace
 from mgap.reports.examples import truth_in_words
-from mgap.run.method_plans import VANILLA
+from mgap.run.method_plans import VANILLA, MethodPlan
 from mgap.run.records import Arm, Run
 
 THUMBNAIL = 192  # pixels of its longer side, at most
@@ -118,9 +118,12 @@ def case_of(opened: Opened, label: str, pair: Pair, models: Sequence[str]) -> As
     why = f"From the run {opened.called}: {arm.label} against {scores.baseline}, {pair.effect}. True: {truth}."
     if arm.method == VANILLA:  # a run without a method: the page's own stands beside it
         return AskCase(sample.prompt, picture, why, scores.model, name=sample.image, told=told)
-    place = prior_folder(opened, arm)
+    place, settings = prior_folder(opened, arm), dict(arm.settings)
+    for name, need in MethodPlan(arm.label, arm.method, settings).unlearnt().items():
+        if need.kind != "subspace":  # learnt by the run, and kept in its folder
+            settings[name] = str(opened.run.folder / "priors" / need.kind)
     return AskCase(
-        sample.prompt, picture, why, scores.model, arm.method, dict(arm.settings),
+        sample.prompt, picture, why, scores.model, arm.method, settings,
         prior=Subspace.load(place) if place else None, prior_folder=str(place or ""), name=sample.image, told=told,
     )  # fmt: skip
 
@@ -130,7 +133,7 @@ def prior_folder(opened: Opened, arm: Arm) -> Path | None:
     if arm.prior is None:
         return None
     prior, kept = Prior.of(arm.prior), opened.run.folder / "priors"
-    place = Path(Priors(kept, pocket=opened.is_pocket).place(prior))
+    place = Path(Priors(kept).place(prior))
     if prior.folder is None and place.parent != kept:
         raise RunError(f"{place}: is not in the run's own folder of priors; make the run again")
     if not place.is_dir():

@@ -11,10 +11,12 @@ from mgap.backbones.null_images import NULL_IMAGES
 from mgap.inspector.answering import LONGEST, OURS, Knobs, offered
 from mgap.inspector.dropped import DroppedPicture
 from mgap.inspector.editor import SceneEditor
-from mgap.inspector.model_shelf import NULL_IMAGE, RANK
+from mgap.inspector.model_shelf import AUTO, NULL_IMAGE, RANK
 from mgap.inspector.theme import static
 from mgap.inspector.views import COLOURINGS, answers_html
 from mgap.pocket.showcase import cases
+from mgap.priors.prior_plan import Prior
+from mgap.registry import PROMPTS
 from mgap.run.method_plans import VANILLA
 
 DRAWN, DROPPED = "drawn", "dropped"
@@ -32,6 +34,9 @@ class Parts:
         """`names` are the models that can be chosen; `given` are settings by method; `prior_folder` holds a given prior."""
         first = f"as in {prior_folder}" if prior_folder else NULL_IMAGE
         self._nulls = [(first, NULL_IMAGE), *((name, name) for name in NULLS if name != NULL_IMAGE)]
+        own = " or ".join(dict.fromkeys(Prior().of_model(name).prompts for name in names))
+        usual = f"as in {prior_folder}" if prior_folder else f"the model\u2019s own ({Prior().count} of {own})"
+        self._sets = [(usual, AUTO), *((name, name) for name in PROMPTS.names())]
         self.asked, self.selected = gr.State(None, time_to_live=3600), gr.State(None)
         self.source = gr.State(DRAWN)
         with gr.Row(elem_id="ask"):
@@ -95,6 +100,9 @@ class Parts:
                 )
                 self.null = gr.Dropdown(
                     self._nulls, value=NULL_IMAGE, label="Null image of the prior", elem_id="null", min_width=160
+                )
+                self.prompts = gr.Dropdown(
+                    self._sets, value=AUTO, label="Prompts of the prior", elem_id="prompts", min_width=160
                 )
         self.knobs = [self.alpha, self.lam, self.rank, self.gate, self.protect]
 

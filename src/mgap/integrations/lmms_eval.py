@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from lmms_eval.api.instance import GenerationResult, Instance, TokenCounts
@@ -21,7 +19,7 @@ from tqdm import tqdm
 from mgap.decoding.model import load
 from mgap.errors import SettingError, UnsupportedRequest
 from mgap.integrations.harness_requests import Request, one_picture
-from mgap.priors.prior_plan import Prior, Priors
+from mgap.priors.prior_plan import Priors
 from mgap.run.method_plans import MethodPlan, build_method
 from mgap.settings import check_choice
 
@@ -39,7 +37,7 @@ class Mgap(lmms):
         self,
         pretrained: str,
         method: str = "mgap",
-        prior: str | None = None,  # folder or hub repository of a saved subspace; None: fit one now on the default prompts
+        prior: str | None = None,  # folder or hub repository of what the method needs; None: learnt now, where it can be
         batch_size: int = 1,
         device: str | None = None,
         dtype: str = "auto",
@@ -55,13 +53,13 @@ class Mgap(lmms):
             raise SettingError(f"batch_size={batch_size!r}: give a whole number of at least 1; there is no automatic one")
         self.batch_size = int(batch_size)
         self.cuts_answers = check_choice("until", until, ("task", "none")) == "task"
-        plan = MethodPlan(method, method, settings, Prior.of(prior) if prior else None).with_settings({})  # checks it
+        plan = MethodPlan(method, method, settings).with_settings({"prior": prior} if prior else {})  # checks it
+        plan.refuse_unlearnt(pretrained)
         if device is None and device_map is None and "LOCAL_RANK" in os.environ:
             device = _own_device(int(os.environ["LOCAL_RANK"]))
         options: dict[str, Any] = {"revision": revision, "attention": attention, "device_map": device_map}
         self.model = load(pretrained, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **options)
-        with TemporaryDirectory() as folder:
-            self.method = build_method(plan, self.model, Priors(Path(folder), pocket=False))
+        self.method = build_method(plan, self.model, Priors())
         if self.method is not None:
             with self.model.using(self.method):  # refuses an unsuitable model or prior before data are loaded
                 pass

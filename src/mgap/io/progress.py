@@ -20,18 +20,24 @@ def bars(*columns: Any) -> Iterator[Progress]:
     from rich.progress import Progress as Bars
 
     columns = columns or (MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(TextColumn("{task.description}"), BarColumn(), *columns, console=Console(stderr=True)) as display:
-        tasks: dict[str, TaskID] = {}
+    display = Bars(TextColumn("{task.description}"), BarColumn(), *columns, console=Console(stderr=True))
+    tasks: dict[str, TaskID] = {}
 
-        def report(label: str, done: int, total: int) -> None:
-            if label not in tasks:
-                tasks[label] = display.add_task(label, total=total)
-            display.update(tasks[label], completed=done)
+    def report(label: str, done: int, total: int) -> None:
+        if not tasks:
+            display.start()
+        if label not in tasks:
+            tasks[label] = display.add_task(label, total=total)
+        display.update(tasks[label], completed=done)
 
+    try:
         yield report
+    finally:
+        if tasks:  # otherwise there is nothing to show, not even an empty line
+            display.stop()
 
 
 def report_progress(progress: Progress | None, label: str, done: int, total: int) -> None:
-    """Tell whoever listens, if anybody does."""
+    """Call the callback, if there is one."""
     if progress is not None:
         progress(label, done, total)

@@ -11,9 +11,10 @@ No code of the authors is known: the defaults follow two rebuildings, and what t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
 from mgap.errors import SettingError
-from mgap.methods.base import Handles, Removable, Seam, Tap, loaded
+from mgap.methods.base import Handles, Need, Removable, Seam, Tap, loaded
 from mgap.methods.kinds.branch import BranchMethod, contrast
 from mgap.methods.kinds.layers import layer_indices
 from mgap.methods.kinds.main_rows import RowSplit, row_split_of
@@ -79,6 +80,8 @@ class ASD(BranchMethod):
     seam: ClassVar[Seam] = Seam.LAYERS
     modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC, Mode.COMPILE}
     moved_by: ClassVar[str] = "alpha"  # at 0 the state is the one steered to fact, not the plain one
+    needs: ClassVar[Mapping[str, Need]] = MappingProxyType({"steering": Need("steering")})
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"lam_pos": 0.0, "lam_neg": 0.0})
 
     steering: Steering | str | PathLike[str] = field(kw_only=True)
     lam_pos: float = 0.2

@@ -83,6 +83,14 @@ class Handles:
             part.remove()
 
 
+@dataclass(frozen=True)
+class Need:
+    """What one of a method's settings holds: something that is learnt from the model before it decodes."""
+
+    kind: str  # of the registry's LEARNT: subspace, prior_map, steering or bank
+    only_with: str = ""  # a setting; while that is 0, nothing is needed
+
+
 class Method(ABC):
     """A decoding method: frozen settings, a declared seam and cost, and a hook that can be taken away again."""
 
@@ -93,6 +101,8 @@ class Method(ABC):
     besides: ClassVar[str] = ""  # what else it costs, in a few words
     modes: ClassVar[frozenset[Mode]]  # what it accepts; anything else is refused before a token is made
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})  # named settings, where there are several
+    needs: ClassVar[Mapping[str, Need]] = MappingProxyType({})  # what must be learnt first, by the setting that holds it
+    zero: ClassVar[Mapping[str, Any] | None] = None  # settings at which it says what plain decoding says; None: there are none
     shares_prefill: ClassVar[bool] = False  # acts in the same way where the beginning of a row is in the cache already
     moved_by: ClassVar[str] = (
         ""  # what moves the state it decodes from: a setting, or a number that it traces; "": there is no one state
@@ -103,9 +113,7 @@ class Method(ABC):
     def of(cls, **settings: Any) -> Method:
         """Build it from named settings, as they stand in YAML or on the command line."""
         cls.check_names(settings)
-        for name in cls.needed():
-            if name not in settings:
-                raise SettingError(f"{cls.name} needs a setting {name!r}, which has no default: give {name}=...")
+        cls.check_whole(settings)
         return cls(**settings)
 
     @classmethod
@@ -117,9 +125,32 @@ class Method(ABC):
                 raise SettingError(f"{cls.name} has no setting {name!r}: choose from {', '.join(known)}")
 
     @classmethod
+    def check_whole(cls, settings: Collection[str]) -> None:
+        """Refuse to do without a setting that has no default."""
+        for name in cls.needed():
+            if name not in settings:
+                raise SettingError(f"{cls.name} needs a setting {name!r}, which has no default: give {name}=...")
+
+    @classmethod
+    def learnt_settings(cls, settings: Mapping[str, Any] | None = None) -> dict[str, Need]:
+        """The settings that hold something learnt; with `settings`, only those that these make it need.
+
+        A setting called `prior` is a subspace, whether `needs` says so or not.
+        """
+        of = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]  # every method is a dataclass
+        found = {**cls.needs, **({"prior": Need("subspace")} if "prior" in of and "prior" not in cls.needs else {})}
+        if settings is None:
+            return found
+        return {
+            name: need
+            for name, need in found.items()
+            if not need.only_with or settings.get(need.only_with, of[need.only_with].default) not in (0, None, False)
+        }
+
+    @classmethod
     def takes_prior(cls) -> bool:
         """Whether a subspace of the model's prior is one of its settings."""
-        return "prior" in {f.name for f in fields(cls)}  # type: ignore[arg-type]  # every method is a dataclass
+        return any(need.kind == "subspace" for need in cls.learnt_settings().values())
 
     @classmethod
     def needed(cls) -> list[str]:

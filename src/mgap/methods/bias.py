@@ -11,7 +11,9 @@ as there are tokens. Every decoding mode.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -71,6 +73,7 @@ class Bias(HeadMethod):
 
     name: ClassVar[str] = "bias"
     summary: ClassVar[str] = "shift the logits of some words by a constant (yes against no)"
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"shift": 0.0})
     no_state: ClassVar[str] = "adds a constant to the logits of some words, which in general no input of the head makes"
 
     shift: float

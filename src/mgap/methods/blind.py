@@ -8,8 +8,10 @@ plausibility cut unless `beta` asks for one. Cost: 2 forwards a token.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -40,6 +42,7 @@ class Blind(BranchMethod):
     name: ClassVar[str] = "blind"
     summary: ClassVar[str] = "contrast with the answer to a null image"
     moved_by: ClassVar[str] = "rho"
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"rho": 0.0})
 
     rho: float = 1.0
     beta: float = 0.0

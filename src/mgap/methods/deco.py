@@ -14,9 +14,10 @@ fractions here (22 to 31 of 36). Its greedy and sampling loops take one row at a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -51,6 +52,7 @@ class DeCo(LayersMethod):
     name: ClassVar[str] = "deco"
     summary: ClassVar[str] = "add the middle layer that is surest of a likely token"
     moved_by: ClassVar[str] = "alpha"
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"alpha": 0.0})
 
     alpha: float = 0.6
     layers: int | Sequence[int] | None = None

@@ -12,9 +12,10 @@ Cost: 2 forwards a token, one pass through the vision tower; with_vcd: 3 and two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -54,6 +55,7 @@ class ICD(BranchMethod):
         "contrast with the answer under a disturbing instruction (with_vcd: and a noised picture, 3 forwards)"
     )
     moved_by: ClassVar[str] = "alpha"
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"alpha": 0.0})
 
     alpha: float = 1.0
     beta: float = 0.1

@@ -11,9 +11,10 @@ tau. Cost: 2 forwards a token; the branch's prompt is short. The weight grows wi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -51,6 +52,7 @@ class M3ID(BranchMethod):
     name: ClassVar[str] = "m3id"
     summary: ClassVar[str] = "contrast with a text-only branch, more and more along the answer"
     moved_by: ClassVar[str] = "weight"  # exp(lam t) - 1
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"lam": 0.0})
 
     lam: float = 0.02
     beta: float = 0.1

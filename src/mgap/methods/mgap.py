@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Observation, Tap
+from mgap.methods.base import Need, Observation, Tap
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.head import HeadMethod
 from mgap.methods.mgap_fused import FusedStep, numbers_of, why_not
@@ -221,6 +222,8 @@ class MGAP(HeadMethod):
     summary: ClassVar[str] = "attenuate the language-prior part of the head's input"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {**PRESETS, TUNED: {}}
     moved_by: ClassVar[str] = "alpha"
+    needs: ClassVar[Mapping[str, Need]] = MappingProxyType({"prior": Need("subspace")})
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"alpha": 0.0})
 
     prior: Subspace
     alpha: float | None = None

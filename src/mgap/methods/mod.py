@@ -14,10 +14,11 @@ looked for at the first token, and at every one in float16, which can overflow l
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -62,6 +63,7 @@ class MoD(BranchMethod):
     seam: ClassVar[Seam] = Seam.ATTENTION
     modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC, Mode.COMPILE}
     moved_by: ClassVar[str] = "a1 or a2"  # whichever weighs the branch in a row's mode
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"a1": 0.0, "a2": 0.0})
 
     rho: float = 0.2
     theta: float = 0.05

@@ -87,6 +87,7 @@ class PAI(AttentionMethod, BranchMethod):
     summary: ClassVar[str] = "attend more to the picture, and contrast with a text-only branch"
     forwards: ClassVar[float] = BranchMethod.forwards
     moved_by: ClassVar[str] = "gamma - 1"  # at 0 the state is that of the changed attention, not the plain one
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"alpha": 0.0, "gamma": 1.0})
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(PRESETS)
 
     alpha: float | None = None

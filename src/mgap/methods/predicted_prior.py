@@ -13,16 +13,18 @@ The head is linear, so W h' = W h - s (W V) c_hat: one [K, vocab] table, built o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
-from mgap.methods.base import Observation, Tap, loaded
+from mgap.methods.base import Need, Observation, Tap, loaded
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.head import HeadMethod
 from mgap.methods.mgap import Gate, Settings, entropy_of, gate_of
@@ -86,6 +88,8 @@ class PredictedPrior(HeadMethod):
     name: ClassVar[str] = "predicted-prior"
     summary: ClassVar[str] = "take the prompt's own prior, predicted from the head's input, out of that input"
     moved_by: ClassVar[str] = "rho"
+    needs: ClassVar[Mapping[str, Need]] = MappingProxyType({"prior_map": Need("prior_map")})
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"rho": 0.0})
 
     prior_map: PriorMap | str | PathLike[str]
     rho: float = 1.0

@@ -11,8 +11,10 @@ Cost: that of kinds/blind_branch.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +22,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Removable, Tap
+from mgap.methods.base import Need, Removable, Tap
 from mgap.methods.head_inputs import Weight
 from mgap.methods.kinds.blind_branch import BlindMethod, Move
 from mgap.methods.mgap import Settings, gate_of
@@ -65,6 +67,8 @@ class PromptPrior(BlindMethod):
 
     name: ClassVar[str] = "prompt-prior"
     summary: ClassVar[str] = "take what the prompt alone puts into the prior's subspace out of the head's input"
+    needs: ClassVar[Mapping[str, Need]] = MappingProxyType({"prior": Need("subspace")})
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"rho": 0.0})
 
     prior: Subspace = field(kw_only=True)
     rank: int | None = None

@@ -15,10 +15,12 @@ through the bank.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from os import PathLike
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,7 +28,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Removable, Tap, loaded
+from mgap.methods.base import Need, Removable, Tap, loaded
 from mgap.methods.head_inputs import Weight
 from mgap.methods.kinds.blind_branch import BlindMethod, Move
 from mgap.methods.mgap import Settings, cut_state, gate_of
@@ -100,6 +102,8 @@ class Tether(BlindMethod):
     name: ClassVar[str] = "tether"
     summary: ClassVar[str] = "step away from the prior where the model is unsure, and back to the states of normal decoding"
     touches_all: ClassVar[bool] = True
+    needs: ClassVar[Mapping[str, Need]] = MappingProxyType({"bank": Need("bank"), "prior": Need("subspace", only_with="alpha")})
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"rho": 0.0, "alpha": 0.0, "towards": "plain"})
 
     bank: Bank | str | PathLike[str] = field(kw_only=True)
     k: int = 10

@@ -9,9 +9,11 @@ Paper: alpha 1, beta 0.1, step 500; the authors' POPE script has beta 0.2, and t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,6 +49,7 @@ class VCD(BranchMethod):
     name: ClassVar[str] = "vcd"
     summary: ClassVar[str] = "contrast with the same picture drowned in noise"
     moved_by: ClassVar[str] = "alpha"
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"alpha": 0.0})
 
     alpha: float = 1.0
     beta: float = 0.1

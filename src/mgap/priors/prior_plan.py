@@ -1,9 +1,13 @@
-"""How a method's prior subspace is made: from which prompts, with which null image, or from which folder."""
+"""How a method's prior subspace is made: from which prompts, with which null image, or from which folder.
+
+`Prior()` is the default everywhere, and it belongs to the model: the first 50 prompts of the set "pocket" for an embedded
+model, of the set "default" for any other; a black picture of 336 pixels; rank 5.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +16,10 @@ from mgap.errors import PromptError, SettingError
 from mgap.io.progress import Progress
 from mgap.io.prompt_files import read_prompts
 from mgap.io.typed_json import typed
-from mgap.registry import PROMPTS
+from mgap.registry import EMBEDDED, PROMPTS
 
 if TYPE_CHECKING:
-    from mgap.backbones.base import HasBackbone
+    from mgap.backbones.base import Backbone, HasBackbone
     from mgap.priors.subspace import Subspace
 
 PROMPT_SETS = ("default", "questions", "captions", "colours")
@@ -27,7 +31,7 @@ class Prior:
 
     rank: int | str = 5
     count: int = 50  # prompts
-    prompts: str = "auto"  # a name of PROMPT_SETS, or a file with one a line; auto: questions in the pocket world, else default
+    prompts: str = "auto"  # a name of the registry's PROMPTS, or a file with one a line; auto: the model's own set
     null_image: str = "black336"
     folder: str | None = None  # a saved one, or a hub repository; nothing is fitted then
 
@@ -55,45 +59,81 @@ class Prior:
             return {"folder": self.folder}
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"}
 
+    def of_model(self, name: str) -> Prior:
+        """With the prompts' set by its name, for the model of this name."""
+        return replace(self, prompts=set_name(self.prompts, pocket=name in EMBEDDED))
+
+    def fit(self, model: Backbone | HasBackbone, told: Progress | None = None, *, batch_size: int | None = None) -> Subspace:
+        """Run the prompts; refuses a source with fewer than were asked for."""
+        from mgap.backbones.base import Backbone
+        from mgap.priors.subspace import Subspace
+
+        backbone = Backbone.of(model)
+        plan = self.of_model(backbone.name)
+        prompts = calibration(plan, pocket=False)
+        report = None if told is None else lambda done: told("fitting the prior", done, len(prompts))
+        found = Subspace.fit(backbone, prompts, plan.rank, null_image=plan.null_image, batch_size=batch_size, progress=report)
+        return replace(found, origin={**found.origin, "prompts": plan.prompts})
+
+    def fitted(self, model: Backbone | HasBackbone, told: Progress | None = None) -> Subspace:
+        """The same, or what an earlier call has left in the cache."""
+        from mgap.backbones.base import Backbone
+        from mgap.priors.learnt_cache import through_cache
+
+        plan = self.of_model(Backbone.of(model).name)
+        how = {**plan.to_json(), "prompts": calibration(plan, pocket=False)}
+        found: Subspace = through_cache("subspace", how, model, lambda: plan.fit(model, told))
+        return found
+
+
+def describe_prior(prior: Subspace) -> str:
+    """What it was fitted on, in a few words: 50 prompts of 'pocket', black336, rank 5."""
+    named = f" of {prior.origin['prompts']!r}" if "prompts" in prior.origin else ""
+    null = f", {prior.origin['null_image']}" if "null_image" in prior.origin else ""
+    return f"{prior.count} prompts{named}{null}, rank {prior.rank}"
+
 
 @dataclass(frozen=True)
 class Priors:
     """The subspaces of a run, each fitted once and kept in its folder, so that a run that is taken up again uses the same."""
 
-    folder: Path
-    pocket: bool  # whether the run is on the pocket world
+    folder: Path | None = None  # None: there is no run, and they are kept in the cache only
 
     def place(self, prior: Prior) -> str:
         """Where it is, or will be once it is fitted: a folder, or a hub repository."""
         if prior.folder is not None:
             return prior.folder
         words = (prior.prompts.replace("/", "-"), prior.count, prior.null_image, prior.rank)
-        return str(self.folder / "-".join(map(str, words)))
+        return str((self.folder or Path()) / "-".join(map(str, words)))
 
     def has(self, prior: Prior) -> bool:
         """Whether there is nothing to fit."""
-        return prior.folder is not None or (Path(self.place(prior)) / "subspace.json").is_file()
+        if prior.folder is not None:
+            return True
+        return self.folder is not None and (Path(self.place(prior)) / "subspace.json").is_file()
 
     def get(self, prior: Prior, model: HasBackbone | None, told: Progress | None = None) -> Subspace:
         """Read, or fitted with the model; without one, it must be there."""
         from mgap.priors.subspace import Subspace
 
-        kept = self.place(prior)
         if model is None or self.has(prior):
-            return Subspace.load(kept)
-        prompts = calibration(prior, pocket=self.pocket)
-        report = None if told is None else lambda done: told("prompts for the prior", done, len(prompts))
-        found = Subspace.fit(model, prompts, prior.rank, null_image=prior.null_image, progress=report)
-        found.save(kept)
+            return Subspace.load(self.place(prior))
+        found = prior.fitted(model, told)
+        if self.folder is not None:
+            found.save(self.place(prior))
         return found
+
+
+def set_name(name: str, *, pocket: bool) -> str:
+    """The set that a plan's word means: `auto` is the model's own, and so is `questions` for a pocket model."""
+    if name == "auto":
+        return "pocket" if pocket else "default"
+    return "pocket" if name == "questions" and pocket else name
 
 
 def prompt_set(name: str, count: int, *, pocket: bool) -> list[str]:
     """The first `count` prompts of a named set, or of a file; fewer where it has no more."""
-    if name == "auto":
-        name = "pocket" if pocket else "default"
-    elif name == "questions" and pocket:
-        name = "pocket"
+    name = set_name(name, pocket=pocket)
     found = PROMPTS.get(name)() if name in PROMPTS else read_prompts(name)
     return list(islice(found, count))
 

@@ -103,7 +103,7 @@ def facts_of(scores: Scores) -> Facts:
         ("Decoding", f"{'sampled' if decoding.get('sample') else 'not sampled'}, {_settings(decoding)}"),
         ("Scored with", _settings(scores.scorer)),
         ("Baseline", scores.baseline),
-        *((f"Method {label}", _method(result.arm)) for label, result in scores.results.items()),
+        *((f"Method {label}", _method(r.arm, _learnt(plan, label))) for label, r in scores.results.items()),
         ("Files read", _settings(plan["benchmark"].get("sources") or {})),
         ("Mended", " ".join(plan["benchmark"].get("notes") or ())),
         ("Versions", _settings(plan.get("versions", {}))),
@@ -114,10 +114,18 @@ def facts_of(scores: Scores) -> Facts:
     return [(term, text) for term, text in facts if text]
 
 
-def _method(arm: Arm) -> str:
+def _learnt(plan: Mapping[str, Any], label: str) -> Mapping[str, str]:
+    """What a method works with that was learnt, as the run tells it; earlier versions' do not."""
+    found = plan.get("learnt")
+    found = found.get(label) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _method(arm: Arm, learnt: Mapping[str, str]) -> str:
     text = "plain decoding" if arm.method == "vanilla" else arm.method
     text += f" with {_settings(arm.settings)}" if arm.settings else ""
-    text += f"; prior: {_settings(arm.prior)}" if arm.prior else ""
+    text += f"; prior: {_settings(arm.prior)}" if arm.prior and "prior" not in learnt else ""
+    text += "".join(f"; {setting.replace('_', ' ')}: {_value(about)}" for setting, about in learnt.items())
     return f"{text}; questions about one picture share its keys and values" if arm.prefill == "shared" else text
 
 

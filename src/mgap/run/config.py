@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -13,6 +13,7 @@ from mgap.errors import SettingError
 from mgap.io.typed_json import typed
 from mgap.io.yaml_text import parse_yaml
 from mgap.registry import BENCHMARKS, EMBEDDED, ENGINES, EXPERIMENTS, METHODS, WORLDS
+from mgap.run.learning import called, kinds_in
 from mgap.run.method_plans import VANILLA, MethodPlan
 from mgap.types import Decoding
 
@@ -129,6 +130,8 @@ class Config:
                 _choose("decoding key along answers, which are greedy", key, ("max_new_tokens",))
         ENGINES.get(self.engine).refuse(self)
         self._refuse_modes()
+        for arm in self.methods:
+            arm.refuse_unlearnt(self.model)
 
     def _refuse_types(self) -> None:
         hints = get_type_hints(Config)
@@ -189,9 +192,16 @@ class Config:
 
     @classmethod
     def of(
-        cls, data: Mapping[str, Any], where: str = "the run", settings: Mapping[str, Mapping[str, Any]] | None = None
+        cls,
+        data: Mapping[str, Any],
+        where: str = "the run",
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        prior: str | None = None,
     ) -> Config:
-        """From plain keys; unknown and missing ones are named. `settings` are more for methods, by their name or label."""
+        """From plain keys; unknown and missing ones are named. `settings` are more for methods, by their name or label.
+
+        `prior` is a folder with something that was learnt, or a hub repository: for every method that needs its kind.
+        """
         known = [f.name for f in fields(cls)]
         for key in data:
             if key not in known:
@@ -214,7 +224,8 @@ class Config:
                 raise SettingError(f"{where}: {f.name} is missing, and has no default")
         values = dict(data)
         entries, more = _sequence("methods", data["methods"], where), settings or {}
-        values["methods"] = tuple(MethodPlan.of(entry) for entry in _with_more(entries, more))
+        plans = [MethodPlan.of(entry) for entry in _with_more(entries, more)]
+        values["methods"] = tuple(plans if prior is None else _with_saved(plans, prior))
         if "splits" in values:
             values["splits"] = tuple(map(str, _sequence("splits", values["splits"], where)))
         if values.get("engine") == "vllm":
@@ -266,6 +277,14 @@ def _with_more(entries: Iterable[Any], settings: Mapping[str, Mapping[str, Any]]
         merged.append(keys)
     _refuse_unused(settings, used, [str(e.get("label", e.get("method"))) for e in merged if isinstance(e, Mapping)])
     return merged
+
+
+def _with_saved(plans: Sequence[MethodPlan], place: str) -> list[MethodPlan]:
+    """Methods with what lies in a folder, each that needs something of its kind; refuses one that none needs."""
+    if not any(plan.takes(place) for plan in plans):
+        inside = " and ".join(called(kind) for kind in kinds_in(place) or ("subspace",))
+        raise SettingError(f"--prior {place}: no method of this run needs {inside}: {', '.join(p.label for p in plans)}")
+    return [plan.with_settings({"prior": place}) if plan.takes(place) else plan for plan in plans]
 
 
 def _refuse_unused(settings: Mapping[str, Any], used: set[str], labels: list[str]) -> None:

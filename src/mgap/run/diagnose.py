@@ -29,7 +29,7 @@ from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
 from mgap.priors.prior_plan import Prior, Priors
 from mgap.priors.subspace import Subspace
-from mgap.registry import WORLDS
+from mgap.registry import EMBEDDED, WORLDS
 from mgap.run.job import Job
 from mgap.run.method_plans import VANILLA, build_method
 from mgap.run.records import Run, analysis_file
@@ -70,7 +70,7 @@ class Diagnosis:
         return analyse_subspace(
             self.model,
             self._prior_plan,
-            pocket=self._is_pocket,
+            pocket=self.job.config.model in EMBEDDED,
             size=open_image(self._judged.picture(self._judged.samples[0].image)).size,
             readout=self._readout,
             states={"with pictures": self._bank.states},
@@ -81,7 +81,7 @@ class Diagnosis:
         """This model's prior and another's, fitted alike, by what they do to the words that both can say."""
         other = load()
         plan = replace(self._prior_plan, folder=None)
-        priors = Priors(self.job.out / "priors" / "other", pocket=self._is_pocket)
+        priors = Priors(self.job.out / "priors" / "other")
         pair = (self.model, self._prior), (other, priors.get(plan, other, self.told))
         return compare_models(*pair, progress=self.told).to_json()
 
@@ -160,10 +160,6 @@ class Diagnosis:
         return int(self.job.config.departure.get("k", 10))
 
     @property
-    def _is_pocket(self) -> bool:
-        return self.job.config.data_set == "pocket"
-
-    @property
     def _strengths(self) -> list[float]:
         return [float(value) for value in self.job.config.departure.get("strengths", STRENGTHS)]
 
@@ -185,7 +181,7 @@ class Diagnosis:
 
     @cached_property
     def _priors(self) -> Priors:
-        return Priors(self.job.out / "priors", pocket=self._is_pocket)
+        return Priors(self.job.out / "priors")
 
     @cached_property
     def _prior(self) -> Subspace:

@@ -81,6 +81,8 @@ def open_run(
         known = {arm.label for arm in run.arms}
         if added := [arm for arm in arms if arm.label not in known]:
             whole = {**run.plan, "arms": [asdict(arm) for arm in (*run.arms, *added)]}
+            if "learnt" in plan:
+                whole["learnt"] = {**plan["learnt"], **run.plan.get("learnt", {})}
             write_files(folder, {RUN: json.dumps(whole, indent=1, ensure_ascii=False) + "\n"})
             run = Run.load(folder)
         return run

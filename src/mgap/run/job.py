@@ -29,7 +29,7 @@ from mgap.run.answer_worker import TransformersWorker
 from mgap.run.benchmarks import read_bank, read_benchmark, refuse_chosen
 from mgap.run.config import Config
 from mgap.run.folder import Shard, alone, note_process, open_run, refuse_other, refuse_strangers
-from mgap.run.method_plans import MethodPlan, build_method
+from mgap.run.method_plans import MethodPlan, about_learnt, build_method
 from mgap.run.picture_workers import foresee
 from mgap.run.records import RUN, Arm, Run
 from mgap.run.sample_order import plan_order
@@ -70,6 +70,9 @@ class Job:
         check_folder(folder, [RUN])
         refuse_strangers(folder)
         locate(config.model, config.revision)
+        for arm in config.methods:
+            if arm.is_learnt:
+                build_method(arm, None, Priors())  # what was saved and cannot be read is told before the model is loaded
         bank: tuple[Sample, ...] = ()
         if benchmark is None:
             benchmark = read_benchmark(config)
@@ -123,9 +126,10 @@ class Job:
         device = model.backbone.device.type
         plan = {**self.plan(), "model": describe(model), "device": device}
         self.out.mkdir(parents=True, exist_ok=True)
-        priors = Priors(self.out / "priors", pocket=self.config.data_set == "pocket")
+        priors = Priors(self.out / "priors")
         with alone(self.out):
             methods = {arm.label: build_method(arm, model, priors, told) for arm in self.config.methods}
+            plan["learnt"] = {label: about for label, method in methods.items() if (about := about_learnt(method))}
             worker: Worker = TransformersWorker(
                 model, self.benchmark, self.config.decode(), methods, workers=self.config.workers
             )

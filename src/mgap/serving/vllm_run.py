@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mgap.errors import SettingError
 from mgap.io.progress import Progress
 from mgap.priors.prior_plan import Priors
-from mgap.run.method_plans import VANILLA, build_method
+from mgap.run.method_plans import VANILLA, about_learnt, build_method
 
 if TYPE_CHECKING:
     from mgap.run.config import Config
@@ -80,7 +80,7 @@ def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[
 
     config = job.config
     where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
-    priors = Priors(job.out / "priors", pocket=config.data_set == "pocket")
+    priors = Priors(job.out / "priors")
     ready = [arm for arm in config.methods if arm.prior is None or priors.has(arm.prior)]
     methods = {arm.label: build_method(arm, None, priors) for arm in ready}  # a prior that cannot be read is told at once
     backbone = load_weightless(locate(config.model, config.revision), called=config.model, **where)
@@ -96,7 +96,8 @@ def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[
     try:
         engine = worker.require(job.labels[0])
         made_with = {"versions": {**versions(), "vllm": vllm_version()}, "device": engine.device}
-        plan = {**job.plan(), **made_with, "model": engine.describe(config.model)}
+        learnt = {label: about for label, method in methods.items() if (about := about_learnt(method))}
+        plan = {**job.plan(), **made_with, "model": engine.describe(config.model), "learnt": learnt}
         return job.open(plan, [arm.arm("own") for arm in config.methods], told=told, noted=noted), worker
     except BaseException:
         worker.close()

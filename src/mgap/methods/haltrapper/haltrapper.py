@@ -56,6 +56,7 @@ class HalTrapper(BranchMethod):
     summary: ClassVar[str] = "contrast with a prompt that names what the model tends to make up"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     moved_by: ClassVar[str] = "alpha"
+    zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"alpha": 0.0})
 
     alpha: float = 1.0
     beta: float = 0.1
