@@ -176,16 +176,8 @@ def _one_token(model: nn.Module) -> dict[str, Tensor]:
     config: Any = getattr(model, "config", None)
     text = config.get_text_config()
     images = {getattr(config, name, None) for name in ("image_token_id", "image_token_index", "video_token_id")}
-    usual = [
-        getattr(text, "eos_token_id", None),
-        getattr(text, "bos_token_id", None),
-        0,
-        1,
-        2,
-        3,
-        4,
-    ]  # some configs have neither
-    flat = [i for entry in usual for i in (entry if isinstance(entry, list) else [entry])]
+    candidates = [getattr(text, "eos_token_id", None), getattr(text, "bos_token_id", None), 0, 1, 2, 3, 4]  # ids may be None
+    flat = [i for entry in candidates for i in (entry if isinstance(entry, list) else [entry])]
     token = next(i for i in flat if i is not None and i not in images)
     device = next(model.parameters()).device
     ids = torch.tensor([[token]], device=device)
@@ -197,13 +189,13 @@ def _is_linear(module: nn.Module, state: Tensor, bias: Tensor) -> bool:
 
     Rounding alone leaves a root-mean-square error well under one eps; quantised activations leave about one percent.
     """
-    whole = torch.randn(8, state.shape[-1], generator=torch.Generator().manual_seed(0)).to(state)
-    even = whole.clone()
+    total = torch.randn(8, state.shape[-1], generator=torch.Generator().manual_seed(0)).to(state)
+    even = total.clone()
     even[:, 1::2] = 0
     with torch.no_grad():
-        f_whole, f_even, f_odd = (module.forward(x).double() - bias for x in (whole, even, whole - even))
-    error = (f_whole - f_even - f_odd).square().mean().sqrt()
-    return bool(error <= max(torch.finfo(state.dtype).eps, 1e-5) * f_whole.square().mean().sqrt())
+        f_total, f_even, f_odd = (module.forward(x).double() - bias for x in (total, even, total - even))
+    error = (f_total - f_even - f_odd).square().mean().sqrt()
+    return bool(error <= max(torch.finfo(state.dtype).eps, 1e-5) * f_total.square().mean().sqrt())
 
 
 def _storage(module: Any) -> str:

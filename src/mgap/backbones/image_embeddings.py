@@ -49,7 +49,7 @@ class ImageEmbedder:
         return [] if self.is_argument else [self.backbone.language.register_forward_pre_hook(embed_pictures, with_kwargs=True)]
 
     def encode_pixels(self, name: str, kwargs: Call) -> Call:
-        """Replace the pixels in a first forward's arguments by encoded pictures, for the method `name`; raises if impossible."""
+        """Replace pixels in the first forward's arguments by encoded pictures, for the method `name`; raises if impossible."""
         if kwargs.get("pixel_values") is None:
             return kwargs
         if self.is_argument:

@@ -88,7 +88,7 @@ class PrefilledPrompt:
         """Repeat rows for several answers each; `FixedCache.fill` repeats the cache."""
         self.logits, self.ids = (part.repeat_interleave(times, 0) for part in (self.logits, self.ids))
         if isinstance(self.cache, PairedCache):
-            self.cache.kept = {key: value.repeat_interleave(times, 0) for key, value in self.cache.kept.items()}
+            self.cache.row_state = {key: value.repeat_interleave(times, 0) for key, value in self.cache.row_state.items()}
 
 
 def prefill(backbone: Backbone, inputs: dict[str, Tensor], cache: DynamicCache | None) -> PrefilledPrompt:

@@ -50,10 +50,10 @@ class FixedCache(Cache):
         """Copy the prompt's keys and values, each row `times` times, and free the prompt's layer by layer."""
         filled = attention_mask.repeat_interleave(times, 0).bool()  # [B * times, T]
         rows, length = filled.shape
-        for own, given in zip(self.layers, prompt.layers, strict=True):
-            own.keys[:rows, :, :length] = given.keys.repeat_interleave(times, 0) if times > 1 else given.keys
-            own.values[:rows, :, :length] = given.values.repeat_interleave(times, 0) if times > 1 else given.values
-            given.keys = given.values = None
+        for layer, source in zip(self.layers, prompt.layers, strict=True):
+            layer.keys[:rows, :, :length] = source.keys.repeat_interleave(times, 0) if times > 1 else source.keys
+            layer.values[:rows, :, :length] = source.values.repeat_interleave(times, 0) if times > 1 else source.values
+            source.keys = source.values = None
         self.mask.fill_(torch.finfo(self.mask.dtype).min)
         self.mask[rows:, ..., 0] = 0  # unused rows must attend to something
         self.mask[:rows, 0, 0, :length].masked_fill_(filled, 0)
