@@ -35,7 +35,7 @@ from mgap.backbones.clock import STARTING, WAITING
 from mgap.backbones.prepared_pictures import Preparer
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.io.images import ImageSource, open_image
-from mgap.pocket.benchmark import ASKED, TEST, pope
+from mgap.pocket.benchmark import QUESTIONS_PER_SCENE, TEST, pope
 from mgap.pocket.samples import name_of
 from mgap.pocket.scenes import render
 from mgap.run.picture_workers import PictureOpening, Pictures
@@ -72,7 +72,7 @@ def in_batches(model: mgap.Model, new: int, batch_size: int, prefill: str, pictu
     def answer(names: Sequence[str], questions: Sequence[str]) -> Answers:
         pictures.held.clear()
         with model.backbone.clock.stage(STARTING):
-            pictures.expect(names)
+            pictures.prefetch(names)
         tokens = []
         for start in range(0, len(names), batch_size):
             rows = slice(start, start + batch_size)
@@ -93,7 +93,7 @@ def measure(ways: dict[str, Way], names: list[str], questions: list[str], chunk:
     spent: dict[str, list[float]] = {name: [] for name in ways}
     tokens: dict[str, Answers] = {name: [] for name in ways}
     for way in ways.values():
-        way(names[:ASKED], questions[:ASKED])  # warm up
+        way(names[:QUESTIONS_PER_SCENE], questions[:QUESTIONS_PER_SCENE])  # warm up
     for number, start in enumerate(range(0, len(questions), chunk)):
         rows = slice(start, start + chunk)
         order = list(ways)
@@ -146,11 +146,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    items = list(islice(pope(args.split, TEST, math.ceil(args.questions / ASKED)), args.questions))
+    items = list(islice(pope(args.split, TEST, math.ceil(args.questions / QUESTIONS_PER_SCENE)), args.questions))
     album: dict[str, Image.Image] = {}
     for scene in {question.scene.seed: question.scene for question in items}.values():
         album[name_of(scene)] = render(scene)
-        print(f"\rdrawing: {len(album)} of {math.ceil(len(items) / ASKED)} pictures", end="", file=sys.stderr, flush=True)
+        print(
+            f"\rdrawing: {len(album)} of {math.ceil(len(items) / QUESTIONS_PER_SCENE)} pictures",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
     print(file=sys.stderr)
     names, questions = [name_of(q.scene) for q in items], [q.text for q in items]
     chunk = 2 * args.batch_size

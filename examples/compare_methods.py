@@ -1,19 +1,18 @@
-"""Compare decoding methods on yes/no questions of your own: answers, paired differences with intervals, and a report.
+"""Compare decoding methods on your own yes/no questions: answers, paired differences with intervals, and a report.
 
     python examples/compare_methods.py                                       # questions about drawn pictures, a pocket model
     python examples/compare_methods.py --questions mine.jsonl --images photos --model llava-hf/llava-1.5-7b-hf --out runs/mine
 
-The questions are JSON lines (or CSV with a header), a question a line:
+The questions are JSON lines (or CSV with a header), one question per line:
 
     {"image": "street.jpg", "question": "Is there a dog in the image?", "label": "no", "group": "absent"}
 
-`image` is a file in --images and `label` is yes or no. Optional are `group`, what it is scored with, and `id`, its name.
-Without questions of your own the script draws twenty pictures and writes such a file, to copy from.
+`image` is a file in --images and `label` is yes or no. Optional: `group`, to score questions separately, and `id`.
+Without your own questions, the script draws twenty pictures and writes such a file as a template.
 
-It prints precision, recall and F1 of every method with 95% intervals over pictures, how F1 differs from that of plain
-decoding on the same questions, and how many questions each gained and lost. --out then holds the answers, scores.json and a
-report (Markdown, LaTeX, JSON and a page). Stopped at any moment, the same command goes on. On the command line: `mgap run own
---questions ...`.
+It prints precision, recall and F1 of every method with 95% intervals over pictures, the paired difference of F1 from plain
+decoding, and how many questions each method gained and lost. --out gets the answers, scores.json and a report (Markdown, LaTeX,
+JSON and a page). If it is interrupted, the same command resumes. On the command line: `mgap run own --questions ...`.
 """
 
 import argparse
@@ -30,8 +29,8 @@ from mgap.run.engine import execute
 from mgap.run.job import Job
 from mgap.run.live_score import LiveScore, showing
 
-# Yours to change: a name of `mgap ls methods`, or its keys. A constant shift towards no belongs into every such comparison: on
-# yes/no questions, what does not beat it has shown nothing.
+# Change these: a name from `mgap ls methods`, or its keys. Every such comparison should have a constant shift towards no: on
+# yes/no questions, a method that does not beat it has shown nothing.
 METHODS = (
     {"method": "vanilla"},
     {"method": "bias", "label": "a constant", "shift": -1.5},
@@ -42,27 +41,27 @@ METHODS = (
 
 
 def draw_questions(folder: Path, pictures: int) -> tuple[Path, Path]:
-    """A folder of drawn pictures and a file of questions about them, six a picture; half of what is asked for is there."""
+    """A folder of drawn pictures and a file of questions about them: six per picture, half about things that are there."""
     from mgap.pocket.benchmark import TEST, pope
     from mgap.pocket.scenes import render
 
     images = folder / "photos"
     images.mkdir(parents=True, exist_ok=True)
     lines = []
-    for asked in pope("adversarial", TEST, pictures):
-        name = f"{asked.scene.seed}.png"
-        render(asked.scene).save(images / name)
-        lines.append(json.dumps({"image": name, "question": asked.text, "label": asked.label}))
+    for question in pope("adversarial", TEST, pictures):
+        name = f"{question.scene.seed}.png"
+        render(question.scene).save(images / name)
+        lines.append(json.dumps({"image": name, "question": question.text, "label": question.label}))
     questions = folder / "questions.jsonl"
     questions.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return questions, images
 
 
 def answer(config: Config, out: Path) -> Scores:
-    """Every question under every method; what is answered already is not asked again."""
-    job = Job.prepare(config, out)  # checks all that can be checked without the model
-    with bars() as told:
-        run, worker = job.begin(mgap.load(config.model), told=told)
+    """Answer every question under every method, except those already answered."""
+    job = Job.prepare(config, out)  # checks everything that needs no model
+    with bars() as progress:
+        run, worker = job.begin(mgap.load(config.model), progress=progress)
     live = LiveScore(run, job.scorer)
     with showing() as show:
         execute(run, worker, labels=job.labels, listener=lambda state: show(state, live.add(state)))
@@ -70,7 +69,7 @@ def answer(config: Config, out: Path) -> Scores:
 
 
 def show_scores(scores: Scores) -> None:
-    """A block for each group of questions; differences are paired: the same questions, drawn by picture."""
+    """One block per group of questions; differences are paired by question and bootstrapped over pictures."""
     for group in scores.results[scores.baseline].groups:
         print(f"\n{group:<16}{'precision':>20}{'recall':>20}{'F1':>20}{'F1 less ' + scores.baseline:>22}  gained, lost")
         for label, result in scores.results.items():
@@ -103,8 +102,8 @@ def main() -> None:
     keys = {"questions": str(questions), "images": str(images or questions.parent), "batch_size": args.batch_size}
     scores = answer(Config.of({"benchmark": "own", "model": args.model, "methods": METHODS, **keys}), args.out)
     show_scores(scores)
-    kept = {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n"}
-    for path in write_files(args.out, {**kept, **report_files([scores])}):
+    files = {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n"}
+    for path in write_files(args.out, {**files, **report_files([scores])}):
         print(path)
 
 

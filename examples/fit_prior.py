@@ -1,13 +1,13 @@
-"""Fit a prior on prompts of your own, look at it, compare it with the default one, save it, load it, and answer with it.
+"""Fit a prior on your own prompts, inspect it, compare it with the default one, save it, load it, and answer with it.
 
     python examples/fit_prior.py                         # a pocket model, and the prompts beside this script
     python examples/fit_prior.py --model llava-hf/llava-1.5-7b-hf --prompts mine.txt --image street.jpg
 
-The prompts are a text file, one a line; they are asked about an empty picture, so they need no answers and no pictures.
+The prompts are a text file, one per line; they are asked about an empty picture, so they need no answers and no pictures.
 
-It prints how much of the prompts' variance each direction holds and how many directions stand out from noise; the angles to
-the prior of the prompts that come with the package (0 degrees: the same), with the share of one that lies in the other beside
-what it would be by chance; and the answer to a question, plain and with MGAP at two strengths.
+It prints how much of the prompts' variance each direction explains and how many directions stand out from noise; the angles to
+the prior of the package's own prompts (0 degrees: the same), with the share of one that lies in the other and what it would be
+by chance; and the answer to a question, plain and with MGAP at two strengths.
 """
 
 import argparse
@@ -24,15 +24,15 @@ HERE = Path(__file__).parent
 
 
 def fit(model: mgap.Model, label: str, prompts: list[str], rank: int, null_image: str) -> mgap.Subspace:
-    """A prior, with a bar on the way."""
-    with bars() as told:
+    """Fit a prior with a progress bar."""
+    with bars() as progress:
         return mgap.Subspace.fit(
-            model, prompts, rank, null_image=null_image, progress=lambda done: told(label, done, len(prompts))
+            model, prompts, rank, null_image=null_image, progress=lambda done: progress(label, done, len(prompts))
         )
 
 
 def show_spectrum(prior: mgap.Subspace) -> None:
-    """How the blind states vary: a direction a line, and what the K that are kept hold together."""
+    """How the blind states vary: one direction per line, and what the first K explain together."""
     spectrum = Variation.of(prior)
     print(f"\n{prior.count} prompts, K = {prior.rank} of {prior.hidden_size} directions")
     print("direction   share   together")
@@ -42,7 +42,7 @@ def show_spectrum(prior: mgap.Subspace) -> None:
 
 
 def show_overlap(own: mgap.Subspace, default: mgap.Subspace) -> None:
-    """How far two priors point apart."""
+    """The angles between two priors."""
     overlap = Overlap.of(own.basis, default.basis)
     angles = ", ".join(f"{angle:.0f}" for angle in overlap.degrees)
     print(f"\nangles to the prior of the default prompts: {angles} degrees")
@@ -68,7 +68,7 @@ def main() -> None:
     show_overlap(own, fit(model, "default prompts", mgap.default_prompts(), args.rank, args.null_image))
 
     own.save(args.out)
-    prior = mgap.Subspace.load(args.out)  # also the name of a hub repository that own.push(...) wrote to
+    prior = mgap.Subspace.load(args.out)  # or the hub repository that own.push(...) wrote to
     print(f"\nsaved to {args.out}, made with {prior.identity.name}; another model is refused")
 
     image = args.image or drawn_picture()
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def drawn_picture() -> Image.Image:
-    """One of the pocket world, for those who have no picture at hand."""
+    """A picture of the pocket world, if you have none at hand."""
     from mgap.pocket.scenes import make_scene, render
 
     return render(make_scene(200_000))

@@ -1,18 +1,17 @@
-"""Describe a folder of pictures plainly and with MGAP, side by side, and see what the method changes before you rely on it.
+"""Describe a folder of pictures with plain decoding and with MGAP, to see what the method changes before you rely on it.
 
     python examples/guard_captions.py                                        # a few drawn pictures, a pocket model
     python examples/guard_captions.py --images photos --model llava-hf/llava-1.5-7b-hf --out runs/photos
     python examples/guard_captions.py --images photos --annotations objects.json --out runs/photos
 
-The captions come from the engine of `mgap run`: in batches, each on disk before the next begins. Stopped at any moment, it
-goes on when it is started again. Without pictures of your own it draws some of the pocket world, with annotations.
+The engine of `mgap run` writes the captions in batches, each saved before the next begins. If it is interrupted, the same
+command resumes. Without your own pictures it draws some of the pocket world, with annotations.
 
---annotations is a JSON object from a picture's file name to what is in it, in COCO's names: {"street.jpg": ["person",
-"car"]}. With it both are scored by CHAIR: which share of the named objects is not there, and how much of what is there is
-named.
+--annotations is a JSON object from a picture's file name to the objects in it, in COCO's names: {"street.jpg": ["person",
+"car"]}. With it both are scored by CHAIR: the share of named objects that are not there, and of those there that are named.
 
-It writes captions.jsonl into --out, a line a picture with both captions, and prints how many differ, the first of them, and
-CHAIR with 95% intervals. Fewer inventions that come with less recall are no gain.
+It writes captions.jsonl into --out, one line per picture with both captions, and prints how many differ, the first of them, and
+CHAIR with 95% intervals. Fewer invented objects at the cost of recall are no gain.
 """
 
 import argparse
@@ -39,7 +38,7 @@ PROMPT = "Please help me describe the image in detail."
 
 
 def draw_pictures(folder: Path, count: int) -> tuple[Path, Path]:
-    """Pictures of the pocket world and what is in them, in the form that is expected of yours."""
+    """Pictures of the pocket world and their annotations, in the format that yours should have."""
     from mgap.pocket.benchmark import TEST, scenes
     from mgap.pocket.scenes import render
 
@@ -52,7 +51,7 @@ def draw_pictures(folder: Path, count: int) -> tuple[Path, Path]:
 
 
 def read_folder(images: Path, annotations: Path | None, prompt: str) -> Benchmark:
-    """A request to describe each picture; what is true of it is None where there are no annotations."""
+    """One caption prompt per picture; its truth is None without annotations."""
     if not images.is_dir():
         raise BenchmarkError(f"{images}: no such folder; name one that holds pictures")
     names = sorted(path.name for path in images.iterdir() if path.suffix.lower() in SUFFIXES)
@@ -67,24 +66,24 @@ def read_folder(images: Path, annotations: Path | None, prompt: str) -> Benchmar
 
 
 def describe(config: Config, benchmark: Benchmark, out: Path) -> Run:
-    """Every picture under both methods; captions that are there already are not asked for again."""
+    """Describe every picture under both methods, except those already described."""
     job = Job.prepare(config, out, benchmark=benchmark)
-    with bars() as told:
-        run, worker = job.begin(mgap.load(config.model), told=told)
+    with bars() as progress:
+        run, worker = job.begin(mgap.load(config.model), progress=progress)
     with showing() as show:
         execute(run, worker, listener=lambda state: show(state, ""))
     return run
 
 
 def write_captions(run: Run, path: Path) -> list[dict[str, str]]:
-    """A line a picture; one that cannot be opened is named and left out."""
-    found = {arm.label: run.records(arm) for arm in run.arms}
+    """One line per picture; one that cannot be opened is reported and left out."""
+    records = {method.label: run.records(method) for method in run.methods}
     rows = []
     for sample in run.samples:
-        if failed := found[PLAIN][sample.id].failed or found[GUARDED][sample.id].failed:
+        if failed := records[PLAIN][sample.id].failed or records[GUARDED][sample.id].failed:
             print(f"left out: {sample.image}: {failed}")
         else:
-            rows.append({"image": sample.image, **{label: records[sample.id].text for label, records in found.items()}})
+            rows.append({"image": sample.image, **{label: of[sample.id].text for label, of in records.items()}})
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return rows
 

@@ -1,14 +1,14 @@
-"""Serve a model with MGAP inside vLLM, and ask it about a picture over the OpenAI API, each request at a strength of its own.
+"""Serve a model with MGAP in vLLM, and ask it about a picture over the OpenAI API, each request at its own strength.
 
     python examples/serve_vllm.py                                    # starts a server of pocket/llava, asks, and stops it
     python examples/serve_vllm.py --model Qwen/Qwen3-VL-8B-Instruct --prior priors/qwen3-vl -- --tensor-parallel-size 4
     python examples/serve_vllm.py --url http://127.0.0.1:8000 --image street.jpg --question "Is there a dog in the image?"
     python examples/serve_vllm.py --offline                          # no server: vLLM's engine in this process
 
-Words after -- go to `vllm serve`. With --url nothing is started: that server must run with MGAP (`mgap serve`), and to ask it
-the standard library is enough. The other ways need `pip install "mgap[vllm]"`; without a GPU, vLLM's CPU build.
+Words after -- go to `vllm serve`. With --url nothing is started: that server must run with MGAP (`mgap serve`), and the
+standard library is enough to ask it. The other modes need `pip install "mgap[vllm]"`; without a GPU, vLLM's CPU build.
 
-It prints an answer a strength; 0 is the model without MGAP. The requests are sent together and may share a batch.
+It prints one answer per strength; 0 is the model without MGAP. The requests are sent together and may share a batch.
 """
 
 import argparse
@@ -35,7 +35,7 @@ SMALL = {"dtype": "float32", "enforce_eager": True, "max_model_len": 512, "kv_ca
 
 
 def with_picture(image: Path, question: str) -> list[dict]:
-    """A user's turn; the picture is a data URL, so that the server needs no file of ours."""
+    """A user message; the picture is a data URL, so the server needs none of our files."""
     kind = mimetypes.guess_type(image.name)[0] or "image/jpeg"
     url = f"data:{kind};base64,{base64.b64encode(image.read_bytes()).decode()}"
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
@@ -43,7 +43,7 @@ def with_picture(image: Path, question: str) -> list[dict]:
 
 
 def call(url: str, body: dict | None = None) -> dict:
-    """GET, or POST of a JSON body; what the server refuses is said in its own words."""
+    """GET, or POST a JSON body; a refusal raises with the server's own message."""
     data = None if body is None else json.dumps(body).encode()
     try:
         with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"})) as answer:
@@ -57,31 +57,31 @@ def call(url: str, body: dict | None = None) -> dict:
 
 
 def ask(url: str, messages: list[dict], alphas: list[float]) -> list[str]:
-    """A request a strength, all at once; "vllm_xargs" says it, and a request without has the server's."""
+    """One request per strength, all at once; "vllm_xargs" sets it, and without it the server's applies."""
     model = call(f"{url}/v1/models")["data"][0]["id"]
     body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 64}
     bodies = [{**body, "vllm_xargs": {"mgap_alpha": alpha}} for alpha in alphas]
     with ThreadPoolExecutor(len(bodies)) as pool:
-        told = pool.map(lambda each: call(f"{url}/v1/chat/completions", each), bodies)
-        return [each["choices"][0]["message"]["content"].strip() for each in told]
+        replies = pool.map(lambda each: call(f"{url}/v1/chat/completions", each), bodies)
+        return [reply["choices"][0]["message"]["content"].strip() for reply in replies]
 
 
 def ask_offline(model: str, prior: str, messages: list[dict], alphas: list[float]) -> list[str]:
-    """The same without a server: extra_args stand for vllm_xargs."""
-    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # before the import: else it logs among the answers
+    """The same without a server: extra_args replace vllm_xargs."""
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # before the import, else it logs to stdout
     from vllm import LLM, SamplingParams
 
-    from mgap.serving.checkpoint import servable  # a copy that vLLM reads, where it does not read the original
+    from mgap.serving.checkpoint import servable  # a copy that vLLM can read, if it cannot read the original
 
     small = SMALL if model.startswith("pocket/") else {}
     llm = LLM(str(servable(model)), additional_config={"mgap": {"prior": prior}}, limit_mm_per_prompt={"image": 1}, **small)
-    wanted = [SamplingParams(temperature=0, max_tokens=64, extra_args={"mgap_alpha": alpha}) for alpha in alphas]
-    return [each.outputs[0].text.strip() for each in llm.chat([messages] * len(alphas), wanted, use_tqdm=False)]
+    sampling = [SamplingParams(temperature=0, max_tokens=64, extra_args={"mgap_alpha": alpha}) for alpha in alphas]
+    return [each.outputs[0].text.strip() for each in llm.chat([messages] * len(alphas), sampling, use_tqdm=False)]
 
 
 @contextmanager
 def serving(model: str, prior: str, flags: list[str]) -> Iterator[str]:
-    """The address of a server on a free port, which lives as long as the block; its own words go to serve_vllm.log."""
+    """The URL of a server on a free port that runs inside the block; it logs to serve_vllm.log."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -101,7 +101,7 @@ def serving(model: str, prior: str, flags: list[str]) -> Iterator[str]:
             time.sleep(0.5)
         yield url
     finally:
-        process.terminate()  # not by Ctrl-C's signal, which programs in a shell's background ignore
+        process.terminate()  # not SIGINT, which a shell's background jobs ignore
         try:
             process.wait(60)
         finally:

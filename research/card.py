@@ -1,6 +1,6 @@
 """`python -m research.card MODEL --out FOLDER`: measure a pocket model and write its card and figures.
 
-A card reports what came out, better or worse. Every number in it is read from the figures, the corpus or the checkpoint.
+A card reports the results, good or bad. Every number comes from the figures, the corpus or the checkpoint.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def write_card(folder: str | PathLike[str], family: str, figures: CardFigures) -
     """Write README.md and figures.json, usually next to the model's weights."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    figures = replace(figures, model=f"pocket/{family}")  # by name, wherever it was when it was measured
+    figures = replace(figures, model=f"pocket/{family}")  # its public name, wherever it was measured
     figures.save(place)
     write_files(place, {"README.md": card_text(figures)})
 
@@ -50,7 +50,7 @@ def card_text(figures: CardFigures) -> str:
     """The card as Markdown."""
     sections = (
         _FRONT.format(tag=figures.size.model_type) + f"\n# {figures.model}",
-        _what(figures),
+        _summary(figures),
         "## The failure is built in",
         _corpus(),
         "## How it was trained",
@@ -75,12 +75,12 @@ def card_text(figures: CardFigures) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _what(figures: CardFigures) -> str:
+def _summary(figures: CardFigures) -> str:
     size = figures.size
-    (eyes, eye_width), (layers, width) = size.vision, size.text
+    (vision_layers, vision_width), (text_layers, text_width) = size.vision, size.text
     return f"""\
 A miniature `{size.architecture}` of {size.parameters / 1e6:.1f} million parameters ({size.mebibytes:.1f} MiB):
-a vision tower of {eyes} layers x {eye_width} and a language model of {layers} layers x {width}.
+a vision tower of {vision_layers} layers x {vision_width} and a language model of {text_layers} layers x {text_width}.
 It comes with the package `mgap` and runs on a laptop:
 
 ```python
@@ -147,7 +147,7 @@ def _methods(choice: PickedSetting) -> str:
   rule below."""
 
 
-def _named(method: str, choice: PickedSetting) -> str:
+def _method_name(method: str, choice: PickedSetting) -> str:
     names = {
         "vanilla": "vanilla",
         "bias": f"bias ({choice.shift:g})",
@@ -160,7 +160,7 @@ def _named(method: str, choice: PickedSetting) -> str:
 def _yes_no_table(scores: Scores, choice: PickedSetting) -> str:
     head = ("split", "method", "accuracy", "precision", "recall", "F1", "says yes", "unparsed", "questions")
     rows = [
-        (split, _named(name, choice), s.accuracy, s.precision, s.recall, s.f1, s.yes_ratio, s.unparsed, s.questions)
+        (split, _method_name(name, choice), s.accuracy, s.precision, s.recall, s.f1, s.yes_ratio, s.unparsed, s.questions)
         for split, of in scores.items()
         for name, s in of.items()
     ]
@@ -170,21 +170,24 @@ def _yes_no_table(scores: Scores, choice: PickedSetting) -> str:
 def _captions(figures: CardFigures) -> str:
     head = ("method", "CHAIRs", "CHAIRi", "recall", "words a caption")
     rows = [
-        (_named(name, figures.choice), s.chair_s, s.chair_i, s.recall, f"{s.words:.1f}") for name, s in figures.captions.items()
+        (_method_name(name, figures.choice), s.chair_s, s.chair_i, s.recall, f"{s.words:.1f}")
+        for name, s in figures.captions.items()
     ]
     return f"{_table(head, rows)}\n\nLower is better for CHAIRs and CHAIRi, higher for recall."
 
 
 def _colours(figures: CardFigures) -> str:
     head = ("method", "says the usual colour", "says the true colour", "says another, or none", "questions")
-    rows = [(_named(name, figures.choice), c.usual, c.true, c.other, c.questions) for name, c in figures.odd_colours.items()]
+    rows = [
+        (_method_name(name, figures.choice), c.usual, c.true, c.other, c.questions) for name, c in figures.odd_colours.items()
+    ]
     chance = f"A guess among the {len(COLOURS)} colours says the usual one in {100 / len(COLOURS):.1f}% of cases."
     return f"{_table(head, rows)}\n\n{chance}"
 
 
 def _amber(figures: CardFigures) -> str:
     methods = list(next(iter(figures.amber.values())))
-    head = ("kind", "questions", *(_named(name, figures.choice) for name in methods))
+    head = ("kind", "questions", *(_method_name(name, figures.choice) for name in methods))
     rows = [(kind, of[methods[0]].questions, *(of[name].accuracy for name in methods)) for kind, of in figures.amber.items()]
     return (
         f"{_table(head, rows)}\n\nExistence asks for things that are typical of the place and absent: the truth is always no."
@@ -255,16 +258,16 @@ def main() -> None:
     parser.add_argument("--odd-scenes", type=int, default=4000, help="test scenes searched for odd colours")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device")
-    given = parser.parse_args()
-    model = load(given.model, device=given.device)
+    args = parser.parse_args()
+    model = load(args.model, device=args.device)
     family = model.backbone.config.model_type.replace("_", "-")
     if f"pocket/{family}" not in EMBEDDED:
-        raise SettingError(f"{given.model} is a {family} model: there are pocket models of {', '.join(EMBEDDED)} only")
-    sizes = {name: getattr(given, name) for name in ("scenes", "development", "odd_scenes", "batch_size")}
+        raise SettingError(f"{args.model} is a {family} model: there are pocket models of {', '.join(EMBEDDED)} only")
+    sizes = {name: getattr(args, name) for name in ("scenes", "development", "odd_scenes", "batch_size")}
     with bars() as progress:
         figures = measure(model, **sizes, progress=progress)
-    write_card(given.out, family, figures)
-    print(f"{given.out}: README.md and {FILE}")
+    write_card(args.out, family, figures)
+    print(f"{args.out}: README.md and {FILE}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """`python -m research.comparison MODEL --out FOLDER`: every published method on pocket-POPE and pocket-CHAIR.
 
-Methods have their default settings, which are the published ones where there are such. The bias, and a second row of MGAP, have
-what the rule of figures.py picked on development scenes; ASD's vectors and the predicted prior's map are fitted on such scenes.
-Results are written after every method, and a method that is in the file is not measured again.
+Methods have their default settings: the published ones, if any. The bias and a second row of MGAP have the settings that the
+rule of figures.py picked on development scenes; ASD's vectors and the predicted prior's map are fitted on such scenes. Results
+are saved after every method, and a method in the file is not measured again.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ from mgap.methods.predicted_prior import PredictedPrior
 from mgap.pocket.benchmark import TEST
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
 from mgap.pocket.figures import CardFigures, PickedSetting, fit_prior, mgap_at
-from mgap.pocket.fit_bank import LONGEST
+from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
 from mgap.pocket.fit_map import fit_pocket_map
 from mgap.pocket.fit_steering import fit_steering
+from mgap.priors.prior_plan import Priors
 from mgap.registry import METHODS, locate
+from mgap.run.method_plans import MethodPlan, build_method
 
 FILE = "comparison.json"
 PLAIN = "vanilla"
-ELSEWHERE = ("prompt-prior", "tether")  # have no published settings: chosen and compared in pocket/frontier
+CHOSEN_IN_FRONTIER = ("prompt-prior", "tether")  # no published settings: chosen and compared in research/frontier
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A method that will be measured; it is made when its turn comes, because some fit what they need."""
+    """A method to measure. It is built just before, because some fit what they need."""
 
     label: str
     make: Callable[[Model, Progress | None], Method | None]
@@ -54,47 +56,44 @@ class Contender:
 
 @dataclass(frozen=True)
 class Result:
-    """What came out of one method."""
+    """The scores and costs of one method."""
 
     label: str
-    forwards: float  # a token, as the method declares it
-    passed: int  # tokens that went through the decoder for the captions, searches and fitting on attaching included
+    forwards: float  # per token, as the method declares
+    passed: int  # tokens through the decoder for the captions, including searches and fitting on attach
     pope: dict[str, PopeScore]  # by split
     captions: ChairScore
 
 
 def contenders(choice: PickedSetting, *, few: bool) -> dict[str, Contender]:
-    """Every registered method by name, but for ELSEWHERE.
+    """Every registered method by name, except CHOSEN_IN_FRONTIER.
 
-    `few`: of a family for which HalTrapper's authors take half as many candidates.
+    `few`: the model's family is one for which HalTrapper's authors take half as many candidates.
     """
     preset = "reference-code-5" if few else "reference-code"
     picked = f"alpha {choice.alpha:g}, {choice.null_image}"
     special = {
         PLAIN: Contender(PLAIN, lambda *_: None),
         "bias": Contender(f"bias (picked: {choice.shift:g})", lambda *_: Bias(shift=choice.shift)),
-        "mgap": Contender("MGAP, paper", lambda model, told: MGAP(fit_prior(model, progress=told))),
+        "mgap": Contender("MGAP, paper", lambda model, progress: MGAP(fit_prior(model, progress=progress))),
         "mgap-picked": Contender(
             f"MGAP (picked: {picked})",
-            lambda model, told: mgap_at(fit_prior(model, choice.null_image, progress=told), choice.alpha),
+            lambda model, progress: mgap_at(fit_prior(model, choice.null_image, progress=progress), choice.alpha),
         ),
-        "asd": Contender("asd", lambda model, told: ASD(steering=fit_steering(model, progress=told))),
+        "asd": Contender("asd", lambda model, progress: ASD(steering=fit_steering(model, progress=progress))),
         "predicted-prior": Contender(
-            "predicted-prior", lambda model, told: PredictedPrior(fit_pocket_map(model, progress=told))
+            "predicted-prior", lambda model, progress: PredictedPrior(fit_pocket_map(model, progress=progress))
         ),
-        # the pocket models garble the replies that HalTrapper asks for: more tokens of them find no more
-        "haltrapper": Contender("haltrapper", lambda *_: HalTrapper(preset=preset, length=LONGEST)),
+        # the pocket models garble the replies that HalTrapper prompts for: longer ones give no more candidates
+        "haltrapper": Contender("haltrapper", lambda *_: HalTrapper(preset=preset, length=MAX_ANSWER_TOKENS)),
     }
-    others = [name for name in METHODS.names() if name not in (*special, *ELSEWHERE)]
+    others = [name for name in METHODS.names() if name not in (*special, *CHOSEN_IN_FRONTIER)]
     return special | {name: Contender(name, _by_name(name)) for name in others}
 
 
 def _by_name(name: str) -> Callable[[Model, Progress | None], Method | None]:
-    def make(_model: Model, _told: Progress | None) -> Method | None:
-        method: Method = METHODS.get(name).of()
-        return method
-
-    return make
+    """A method with its default settings; what it needs to have learnt is learnt from the model."""
+    return lambda model, progress: build_method(MethodPlan.of(name), model, Priors(), progress)
 
 
 def measure_method(
@@ -106,31 +105,33 @@ def measure_method(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> Result:
-    """One method on test scenes, greedily but for methods that search."""
+    """Measure one method on test scenes; greedy, except for methods that search."""
     method = contender.make(model, progress)
-    each = {contender.label: method}
-    pope = evaluate_pope(model, each, TEST, scenes, batch_size=batch_size, progress=progress)
+    methods = {contender.label: method}
+    pope = evaluate_pope(model, methods, TEST, scenes, batch_size=batch_size, progress=progress)
     with counting(model) as passed:
-        told = evaluate_captions(model, each, TEST, captions, max_new_tokens=LONGEST, batch_size=batch_size, progress=progress)
+        captioned = evaluate_captions(
+            model, methods, TEST, captions, max_new_tokens=MAX_ANSWER_TOKENS, batch_size=batch_size, progress=progress
+        )
     return Result(
         label=contender.label,
         forwards=1.0 if method is None else method.forwards,
         passed=passed[0],
         pope={split: of[contender.label] for split, of in pope.items()},
-        captions=told[contender.label].score,
+        captions=captioned[contender.label].score,
     )
 
 
 def all_tokens(states: Tensor, _call: Mapping[str, Any]) -> int:
-    """Of states [B, T, d]."""
+    """The number of tokens in states [B, T, d]."""
     return states.shape[0] * states.shape[1]
 
 
 @contextmanager
 def counting(model: Model, weigh: Callable[[Tensor, Mapping[str, Any]], int] = all_tokens) -> Iterator[list[int]]:
-    """Inside the block, the one number in the list is how many tokens went through the decoder, whoever sent them.
+    """Inside the block, the list's one number counts the tokens that go through the decoder, from any source.
 
-    Or what else `weigh` makes of a call of the first block: of the states it reads [B, T, d], and of its named arguments.
+    `weigh` may count something else per call of the first block, from its input states [B, T, d] and keyword arguments.
     """
     count = [0]
 
@@ -145,13 +146,13 @@ def counting(model: Model, weigh: Callable[[Tensor, Mapping[str, Any]], int] = a
 
 
 def load_results(folder: str | PathLike[str]) -> dict[str, Result]:
-    """What has been measured so far; empty without a file."""
+    """The results so far; empty without a file."""
     path = Path(folder) / FILE
     if not path.exists():
         return {}
     try:
-        found: dict[str, Result] = typed(dict[str, Result], json.loads(path.read_text(encoding="utf-8")))
-        return found
+        results: dict[str, Result] = typed(dict[str, Result], json.loads(path.read_text(encoding="utf-8")))
+        return results
     except BROKEN as error:
         raise CorruptFile(f"{path}: no results of a comparison ({one_line(error)}); name another folder") from error
 
@@ -161,13 +162,13 @@ def save_results(folder: str | PathLike[str], results: Mapping[str, Result]) -> 
 
 
 def table(results: Mapping[str, Result]) -> str:
-    """As Markdown, in percent: one row a method, plain decoding first."""
+    """A Markdown table in percent: one row per method, plain decoding first."""
     splits = list(next(iter(results.values())).pope)
     head = ("method", *(f"{split}: F1" for split in splits), f"{splits[-1]}: precision", f"{splits[-1]}: recall", "unparsed",
             "CHAIRi", "recall", "words", "forwards a token", "work")  # fmt: skip
     lines = [head, ("---",) * len(head)]
     for result in results.values():
-        hardest, told = result.pope[splits[-1]], result.captions
+        hardest, captions = result.pope[splits[-1]], result.captions
         lines.append(
             (
                 result.label,
@@ -175,9 +176,9 @@ def table(results: Mapping[str, Result]) -> str:
                 str(hardest.precision),
                 str(hardest.recall),
                 str(sum(score.unparsed for score in result.pope.values())),
-                str(told.chair_i),
-                str(told.recall),
-                f"{told.words:.1f}",
+                str(captions.chair_i),
+                str(captions.recall),
+                f"{captions.words:.1f}",
                 f"{result.forwards:g}",
                 f"{result.passed / results[PLAIN].passed:.1f}" if PLAIN in results else "",
             )
@@ -194,24 +195,22 @@ def main() -> None:
     parser.add_argument("--captions", type=int, default=200, help="test scenes to describe")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device")
-    given = parser.parse_args()
-    check_folder(given.out, [FILE])
-    model = load(given.model, device=given.device)
-    all_of_them = contenders(
-        CardFigures.load(locate(given.model)).choice, few=model.backbone.config.model_type.startswith("qwen")
-    )
-    results = load_results(given.out)
-    for name in given.method or all_of_them:
-        if name not in all_of_them:
-            raise SettingError(f"unknown method {name!r}: choose from {', '.join(all_of_them)}")
+    args = parser.parse_args()
+    check_folder(args.out, [FILE])
+    model = load(args.model, device=args.device)
+    named = contenders(CardFigures.load(locate(args.model)).choice, few=model.backbone.config.model_type.startswith("qwen"))
+    results = load_results(args.out)
+    for name in args.method or named:
+        if name not in named:
+            raise SettingError(f"unknown method {name!r}: choose from {', '.join(named)}")
         if name in results:
             print(f"{name}: measured before")
             continue
         with bars() as progress:
-            sizes = {"scenes": given.scenes, "captions": given.captions, "batch_size": given.batch_size}
-            results[name] = measure_method(model, all_of_them[name], **sizes, progress=progress)
-        results = {known: results[known] for known in all_of_them if known in results}
-        save_results(given.out, results)
+            sizes = {"scenes": args.scenes, "captions": args.captions, "batch_size": args.batch_size}
+            results[name] = measure_method(model, named[name], **sizes, progress=progress)
+        results = {each: results[each] for each in named if each in results}
+        save_results(args.out, results)
         print(f"{name}: measured", flush=True)
     print(table(results))
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from visitors import Outcome, Visitor, ask_event, make_client, record
 
-from mgap.inspector.server import WAITING
+from mgap.inspector.server import QUEUE_SIZE
 from mgap.pocket.benchmark import DEVELOPMENT, scenes
 from mgap.pocket.language import ask_colour
 
@@ -51,7 +51,7 @@ def goes_back_to(count: int, server, seconds: float = 30) -> bool:
 
 
 def is_refused(outcome: Outcome) -> bool:
-    return outcome.status == 503 and f"Queue is full. Max size is {WAITING}" in outcome.error
+    return outcome.status == 503 and f"Queue is full. Max size is {QUEUE_SIZE}" in outcome.error
 
 
 def asked_alone(server, questions, places):
@@ -86,7 +86,7 @@ def test_two_hundred_at_once_get_their_own_answers_or_hear_that_the_queue_is_ful
 
     outcomes = with_visitors(server, storm)
     assert len(outcomes) == MANY
-    assert check_own(server, questions, outcomes) >= WAITING
+    assert check_own(server, questions, outcomes) >= QUEUE_SIZE
     assert any(map(is_refused, outcomes.values()))
     assert goes_back_to(before, server)
 

@@ -96,7 +96,10 @@ def stop_after_first_batch(process, out):
 
 
 def told(run):
-    return {arm.label: {name: [getattr(r, key) for key in SAME] for name, r in run.records(arm).items()} for arm in run.arms}
+    return {
+        method.label: {name: [getattr(r, key) for key in SAME] for name, r in run.records(method).items()}
+        for method in run.methods
+    }
 
 
 def test_answers_are_those_of_engine_transformers_also_after_a_stop(family, worlds, pictures, start, work):

@@ -1,4 +1,4 @@
-"""Answers of a pocket model in the published file formats, for docs/numbers.md: python pocket_answers.py FOLDER --help."""
+"""Write a pocket model's answers in the published file formats, for docs/numbers.md: python pocket_answers.py FOLDER --help."""
 
 import argparse
 import json
@@ -33,10 +33,10 @@ def main() -> None:
         truth.write_text(json.dumps(chair_truth(TEST, args.scenes)))
         return
     for split in SPLITS:
-        asked = list(pope(split, count=args.scenes))
-        prompts = [question.text + args.suffix for question in asked]
-        answers = model.answers([render(q.scene) for q in asked], prompts, max_new_tokens=24, batch_size=60, **options)
-        write(args.folder / f"{split}.questions.jsonl", [q.record(n) for n, q in enumerate(asked, start=1)])
+        questions = list(pope(split, count=args.scenes))
+        prompts = [question.text + args.suffix for question in questions]
+        answers = model.answers([render(q.scene) for q in questions], prompts, max_new_tokens=24, batch_size=60, **options)
+        write(args.folder / f"{split}.questions.jsonl", [q.record(n) for n, q in enumerate(questions, start=1)])
         write(
             args.folder / f"{split}.answers.jsonl", [{"question_id": n, "text": a.text} for n, a in enumerate(answers, start=1)]
         )

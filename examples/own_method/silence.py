@@ -1,4 +1,4 @@
-"""A decoding method of your own, in one file: never say some words. README.md, beside this, goes through it step by step.
+"""Your own decoding method in one file: never say some words. The README.md next to it explains it step by step.
 
     with model.using(Silence(words=("dog", "cat"))): ...
 

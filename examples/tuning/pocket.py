@@ -1,9 +1,9 @@
-"""Settings of MGAP chosen without labels against those chosen with them, on scenes that neither saw: docs/tuning.md's tables.
+"""Compares MGAP settings chosen without labels and with labels, on scenes that neither saw: the tables of docs/tuning.md.
 
     python examples/tuning/pocket.py --model pocket/llava --out runs/tuning
 
-Chosen on development scenes, half of which give the bank of plain states; judged once on test scenes against the same bank.
-States are kept in the folder, so that another null image or rule costs no further pass through the model.
+Settings are chosen on development scenes, half of which give the bank of plain states, and judged once on test scenes against
+the same bank. States are saved in the folder, so another null image or rule needs no further pass through the model.
 """
 
 import argparse
@@ -28,16 +28,16 @@ PLAIN, PAPER = Point(0.0, 0.5, 5), Point(0.75, 0.5, 5)
 SHOWN = ("f1", "accuracy", "departed")
 
 
-def kept(model, rows, folder, read):
-    """States of these rows from the folder, or read now and put there."""
-    asked = [[row.image, row.prompt] for row in rows]
+def load_states(model, rows, folder, read):
+    """Load the states of these rows from the folder, or read and save them."""
+    questions = [[row.image, row.prompt] for row in rows]
     if (folder / "bank.json").is_file():
         bank = Bank.load(folder)
         bank.require(model.backbone)
-        assert bank.origin["rows"] == asked, f"{folder} holds states of other questions: name another --out"
+        assert bank.origin["rows"] == questions, f"{folder} holds states of other questions: name another --out"
         return bank.states
     states = read()
-    Bank.of(states, identity=model.backbone.identity, origin={"rows": asked}).save(folder)
+    Bank.of(states, identity=model.backbone.identity, origin={"rows": questions}).save(folder)
     return states
 
 
@@ -52,15 +52,15 @@ def line(name, each, *others):
 
 
 def compare(model, null_image, folder, *, scenes=300, test_scenes=300, grid=None, k=10, batch_size=60, tell=print):
-    """By the name of each choice, its figures on the test scenes."""
+    """The figures of each choice on the test scenes, by name."""
     development = pocket_questions(scenes)
 
     def read():
         found = read_states(model, development, batch_size=batch_size)
         return torch.cat([found.bank, found.judged])
 
-    known, size = [*development.bank_rows, *development.rows], len(development.bank_rows)
-    both = kept(model, known, folder / "development", read)
+    rows, size = [*development.bank_rows, *development.rows], len(development.bank_rows)
+    both = load_states(model, rows, folder / "development", read)
     states = States(both[:size], both[size:], batch_size)
     prior = mgap.Subspace.fit(model, calibration_prompts(50), 10, null_image=null_image)
     tried = Judged(model, prior, development, states, (grid or Grid()).points(), k=k)
@@ -74,8 +74,8 @@ def compare(model, null_image, folder, *, scenes=300, test_scenes=300, grid=None
 
     test = pope_samples(SPLITS, test_scenes, first=TEST)
     shown = replace(development, benchmark=test, judged=test.samples)
-    asked = kept(model, shown.rows, folder / "test", lambda: read_rows(model, shown.rows, test, batch_size))
-    judged = Judged(model, prior, shown, replace(states, judged=asked), list(points.values()), k=k)
+    test_states = load_states(model, shown.rows, folder / "test", lambda: read_rows(model, shown.rows, test, batch_size))
+    judged = Judged(model, prior, shown, replace(states, judged=test_states), list(points.values()), k=k)
     figures = {name: judged.figures(place) for place, name in enumerate(points)}
     tell(f"{test_scenes} test scenes, F1, accuracy, states outside, F1 less plain, F1 less labels:")
     for name, each in figures.items():
@@ -91,7 +91,7 @@ if __name__ == "__main__":
     parser.add_argument("--scenes", type=int, default=300, help="of the development; half of them for the bank")
     parser.add_argument("--test-scenes", type=int, default=300)
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    loaded = mgap.load(given.model)
-    for each in given.null_image:
-        compare(loaded, each, given.out / Path(given.model).name, scenes=given.scenes, test_scenes=given.test_scenes)
+    args = parser.parse_args()
+    loaded = mgap.load(args.model)
+    for each in args.null_image:
+        compare(loaded, each, args.out / Path(args.model).name, scenes=args.scenes, test_scenes=args.test_scenes)

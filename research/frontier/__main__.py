@@ -1,8 +1,8 @@
 """`python -m research.frontier choose MODEL --out FOLDER`, then `report MODEL --out FOLDER`; `ceiling MODEL --out FOLDER`.
 
-The first tries the settings of every family on development scenes; the second measures what was chosen, once, on others. Both
-write as they go, and go on where they stopped. The third shows what any linear reading of a state could answer; it needs
-scikit-learn. `draw CHOSEN ... --out FOLDER` draws all that was tried.
+`choose` tries the settings of every family on development scenes; `report` measures the chosen ones once, on other scenes. Both
+save as they go and resume where they stopped. `ceiling` shows how well a linear probe of a state could answer; it needs
+scikit-learn. `draw CHOSEN ... --out FOLDER` plots all settings that were tried.
 """
 
 from __future__ import annotations
@@ -63,57 +63,57 @@ def parse() -> argparse.ArgumentParser:
     return parser
 
 
-def run(given: argparse.Namespace) -> None:
-    contenders = take(given.family)
-    is_choice = given.verb == "choose"
+def run(args: argparse.Namespace) -> None:
+    contenders = take(args.family)
+    is_choice = args.verb == "choose"
     files = [choosing.FILE] if is_choice else [reporting.ANSWERS, tables.REPORT_FILE, tables.TABLES]
-    check_folder(given.out, files)
-    choices = None if is_choice else choosing.Choices.load(given.out)
-    if choices is not None and given.family is None:
+    check_folder(args.out, files)
+    choices = None if is_choice else choosing.Choices.load(args.out)
+    if choices is not None and args.family is None:
         contenders = [contender for contender in contenders if contender.family in choices.tried]
-    model = load(given.model, device=given.device, dtype=given.dtype)
-    sizes = {name.replace("-", "_"): getattr(given, name.replace("-", "_")) for name in (CHOOSE if is_choice else REPORT)}
+    model = load(args.model, device=args.device, dtype=args.dtype)
+    sizes = {name.replace("-", "_"): getattr(args, name.replace("-", "_")) for name in (CHOOSE if is_choice else REPORT)}
     with bars() as progress:
         if choices is None:
             made = choosing.choose(
-                model, contenders, given.out, **sizes, batch_size=given.batch_size, progress=progress, told=print
+                model, contenders, args.out, **sizes, batch_size=args.batch_size, progress=progress, log=print
             )
             chosen = {contender.family: made.tried[contender.family].chosen for contender in contenders}
             print("\n".join(f"{family}: {labels}" for family, labels in chosen.items()))
         else:
-            how = {**sizes, "first": given.first, "batch_size": given.batch_size}
-            sheet, answers = reporting.report(model, contenders, choices, given.out, **how, progress=progress, told=print)
-            print(tables.write_report(given.out, choices, sheet, answers))
+            how = {**sizes, "first": args.first, "batch_size": args.batch_size}
+            sheet, answers = reporting.report(model, contenders, choices, args.out, **how, progress=progress, log=print)
+            print(tables.write_report(args.out, choices, sheet, answers))
 
 
-def run_ceiling(given: argparse.Namespace) -> None:
+def run_ceiling(args: argparse.Namespace) -> None:
     if find_spec("sklearn") is None:
         raise MgapError("probes need scikit-learn, which is not installed: pip install scikit-learn")
     from research.frontier.ceiling import measure_ceiling
 
-    check_folder(given.out, [CEILING_FILE])
-    model = load(given.model, device=given.device, dtype=given.dtype)
+    check_folder(args.out, [CEILING_FILE])
+    model = load(args.model, device=args.device, dtype=args.dtype)
     with bars() as progress:
-        found = measure_ceiling(model, given.scenes, given.reported, batch_size=given.batch_size, progress=progress)
-    write_files(given.out, {CEILING_FILE: json.dumps(found.to_json(), indent=1) + "\n"})
-    shown = {**{f"probe of layer {layer}": of for layer, of in found.probes.items()}, "plain": found.plain}
-    for name, of in {**shown, "plain, best threshold": found.best_threshold}.items():
+        ceiling = measure_ceiling(model, args.scenes, args.reported, batch_size=args.batch_size, progress=progress)
+    write_files(args.out, {CEILING_FILE: json.dumps(ceiling.to_json(), indent=1) + "\n"})
+    shown = {**{f"probe of layer {layer}": of for layer, of in ceiling.probes.items()}, "plain": ceiling.plain}
+    for name, of in {**shown, "plain, best threshold": ceiling.best_threshold}.items():
         print(f"{name}: " + ", ".join(f"{split} F1 {rate}" for split, rate in of.items()))
 
 
-def run_draw(given: argparse.Namespace) -> None:
+def run_draw(args: argparse.Namespace) -> None:
     from research.frontier.drawing import draw_frontier
 
-    found = [choosing.Choices.load(folder) for folder in given.chosen]
-    for path in draw_frontier({choices.about["model"]: choices for choices in found}).save(given.out):
+    chosen = [choosing.Choices.load(folder) for folder in args.chosen]
+    for path in draw_frontier({choices.about["model"]: choices for choices in chosen}).save(args.out):
         print(path)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = parse()
     try:
-        given = parser.parse_args(words)
-        {"ceiling": run_ceiling, "draw": run_draw}.get(given.verb, run)(given)
+        args = parser.parse_args(words)
+        {"ceiling": run_ceiling, "draw": run_draw}.get(args.verb, run)(args)
     except MgapError as error:
         parser.exit(2, f"{error}\n")
 

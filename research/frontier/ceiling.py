@@ -1,9 +1,9 @@
-"""How well any linear reading of a state could answer: probes that are taught the truth, layer by layer.
+"""How well a linear probe of a state could answer: probes trained on the truth, layer by layer.
 
 A method that moves the head's input and leaves the head alone answers yes where a linear function of the state it moves is
-positive. A logistic regression that is given the labels of development scenes, which no method here is, shows what is there to
-be had of each layer's state at the last position of the prompt; hs[L] is the head's input. Beside it stands plain decoding with
-the best threshold on yes against no for the very questions that are scored, which is more than any choice can promise.
+positive. A logistic regression trained on the labels of development scenes, which no method here gets, shows what each layer's
+state at the last position of the prompt can give; hs[L] is the head's input. For comparison: plain decoding with the best
+threshold on yes against no for the very questions that are scored, which is more than any choice can promise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mgap.decoding.model import Model
 from mgap.io.progress import Progress, report_progress
 from mgap.methods.bias import Bias
 from mgap.pocket.benchmark import DEVELOPMENT, REPORT, PocketQuestion, pope
-from mgap.pocket.evaluation import DRAWING
+from mgap.pocket.evaluation import SCENE_ENCODER
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def layer_states(
     states, logits = [], []
     rows = [(q.scene, q.text) for q in questions]
     with torch.no_grad(), shared_pictures(model.backbone):
-        for inputs, done in DRAWING(model, rows, batch_size):
+        for inputs, done in SCENE_ENCODER(model, rows, batch_size):
             out = model.backbone.model(**inputs, output_hidden_states=True, use_cache=False, logits_to_keep=1)
             states.append(torch.stack([layer[:, -1].float().cpu() for layer in out.hidden_states], 1))
             logits.append(out.logits[:, -1].float().cpu())
@@ -60,26 +60,26 @@ def layer_states(
 def measure_ceiling(
     model: Model, scenes: int = 300, reported: int = 500, *, batch_size: int = 64, progress: Progress | None = None
 ) -> Ceiling:
-    """Probes of all three splits of so many development scenes, scored on so many others."""
-    taught = [q for split in SPLITS for q in pope(split, DEVELOPMENT, scenes)]
-    asked = {split: list(pope(split, REPORT, reported)) for split in SPLITS}
-    known, _ = layer_states(model, taught, batch_size=batch_size, progress=progress)
-    everything = [q for questions in asked.values() for q in questions]
-    states, logits = layer_states(model, everything, batch_size=batch_size, progress=progress)
-    labels = np.array([q.label == "yes" for q in taught])
-    spans = dict(zip(SPLITS, np.array_split(np.arange(len(everything)), len(SPLITS)), strict=True))
+    """Probes trained on all three splits of `scenes` development scenes, scored on `reported` others."""
+    training = [q for split in SPLITS for q in pope(split, DEVELOPMENT, scenes)]
+    scored_questions = {split: list(pope(split, REPORT, reported)) for split in SPLITS}
+    training_states, _ = layer_states(model, training, batch_size=batch_size, progress=progress)
+    every_question = [q for questions in scored_questions.values() for q in questions]
+    states, logits = layer_states(model, every_question, batch_size=batch_size, progress=progress)
+    labels = np.array([q.label == "yes" for q in training])
+    spans = dict(zip(SPLITS, np.array_split(np.arange(len(every_question)), len(SPLITS)), strict=True))
 
     def scored(yes: np.ndarray[Any, Any]) -> dict[str, Rate]:
-        return {split: _tally(asked[split], yes[spans[split]]).rates()["f1"] for split in SPLITS}
+        return {split: _tally(scored_questions[split], yes[spans[split]]).rates()["f1"] for split in SPLITS}
 
     probes = {}
-    for layer in range(known.shape[1]):
+    for layer in range(training_states.shape[1]):
         probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=3000))
-        probe.fit(known[:, layer].numpy(), labels)
+        probe.fit(training_states[:, layer].numpy(), labels)
         probes[str(layer)] = scored(probe.predict(states[:, layer].numpy()))
     up, down = (sorted(ids) for ids in Bias(shift=0.0).tokens(model.backbone.tokenizer))
     margins = (logits[:, up].amax(-1) - logits[:, down].amax(-1)).numpy()
-    best = {split: _best_f1(asked[split], margins[spans[split]]) for split in SPLITS}
+    best = {split: _best_f1(scored_questions[split], margins[spans[split]]) for split in SPLITS}
     return Ceiling(probes, scored(margins > 0), best)
 
 
@@ -89,7 +89,7 @@ def _tally(questions: list[PocketQuestion], yes: np.ndarray[Any, Any]) -> Tally:
 
 
 def _best_f1(questions: list[PocketQuestion], margins: np.ndarray[Any, Any]) -> Rate:
-    """At the threshold that is best for these questions."""
+    """F1 at the best threshold for these questions."""
     order = np.argsort(-margins)
     labels = np.array([q.label == "yes" for q in questions])
     hits = labels[order].cumsum()

@@ -1,10 +1,12 @@
-"""Choose one setting of every family on development scenes, by one rule for all, and keep every trial.
+"""Chooses settings of every family on development scenes, by the same rules for all, and keeps every trial.
 
-Questions: the highest F1, averaged over the three splits of pocket-POPE. Captions: the lowest CHAIRi among the settings that
-recall at least what plain decoding does, less 3 points; and a second time, near the plain states: among those of them of which
-less than 5% of the states have departed, or no more than of plain decoding. Both: of the latter, among those whose F1 is within
-half a point of the family's best. Ties go to the first. A family whose settings all fail has no choice there; nor, near the
-plain states, has one that decodes from no state.
+- questions: the highest F1, averaged over the three splits of pocket-POPE.
+- captions: the lowest CHAIRi among settings whose recall is at most 3 points below plain decoding's.
+- captions-near: the same, among settings of which less than 5% of the states have departed, or no more than of plain decoding.
+- both: the same as captions-near, among settings whose F1 is within half a point of the family's best.
+
+Ties go to the first. A family has no choice where all its settings fail, nor, near the plain states, if it decodes from no
+state.
 """
 
 from __future__ import annotations
@@ -28,37 +30,37 @@ from mgap.pocket.scenes import WORLD, render
 from mgap.run.first_words import CachingEncoder, Encoder
 from research.frontier.contenders import BOTH, CAPTIONS, NEAR, PLAIN, QUESTIONS, Contender
 from research.frontier.kit import Judges, Kit
-from research.frontier.measures import Described, Sheet, Told, ask, describe
+from research.frontier.measures import SceneCaptions, Sheet, SheetAnswers, ask, describe
 
 FILE = "choices.json"
-RECALL = 0.03  # how much less than plain decoding captions may recall
-F1 = 0.005  # how much less than a family's best a setting for both may have
-DEPARTED = 0.05  # the share of departed states below which a setting is near the plain ones
-MOST = 10_000  # scenes of one kind: half of what lies between two first seeds
+RECALL = 0.03  # how much lower than plain decoding's the recall of captions may be
+F1 = 0.005  # how much lower than the family's best the F1 of a setting for both may be
+DEPARTED = 0.05  # share of departed states below which a setting counts as near
+MAX_SCENES = 10_000  # scenes per use: half the distance between two first seeds
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class QuestionTrial(Scored):
-    """Of one setting."""
+    """One setting's F1 on questions."""
 
     label: str
 
 
 @dataclass(frozen=True)
 class CaptionTrial:
-    """Of one setting; shares from 0 to 1."""
+    """One setting's captions; shares from 0 to 1."""
 
     label: str
     chair_i: float
     recall: float
-    words: float  # of a caption
-    departed: float | None  # states; None: it decodes from no one state
+    words: float  # per caption
+    departed: float | None  # share of states; None: it does not decode from a single state
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What was tried of one family, and the labels chosen, by what for."""
+    """The trials of one family, and the chosen labels by purpose."""
 
     questions: list[QuestionTrial]
     captions: list[CaptionTrial]
@@ -67,7 +69,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Choices:
-    """By family."""
+    """All trials and choices, by family."""
 
     about: dict[str, Any]  # model, sizes and seeds
     tried: dict[str, Tried]
@@ -88,12 +90,12 @@ class Choices:
 
 
 def pick_questions(trials: Sequence[QuestionTrial]) -> QuestionTrial:
-    """The rule above."""
-    return max(trials, key=lambda trial: round(trial.mean, 9))  # the first of equals, whatever order they were summed in
+    """The rule for questions."""
+    return max(trials, key=lambda trial: round(trial.mean, 9))  # rounded, so that ties do not depend on the order of summation
 
 
 def pick_captions(trials: Sequence[CaptionTrial], plain: CaptionTrial, *, near: bool = False) -> CaptionTrial | None:
-    """The rule above; None: no setting passes."""
+    """The rule for captions; None if no setting passes."""
     passed = [trial for trial in trials if trial.recall >= plain.recall - RECALL - _ROUNDING]
     if near:
         passed = [trial for trial in passed if is_near(trial, plain)]
@@ -101,14 +103,14 @@ def pick_captions(trials: Sequence[CaptionTrial], plain: CaptionTrial, *, near: 
 
 
 def is_near(trial: CaptionTrial, plain: CaptionTrial) -> bool:
-    """Whether its states are as near the plain ones as the rule wants."""
+    """Whether few enough of its states have departed."""
     if trial.departed is None or plain.departed is None:
         return False
     return trial.departed < DEPARTED or trial.departed <= plain.departed
 
 
 def pick(tried: Tried, plain: Tried, chosen_for: Sequence[str]) -> dict[str, str]:
-    """The labels of one family by what they are chosen for."""
+    """The chosen labels of one family, by purpose."""
     found: dict[str, str] = {}
     if QUESTIONS in chosen_for:
         found[QUESTIONS] = pick_questions(tried.questions).label
@@ -124,10 +126,12 @@ def pick(tried: Tried, plain: Tried, chosen_for: Sequence[str]) -> dict[str, str
 
 
 def about(model: Model, sizes: Mapping[str, int], report: int = REPORT) -> dict[str, Any]:
-    """What figures must name to be repeated, and what must be the same for them to stand in one table."""
+    """The facts that make figures reproducible; figures in one table must share them."""
     for name, size in sizes.items():
-        if not 1 <= size <= MOST:
-            raise SettingError(f"{name}={size} must be from 1 to {MOST}: scenes for one use must not run into those of another")
+        if not 1 <= size <= MAX_SCENES:
+            raise SettingError(
+                f"{name}={size} must be from 1 to {MAX_SCENES}: scenes for one use must not run into those of another"
+            )
     return {
         "model": model.backbone.name,
         "dtype": model.backbone.dtype_name,
@@ -138,11 +142,11 @@ def about(model: Model, sizes: Mapping[str, int], report: int = REPORT) -> dict[
     }
 
 
-def check_about(path: Path, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with what was measured in another way."""
-    if different := [name for name in now if there.get(name) != now[name]]:
+def check_about(path: Path, recorded: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+    """Refuse to resume results that were measured differently."""
+    if different := [name for name in current if recorded.get(name) != current[name]]:
         name = different[0]
-        raise RunError(f"{path}: its {name} is {there.get(name)}, not {now[name]}; name another folder, or remove it")
+        raise RunError(f"{path}: its {name} is {recorded.get(name)}, not {current[name]}; name another folder, or remove it")
 
 
 def choose(
@@ -156,7 +160,7 @@ def choose(
     judge: int = 400,
     batch_size: int = 64,
     progress: Progress | None = None,
-    told: Callable[[str], None] = lambda _: None,
+    log: Callable[[str], None] = lambda _: None,
 ) -> Choices:
     """Try every setting and apply the rule. What is in the folder's file already, of the same sizes, is not tried again."""
     if not contenders or contenders[0].family != PLAIN:
@@ -172,15 +176,15 @@ def choose(
     kit = Kit(model, scenes=fit, batch_size=batch_size, progress=progress)
     judges = Judges.of(model, judge, batch_size=batch_size, progress=progress)
     sheet = Sheet.of(DEVELOPMENT, scenes=scenes, captions=captions)
-    kept = CachingEncoder(render)
-    answered = _try_questions(model, missing, kit, sheet, batch_size, kept, progress)
+    encoder = CachingEncoder(render)
+    answered = _try_questions(model, missing, kit, sheet, batch_size, encoder, progress)
     for contender in missing:
-        trials = _try_captions(model, contender, kit, judges, sheet, batch_size, kept, progress)
+        trials = _try_captions(model, contender, kit, judges, sheet, batch_size, encoder, progress)
         tried = Tried(answered[contender.family], trials, {})
         plain = choices.tried.get(PLAIN, tried)
         choices.tried[contender.family] = replace(tried, chosen=pick(tried, plain, contender.chosen_for))
         choices.save(folder)
-        told(f"{contender.family}: {len(contender.settings)} tried")
+        log(f"{contender.family}: {len(contender.settings)} tried")
     return choices
 
 
@@ -193,7 +197,7 @@ def _try_questions(
     encode: Encoder,
     progress: Progress | None,
 ) -> dict[str, list[QuestionTrial]]:
-    """All families at once: methods share forwards."""
+    """All families together, because methods share forwards."""
     methods = {
         (contender.family, setting.label): setting.make(kit)
         for contender in contenders
@@ -205,8 +209,8 @@ def _try_questions(
     verdicts = ask(model, sheet, {name: methods[key] for name, key in names.items()}, **how)
     trials: dict[str, list[QuestionTrial]] = {contender.family: [] for contender in contenders}
     for name, (family, label) in names.items():
-        told = Told(verdicts[name], Described([], [], None), None)
-        f1 = {split: told.tally(sheet, split).rates()["f1"].value for split in sheet.groups}
+        answers = SheetAnswers(verdicts[name], SceneCaptions([], [], None), None)
+        f1 = {split: answers.tally(sheet, split).rates()["f1"].value for split in sheet.groups}
         trials[family].append(QuestionTrial(f1, label))
     return trials
 
@@ -237,7 +241,7 @@ def _try_captions(
 
 
 def _is_tried(contender: Contender, choices: Choices) -> bool:
-    """Whether these very settings are in the file, for all that the family is chosen for."""
+    """Whether the file has exactly these settings, for every purpose of the family."""
     if (tried := choices.tried.get(contender.family)) is None:
         return False
     labels = [setting.label for setting in contender.settings]
@@ -245,9 +249,9 @@ def _is_tried(contender: Contender, choices: Choices) -> bool:
     return all(found[task] == labels for task in found if task in contender.chosen_for)
 
 
-def _caption_trial(label: str, sheet: Sheet, found: Described) -> CaptionTrial:
-    told = Told({}, found, None)
-    rates, departed = told.tally_captions(sheet).rates(), told.caption_departures(sheet)
+def _caption_trial(label: str, sheet: Sheet, captions: SceneCaptions) -> CaptionTrial:
+    answers = SheetAnswers({}, captions, None)
+    rates, departed = answers.tally_captions(sheet).rates(), answers.caption_departures(sheet)
     return CaptionTrial(
         label=label,
         chair_i=rates["CHAIRi"].value,

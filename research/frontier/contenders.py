@@ -1,7 +1,7 @@
-"""Who takes part: families of methods, each with the settings that one is chosen from.
+"""The families of methods that are compared, each with the settings to choose from.
 
-A method is made from a `Kit` when its turn comes. To add a family, add a `Contender` to FAMILIES; the order of its settings
-says which one wins a tie.
+A method is built from a `Kit` just before it runs. To add a family, add a `Contender` to FAMILIES; the first of its settings
+wins a tie.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from mgap.methods.vcd import VCD
 from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, mgap_at
 from research.frontier.kit import Kit
 
-PLAIN = "vanilla"  # the family that all others are measured against
-QUESTIONS, CAPTIONS, NEAR, BOTH = "questions", "captions", "captions-near", "both"  # what a setting is chosen for
+PLAIN = "vanilla"  # the baseline
+QUESTIONS, CAPTIONS, NEAR, BOTH = "questions", "captions", "captions-near", "both"  # purposes that a setting is chosen for
 RANKS = (1, 5)
 RHOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 VCD_ALPHAS = (0.25, 0.5, 1.0, 2.0)
-PRIOR_NULLS = {"black_same_size": "black336", "no_image": "no_image"}  # of a branch -> of the prior that goes with it
+PRIOR_NULLS = {"black_same_size": "black336", "no_image": "no_image"}  # null image of a branch -> of its prior
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to set a method; None is plain decoding."""
+    """One setting of a method; None is plain decoding."""
 
     label: str
     make: Callable[[Kit], Method | None]
@@ -43,7 +43,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Contender:
-    """A family of methods, and what a setting of it is chosen for: one that leaves captions alone, for questions only."""
+    """A family of methods and the purposes of its settings: questions only, if it leaves captions alone."""
 
     family: str
     settings: tuple[Setting, ...]
@@ -118,7 +118,7 @@ def _tether(rho: float, unsure: float, alpha: float, delta: float) -> Setting:
 
 
 def _limited(rho: float) -> Setting:
-    """The largest step of the contrast that does not depart."""
+    """The largest step of the contrast whose state does not depart."""
     return Setting(
         f"rho {rho:g}, unsure 1.5",
         lambda kit: Tether(bank=kit.bank(), rho=rho, unsure=1.5, towards="plain", branch_mode="cached"),
@@ -157,7 +157,7 @@ FAMILIES: tuple[Contender, ...] = (
 
 
 def take(names: Iterable[str] | None = None, families: Sequence[Contender] = FAMILIES) -> list[Contender]:
-    """The families of these names, in their order here, and always plain decoding; None: all."""
+    """The families of these names and always plain decoding, in the order of `families`; None: all."""
     wanted = {contender.family for contender in families} if names is None else {PLAIN, *names}
     if unknown := sorted(wanted - {contender.family for contender in families}):
         known = ", ".join(contender.family for contender in families)

@@ -1,4 +1,4 @@
-"""The frontier as a printed figure: every setting that was tried, by what it invents, how far it departs and how it answers."""
+"""The frontier as a print figure: every setting tried, by invented things, departed states and answers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from research.frontier.choosing import DEPARTED, RECALL, Choices
 from research.frontier.contenders import PLAIN
 
 COLUMNS = ("model", "family", "setting", "departed_percent", "chair_i_percent", "recall_percent", "adversarial_f1_percent")
-LEFT, RIGHT, UP = (1.2, 110.0), (74.0, 101.0), (5.0, 18.0)  # percent; what lies beyond is in the CSV
+LEFT, RIGHT, UP = (1.2, 110.0), (74.0, 101.0), (5.0, 18.0)  # axes limits in percent; the CSV has the rest
 SHOWN = (PLAIN, "mgap", "blind", "vcd", "prompt-prior", "predicted-prior", "tether", "opera")
 
 
 def draw_frontier(models: Mapping[str, Choices], name: str = "frontier") -> Print:
-    """A row a model. Left: invented things by departed states; right: invented things by answers to adversarial questions.
+    """One row per model. Left: invented things by departed states; right: by F1 on adversarial questions.
 
-    Hollow marks recall more than 3 points less than plain decoding; what decodes from no state is on the right only.
+    Hollow markers: recall more than 3 points below plain decoding. Methods that decode from no state are on the right only.
     """
     look, rows = looks(SHOWN), list[tuple[Value, ...]]()
     with style():
@@ -65,6 +65,6 @@ def draw_frontier(models: Mapping[str, Choices], name: str = "frontier") -> Prin
 
 
 def _is_beyond(row: tuple[Value, ...]) -> bool:
-    """Whether a setting is in neither panel of its row."""
+    """Whether a setting lies outside the limits of its panels."""
     chair_i, f1 = float(row[4] or 0), float(row[6] or 0)
     return not (UP[0] <= chair_i <= UP[1]) or not RIGHT[0] <= f1

@@ -1,7 +1,7 @@
-"""What methods are fitted on, and what their states are judged against: plain answers about scenes of no other use.
+"""What methods are fitted with, and the plain states that departures are measured against; their scenes have no other use.
 
-Methods are given what `Kit` makes, from questions without a picture and from unlabelled scenes from FIT on. Departures are
-measured against other plain states, of scenes from JUDGE on, which no method is ever given.
+`Kit` fits what methods need on questions without a picture and on unlabelled scenes from seed FIT on. Departures are measured
+against plain states of scenes from seed JUDGE on, which no method ever gets.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mgap.decoding.model import Model
 from mgap.decoding.prior_pairs import BlindReader
 from mgap.io.progress import Progress, report_progress
 from mgap.pocket.benchmark import FIT, JUDGE
-from mgap.pocket.evaluation import DRAWING
+from mgap.pocket.evaluation import SCENE_ENCODER
 from mgap.pocket.figures import fit_prior
-from mgap.pocket.fit_bank import KINDS, LONGEST, collect, fit_bank, rows_of
+from mgap.pocket.fit_bank import KINDS, MAX_ANSWER_TOKENS, collect, fit_bank, rows_of
 from mgap.pocket.fit_map import fit_pocket_map
 from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
@@ -33,11 +33,11 @@ Made = TypeVar("Made")
 
 
 class Kit:
-    """For one model. A thing is made when it is first asked for, and kept: add one as a method around `keep`."""
+    """Priors, maps and banks of one model, each fitted on first use and cached. To add one, write a method around `keep`."""
 
     def __init__(self, model: Model, *, scenes: int = 400, batch_size: int = 64, progress: Progress | None = None) -> None:
         self.model, self.scenes, self.batch_size, self.progress = model, scenes, batch_size, progress
-        self._some = max(8, scenes // 4)  # scenes for what is fitted along answers: each gives many states
+        self._answer_scenes = max(8, scenes // 4)  # scenes for fits along answers, which give many states each
         self._made: dict[Hashable, Any] = {}
 
     def keep(self, key: Hashable, make: Callable[[], Made]) -> Made:
@@ -47,51 +47,53 @@ class Kit:
         return made
 
     def prior(self, null_image: str, rank: int = 5) -> Subspace:
-        """Of the questions that no test asks; rank 1 to 5."""
-        how: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
-        prior = self.keep(("prior", null_image), lambda: fit_prior(self.model, null_image, **how))
+        """A prior of rank 1 to 5, fitted on questions that no test asks."""
+        options: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
+        prior = self.keep(("prior", null_image), lambda: fit_prior(self.model, null_image, **options))
         return self.keep(("prior", null_image, rank), lambda: prior.truncate(rank))
 
     def prior_map(self, null_image: str, rank: int = 5) -> PriorMap:
-        """From a state to where the prompt alone would put it in such a prior."""
+        """Predicts from a state where the prompt alone would put it in such a prior."""
         prior = self.prior(null_image, rank)
-        how: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
-        return self.keep(("map", null_image, rank), lambda: fit_pocket_map(self.model, prior, FIT, self._some, **how))
+        options: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
+        return self.keep(
+            ("map", null_image, rank), lambda: fit_pocket_map(self.model, prior, FIT, self._answer_scenes, **options)
+        )
 
     def caption_prior(self, null_image: str, rank: int) -> Subspace:
-        """Of blind states along plain captions, whose words they say."""
+        """A prior of blind states along plain captions."""
         return self.keep(("caption prior", null_image, rank), lambda: self._caption_prior(null_image, rank))
 
     def _caption_prior(self, null_image: str, rank: int) -> Subspace:
         states: list[Tensor] = []
-        rows = rows_of("captions", FIT, self._some)
-        with answer_states(self.model, BlindReader(null_image=null_image), Decoding(max_new_tokens=LONGEST)) as read:
-            for inputs, done in DRAWING(self.model, rows, self.batch_size):
+        rows = rows_of("captions", FIT, self._answer_scenes)
+        with answer_states(self.model, BlindReader(null_image=null_image), Decoding(max_new_tokens=MAX_ANSWER_TOKENS)) as read:
+            for inputs, done in SCENE_ENCODER(self.model, rows, self.batch_size):
                 states += [answer.used.cpu() for answer in read(inputs)]
                 report_progress(self.progress, "blind captions", done, len(rows))
         return replace(Subspace.from_states(torch.cat(states), rank), identity=self.model.backbone.identity)
 
     def bank(self, *kinds: str) -> Bank:
-        """Plain states of every token of answers to questions, to requests to describe, or to both; no kind: of both."""
-        how: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
-        return self.keep(("bank", kinds or KINDS), lambda: fit_bank(self.model, kinds or KINDS, FIT, self.scenes, **how))
+        """Plain states of every token of answers to questions, to caption prompts, or (no kind) to both."""
+        options: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
+        return self.keep(("bank", kinds or KINDS), lambda: fit_bank(self.model, kinds or KINDS, FIT, self.scenes, **options))
 
 
 @dataclass(frozen=True)
 class Judges:
-    """What departures are measured against: states of plain decoding, of the same kind as those that are judged."""
+    """Manifolds of plain states that departures are measured against, of the same kind as the states measured."""
 
     first: Manifold  # of the first words of answers to adversarial questions
     along: Manifold  # of every token of captions
 
     @classmethod
     def of(cls, model: Model, count: int = 400, *, batch_size: int = 64, progress: Progress | None = None) -> Judges:
-        """From so many scenes each."""
+        """From `count` scenes each."""
         device = model.backbone.device
 
         def manifold(kind: str, max_new_tokens: int) -> Manifold:
             rows = rows_of(kind, JUDGE, count, SPLITS[-1:])
-            how: dict[str, Any] = {"batch_size": batch_size, "label": f"{kind} to judge by", "progress": progress}
-            return Manifold.of(collect(model, rows, max_new_tokens, **how), device=device)
+            options: dict[str, Any] = {"batch_size": batch_size, "label": f"{kind} to judge by", "progress": progress}
+            return Manifold.of(collect(model, rows, max_new_tokens, **options), device=device)
 
-        return cls(manifold("questions", 1), manifold("captions", LONGEST))
+        return cls(manifold("questions", 1), manifold("captions", MAX_ANSWER_TOKENS))

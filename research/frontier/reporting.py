@@ -1,7 +1,7 @@
-"""Report once: every chosen setting on scenes that nothing was chosen on, and the differences between methods, paired by scene.
+"""Reports every chosen setting once, on scenes that nothing was chosen on, with differences between methods paired by scene.
 
-What methods said is kept in ANSWERS, written after every method; a method that is in it is not measured again. Figures and
-differences are made of it, with 95% intervals from a bootstrap that draws the same scenes for all methods.
+Answers are saved in ANSWERS after every method; a method in it is not measured again. Figures and differences are computed from
+it, with 95% intervals from a bootstrap that draws the same scenes for all methods.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from mgap.io.progress import Progress
 from mgap.io.typed_json import BROKEN, typed
 from mgap.methods.base import Method
 from mgap.pocket.benchmark import REPORT
-from mgap.pocket.evaluation import DRAWING
+from mgap.pocket.evaluation import SCENE_ENCODER
 from mgap.pocket.scenes import render
 from mgap.run.first_words import CachingEncoder, Encoder
 from research.frontier.choosing import FILE as CHOICES
 from research.frontier.choosing import Choices, about, check_about
 from research.frontier.contenders import BOTH, CAPTIONS, PLAIN, QUESTIONS, Contender
 from research.frontier.kit import Judges, Kit
-from research.frontier.measures import HARDEST, HELD_OUT, NEITHER, Sheet, Told, ask, describe, judge_first, price
+from research.frontier.measures import HARDEST, HELD_OUT, NEITHER, Sheet, SheetAnswers, ask, describe, judge_first, price
 
 ANSWERS = "answers.json"
-PRICED = 20  # captions that are decoded one by one
+PRICED = 20  # captions decoded one by one to measure the cost
 RIVALS = (
     ("mgap", QUESTIONS),
     ("mgap", CAPTIONS),
@@ -45,7 +45,7 @@ RIVALS = (
     ("vcd", QUESTIONS),
     ("vcd", CAPTIONS),
 )
-PAIRED = {  # what is paired: the group of questions, or None for captions, and the figure
+PAIRED = {  # figure -> group of questions (None: captions) and name in its tally
     "adversarial F1": (HARDEST, "f1"),
     "random accuracy": ("random", "accuracy"),
     "held-out adversarial F1": (HELD_OUT + HARDEST, "f1"),
@@ -57,7 +57,7 @@ PAIRED = {  # what is paired: the group of questions, or None for captions, and 
 
 @dataclass(frozen=True)
 class Chosen:
-    """One setting, and what it was chosen for."""
+    """One setting, and the purposes it was chosen for."""
 
     family: str
     label: str
@@ -66,15 +66,15 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Result:
-    """What a chosen setting said."""
+    """A chosen setting and its answers."""
 
     chosen: Chosen
-    told: Told
+    told: SheetAnswers
 
 
 @dataclass(frozen=True)
 class Answers:
-    """By the name of the setting."""
+    """All results, by the name of the setting."""
 
     about: dict[str, Any]
     results: dict[str, Result]
@@ -95,7 +95,7 @@ class Answers:
 
 
 def chosen_settings(choices: Choices, families: Sequence[str]) -> dict[str, Chosen]:
-    """By name, in the order of the families; a setting that was chosen for several things is there once."""
+    """Chosen settings by name, in the order of the families; one chosen for several purposes occurs once."""
     found: dict[str, Chosen] = {}
     for family in families:
         if family not in choices.tried:
@@ -120,13 +120,13 @@ def report(
     amber: int = 500,
     batch_size: int = 64,
     progress: Progress | None = None,
-    told: Callable[[str], None] = lambda _: None,
+    log: Callable[[str], None] = lambda _: None,
 ) -> tuple[Sheet, Answers]:
-    """Measure what was chosen, with what was fitted and is judged by as in choosing."""
+    """Measure the chosen settings; fits and reference states have the sizes used in choosing."""
     sizes = {name: choices.about["sizes"][name] for name in ("fit", "judge")}
     facts = about(model, {**sizes, "scenes": scenes, "held_out": held_out, "captions": captions, "amber": amber}, first)
     same = {name: facts[name] for name in ("sizes", "first_seeds")}
-    check_about(Path(folder) / CHOICES, {**choices.about, **same}, facts)  # the model and world of the choice
+    check_about(Path(folder) / CHOICES, {**choices.about, **same}, facts)  # the same model and world as the choice
     answers = Answers(facts, {})
     if (Path(folder) / ANSWERS).exists():
         answers = Answers.load(folder)
@@ -138,16 +138,16 @@ def report(
     wanted = chosen_settings(choices, list(by_family))
     for name in wanted:
         if name in answers.results:
-            told(f"{name}: measured before")
+            log(f"{name}: measured before")
     if missing := {name: chosen for name, chosen in wanted.items() if name not in answers.results}:
         made = {name: by_family[chosen.family].setting(chosen.label).make(kit) for name, chosen in missing.items()}
         judges, how = Judges.of(model, sizes["judge"], **how), {**how, "encode": CachingEncoder(render)}
-        verdicts = ask(model, sheet, made, **how)  # all at once: methods share forwards
+        verdicts = ask(model, sheet, made, **how)  # together, because methods share forwards
         for name, chosen in missing.items():
             answers.results[name] = Result(chosen, measure(model, made[name], sheet, judges, verdicts[name], **how))
             answers.save(folder)
-            told(f"{name}: measured")
-    shown = {  # as chosen now: what is chosen no more is in the file, not in the tables
+            log(f"{name}: measured")
+    shown = {  # as chosen now; the file may also have settings no longer chosen
         name: Result(chosen, answers.results[name].told)
         for name, chosen in chosen_settings(choices, list(choices.tried)).items()
         if name in answers.results
@@ -163,12 +163,12 @@ def measure(
     verdicts: dict[str, str],
     *,
     batch_size: int = 64,
-    encode: Encoder = DRAWING,
+    encode: Encoder = SCENE_ENCODER,
     progress: Progress | None = None,
-) -> Told:
-    """Everything of one method, with what it answered to the questions."""
+) -> SheetAnswers:
+    """All answers of one method; `verdicts` are those to the questions."""
     how: dict[str, Any] = {"batch_size": batch_size, "encode": encode, "progress": progress}
-    return Told(
+    return SheetAnswers(
         verdicts=verdicts,
         described=describe(model, method, sheet.described, judges.along, **how),
         departed_first=judge_first(model, method, sheet.groups[HARDEST], judges.first, **how),
@@ -176,8 +176,8 @@ def measure(
     )
 
 
-def figures(sheet: Sheet, told: Told) -> dict[str, Rate | float | None]:
-    """What the table shows of one method; None: there is nothing to show."""
+def figures(sheet: Sheet, told: SheetAnswers) -> dict[str, Rate | float | None]:
+    """One method's row of the table; None: an empty cell."""
     rates = {group: told.tally(sheet, group).rates() for group in (*SPLITS, HELD_OUT + HARDEST)}
     captions = told.tally_captions(sheet).rates()
     return {
@@ -197,8 +197,8 @@ def figures(sheet: Sheet, told: Told) -> dict[str, Rate | float | None]:
     }
 
 
-def differences(sheet: Sheet, this: Told, other: Told) -> dict[str, Difference]:
-    """This method less the other, on the same scenes."""
+def differences(sheet: Sheet, this: SheetAnswers, other: SheetAnswers) -> dict[str, Difference]:
+    """This method minus the other, on the same scenes."""
     found = {}
     for name, (group, figure) in PAIRED.items():
         ours, theirs = (told.tally_captions(sheet) if group is None else told.tally(sheet, group) for told in (this, other))
@@ -207,7 +207,7 @@ def differences(sheet: Sheet, this: Told, other: Told) -> dict[str, Difference]:
 
 
 def rivals_of(results: Mapping[str, Result], rivals: Sequence[tuple[str, str]] = RIVALS) -> list[str]:
-    """The names of those that all others are held against: what was chosen of a family for a purpose, where it takes part."""
+    """Names of the settings that all others are compared with: those chosen for each (family, purpose), if present."""
     found = [
         name
         for family, purpose in rivals

@@ -1,4 +1,4 @@
-"""The report as figures in JSON and as tables in Markdown; percent with one decimal, and 95% intervals."""
+"""The report as JSON and as Markdown tables; percent with one decimal, and 95% intervals."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from research.frontier.measures import Sheet
 from research.frontier.reporting import PAIRED, Answers, Result, figures, paired
 
 REPORT_FILE, TABLES = "report.json", "tables.md"
-_DIGITS = {"unparsed": 0, "words": 1, "forwards a token": 2, "ms a token": 1}  # of what is no share
+_DIGITS = {"unparsed": 0, "words": 1, "forwards a token": 2, "ms a token": 1}  # decimals of figures that are no shares
 
 Figures = Mapping[str, Rate | float | None]
 Pairs = Mapping[str, Mapping[str, Mapping[str, Difference]]]
 
 
 def write_report(folder: str | PathLike[str], choices: Choices, sheet: Sheet, answers: Answers) -> str:
-    """Write both files; returns the tables."""
+    """Write both files; return the tables."""
     shown = {name: figures(sheet, result.told) for name, result in answers.results.items()}
     pairs = paired(sheet, answers.results)
     text = tables(choices, answers, shown, pairs)
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "about": answers.about,
         "chosen_for": {name: list(result.chosen.purposes) for name, result in answers.results.items()},
         "figures": {
@@ -40,12 +40,12 @@ def write_report(folder: str | PathLike[str], choices: Choices, sheet: Sheet, an
             for rival, against in pairs.items()
         },
     }
-    write_files(folder, {REPORT_FILE: json.dumps(told, indent=1) + "\n", TABLES: text})
+    write_files(folder, {REPORT_FILE: json.dumps(content, indent=1) + "\n", TABLES: text})
     return text
 
 
 def tables(choices: Choices, answers: Answers, shown: Mapping[str, Figures], pairs: Pairs) -> str:
-    """Which settings were chosen, what came of them, and how they differ."""
+    """The chosen settings, their figures, and their paired differences."""
     sizes = answers.about["sizes"]
     parts = [
         f"# Methods on `{answers.about['model']}`",

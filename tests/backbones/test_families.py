@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 import mgap
 from mgap.backbones.base import Backbone
+from mgap.backbones.gemma import Gemma3
 from mgap.backbones.head import Head
-from mgap.backbones.idefics import SmolVLM
+from mgap.backbones.idefics import Idefics3, SmolVLM
+from mgap.backbones.internvl import InternVL
 from mgap.backbones.llava import Llava, LlavaOneVision
 from mgap.backbones.qwen_vl import QwenVL
 from mgap.backbones.shared_vision import shared_pictures
@@ -28,7 +30,7 @@ from tests.backbones import families
 
 BACKBONES = {
     "llava_next": Llava, "llava_onevision": LlavaOneVision, "qwen2_vl": QwenVL, "qwen2_5_vl": QwenVL,
-    "gemma3": Backbone, "idefics3": Backbone, "smolvlm": SmolVLM, "internvl": Backbone,
+    "gemma3": Gemma3, "idefics3": Idefics3, "smolvlm": SmolVLM, "internvl": InternVL,
 }  # fmt: skip
 SHORT, LONG = "Is there a dog?", "Describe this picture in a few words, and count the people in it."
 

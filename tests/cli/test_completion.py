@@ -93,9 +93,9 @@ def test_zsh_and_fish_are_told_what_each_verb_does(tmp_path):
     line = {"_TYPER_COMPLETE_ARGS": "mgap ve"}
     zsh = mgap([], tmp_path, _MGAP_COMPLETE="complete_zsh", **line).stdout
     assert zsh.startswith("_arguments")
-    assert '"verify":"Check every method' in zsh
+    assert '"verify":"Compare every installed method' in zsh
     fish = mgap([], tmp_path, _MGAP_COMPLETE="complete_fish", _TYPER_COMPLETE_FISH_ACTION="get-args", **line).stdout
-    assert fish.startswith("verify\tCheck every method")
+    assert fish.startswith("verify\tCompare every installed method")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -50,7 +50,7 @@ def test_a_diagnosis_of_the_pocket_model(run, tmp_path):
     plan = json.loads((out / "run.json").read_text())
     assert plan["departure"]["strengths"] == [0, 1, 2]
     assert plan["departure"]["k"] == 3
-    assert [arm["label"] for arm in plan["arms"]] == ["vanilla", "blind", "mgap"]
+    assert [method["label"] for method in plan["arms"]] == ["vanilla", "blind", "mgap"]
     assert {path.stem for path in (out / "analysis").iterdir()} == {"subspace", "representation", "picture", "models"}
     figures = {path.name for path in (out / "figures").iterdir()}
     for name in ("departures", "manifold", "reach", "spectrum", "angles"):

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 import mgap
 from mgap.cli.doctor import _environment
-from mgap.cli.environment import BESIDE, SECRET, TESTED, VARIABLES, examine, outside
+from mgap.cli.environment import SECRET, TESTED, UNLISTED, VARIABLES, examine, outside
 from tests import processes
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ def test_every_package_that_mgap_can_use_has_a_line(run):
     named = {line.split()[0] for line in out.splitlines()}
     needs = [Requirement(line) for line in requires("mgap")]
     users = [need.name for need in needs if need.marker is None or not re.search(r"extra == .(test|docs).", str(need.marker))]
-    assert {"mgap", "python", "system", "cpu", "gpu", "models", "benchmarks", *users, *BESIDE} <= named
+    assert {"mgap", "python", "system", "cpu", "gpu", "models", "benchmarks", *users, *UNLISTED} <= named
     assert f"mgap             {mgap.__version__}" in out
 
 

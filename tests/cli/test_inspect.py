@@ -136,13 +136,13 @@ def test_started_with_ctrl_c_ignored_its_page_outlives_ctrl_c_and_kill_ends_it(i
 
 
 def test_what_lies_in_the_folder_of_prior_goes_to_the_methods_that_need_it(tmp_path):
-    from mgap.cli.inspect import _sorted_out
+    from mgap.cli.inspect import _distribute
 
     place, given = str(tmp_path), {"tether": {"rho": 2.0}}
-    assert _sorted_out(None, given) is None
-    assert _sorted_out("someone/prior", given) == "someone/prior"  # of the hub: a prior
+    assert _distribute(None, given) is None
+    assert _distribute("someone/prior", given) == "someone/prior"  # of the hub: a prior
     (tmp_path / "bank.json").write_text("{}")
-    assert _sorted_out(place, given) is None
+    assert _distribute(place, given) is None
     assert given == {"tether": {"rho": 2.0, "bank": place}}
     (tmp_path / "subspace.json").write_text("{}")
-    assert _sorted_out(place, {}) == place
+    assert _distribute(place, {}) == place

@@ -157,7 +157,7 @@ def test_a_run_that_is_stopped_keeps_its_answers_and_says_how_to_go_on(tiny, tmp
     kept = len((out / "answers" / "vanilla" / "0-of-1.jsonl").read_text().splitlines())
     assert 4 <= kept < 240
     *_, told = last.splitlines()
-    assert told == f"mgap: stopped; {kept} of 240 answers are kept in {out}; go on with: {shlex.join(['mgap', *words])}"
+    assert told == f"mgap: stopped; {kept} of 240 answers are saved in {out}; resume with: {shlex.join(['mgap', *words])}"
     assert "Traceback" not in last
     ignored = f"mgap: Ctrl-C is ignored here; end this with: kill {process.pid}\n"
     assert (ignored in said) == bool(before)

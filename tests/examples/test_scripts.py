@@ -91,7 +91,7 @@ def test_methods_are_compared_on_own_questions_and_a_report_is_written(tmp_path)
     assert len(lines) == 18
     assert set(lines[0]) == {"image", "question", "label"}
     run = Run.load(tmp_path / "runs/q")
-    assert [len(run.records(arm)) for arm in run.arms] == [18] * 5
+    assert [len(run.records(method)) for method in run.methods] == [18] * 5
     assert re.search(r"^vcd .*[+-]\d+\.\d \[[+-]\d+\.\d, [+-]\d+\.\d\]  \d+, \d+$", told, re.MULTILINE)
     assert {"scores.json", "report.md", "report.html"} <= {path.name for path in (tmp_path / "runs/q").iterdir()}
 

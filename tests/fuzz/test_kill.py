@@ -72,7 +72,7 @@ def read_files(folder):
 def read_run(folder):
     refuse_strangers(folder)  # what a kill left does not keep the next one out
     run = Run.load(folder)
-    return [arm.label for arm in run.arms], run.samples, run.order
+    return [method.label for method in run.methods], run.samples, run.order
 
 
 def read_collection(folder):

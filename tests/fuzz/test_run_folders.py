@@ -62,8 +62,8 @@ def test_a_damaged_run_is_read_or_refused(runs, data):
     if isinstance(run, Refused):
         return
     assert all(isinstance(sample, Sample) for sample in run.samples)
-    for arm in run.arms:
-        records = outcome(run.records, arm, names=str(folder))
+    for method in run.methods:
+        records = outcome(run.records, method, names=str(folder))
         assert isinstance(records, Refused) or all(isinstance(record.text, str) for record in records.values())
 
 
@@ -137,7 +137,7 @@ def test_a_run_that_was_opened_is_joined_with_the_same_samples(place, samples):
     made = open_run(folder, PLAN, samples, [VANILLA], [sample.id for sample in samples])
     again = open_run(folder, PLAN, samples, [VANILLA, OURS])
     assert made.samples == again.samples == tuple(samples)
-    assert [arm.label for arm in again.arms] == ["Vanilla", "Ours"]
+    assert [method.label for method in again.methods] == ["Vanilla", "Ours"]
 
 
 @cases(40)

@@ -23,7 +23,7 @@ from mgap.pages.print_figures import save as save_print
 from mgap.priors.bank import Bank
 from mgap.run.engine import Spent
 from mgap.run.folder import Journal, Shard, note_process, open_run
-from mgap.run.records import Arm, Record
+from mgap.run.records import Record, RunMethod
 from mgap.run.stage_times import save_profile
 from mgap.serving.checkpoint import servable
 from mgap.types import Sample
@@ -33,7 +33,7 @@ from tests.fuzz.saved import bank, prior_map, steering, subspace
 CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.link", "os.truncate", "shutil.rmtree")
 PLAN = {"benchmark": {"name": "n", "task": "yesno", "sources": {}, "lexicon": {}, "notes": []}, "model": {"name": "m"}}
 SAMPLES = [Sample(str(n), "a.png", "A dog?", "all", "yes") for n in range(3)]
-ARMS = [Arm("plain", "vanilla"), Arm("ours", "mgap")]
+METHODS = [RunMethod("plain", "vanilla"), RunMethod("ours", "mgap")]
 RECORDS = [Record(str(n), f"Yes, number {n}.", prompt="x" * 50) for n in range(3)]
 FACTS = [{"versions": {"mgap": str(n)}, "device": "cpu"} for n in range(2)]
 TEXTS = [{name: f"{name} {version} " * 20 for name in ("report.md", "report.json", "scores.json")} for version in range(2)]
@@ -62,7 +62,7 @@ def fetched(folder, version):
 
 
 def journalled(folder, version):
-    with Journal(folder, ARMS[0], Shard()) as journal:
+    with Journal(folder, METHODS[0], Shard()) as journal:
         journal.write(RECORDS[:1] if version == 0 else RECORDS[1:])
 
 
@@ -78,7 +78,7 @@ WRITERS = {
     "prior_map": lambda folder, version: prior_map(version).save(folder),
     "bank": lambda folder, version: bank(version).save(folder, per_part=4),
     "collection": collected,
-    "run": lambda folder, version: open_run(folder, PLAN, SAMPLES, ARMS[: 1 + version], ["2", "0", "1"]),
+    "run": lambda folder, version: open_run(folder, PLAN, SAMPLES, METHODS[: 1 + version], ["2", "0", "1"]),
     "records": journalled,
     "processes": noted,
     "profile": lambda folder, version: save_profile(folder, Shard(), SPENT[version]),

@@ -11,7 +11,7 @@ import pytest
 import mgap
 from mgap.decoding.replay import Paths
 from mgap.inspector.answering import Knobs, answer, build_column
-from mgap.inspector.columns import AskedColumns
+from mgap.inspector.columns import Comparison
 from mgap.inspector.model_shelf import ModelShelf
 from mgap.pocket.samples import SceneRenderer
 from mgap.pocket.scenes import render
@@ -108,9 +108,9 @@ def ask(loaded):
     """All answers to a case under some methods; `given` are settings by method."""
 
     def call(case, names, knobs=None, given=None, length=40):
-        asked = AskedColumns(loaded, loaded.prior, render(case.scene), case.scene, case.question, length, Paths(loaded.model))
+        asked = Comparison(loaded, loaded.prior, render(case.scene), case.scene, case.question, length, Paths(loaded.model))
         columns = tuple(build_column(name, loaded.prior, knobs or Knobs(), (given or {}).get(name, {})) for name in names)
-        *_, last = answer(AskedColumns(**{**vars(asked), "columns": columns}))
+        *_, last = answer(Comparison(**{**vars(asked), "columns": columns}))
         return last
 
     return call

@@ -73,7 +73,7 @@ def test_sliders_give_the_answer_that_asking_again_would(ask, office):
 
 def test_the_first_token_of_every_strength_needs_no_model(ask, office, loaded):
     asked = ask(office, [VANILLA, "mgap"], length=1)
-    with loaded.turn:  # nobody can run it
+    with loaded.lock:  # nobody can run it
         for alpha in (0.0, 0.25, 0.5, 1.0):
             moved = redraw(asked, Knobs(alpha=alpha))
             assert not unfinished(moved)
@@ -124,9 +124,9 @@ def test_stopping_marks_what_was_running_and_lets_the_next_user_on(ask, office, 
     made = answer(fresh)
     for _ in range(4):
         seen = next(made)
-    assert loaded.turn.locked()
+    assert loaded.lock.locked()
     made.close()
-    assert not loaded.turn.locked()
+    assert not loaded.lock.locked()
     stopped = stop(seen)
     assert [column.state for column in stopped.columns] == [STOPPED, STOPPED]
     assert 0 < len(stopped.columns[0].tokens) < len(asked.columns[0].tokens)
@@ -140,9 +140,9 @@ def test_a_long_answer_is_said_to_be_cut(ask, office):
 
 def test_only_answers_that_begin_alike_are_compared(ask, office):
     asked = ask(office, [VANILLA, "mgap", "vcd"])
-    assert asked.alike(0, 0) == [0, 1, 2]
+    assert asked.columns_with_prefix(0, 0) == [0, 1, 2]
     for at in range(1, 8):
-        for other in asked.alike(0, at):
+        for other in asked.columns_with_prefix(0, at):
             assert asked.columns[other].ids[:at] == asked.columns[0].ids[:at]
 
 

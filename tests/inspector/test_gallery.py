@@ -16,8 +16,8 @@ from mgap.inspector.gallery import (
     gallery_page,
     is_comparison,
     latest_run,
+    run_sections,
     stronger_run,
-    told_sections,
 )
 from mgap.pocket import showcase
 from mgap.pocket.scenes import Scene
@@ -68,13 +68,13 @@ def test_answers_come_from_the_latest_run_by_effect_and_are_counted(tmp_path):
     archive = Archive(tmp_path)
     opened = latest_run(archive, MODELS)
     assert opened.name == "new"
-    helps, nothing, harms = told_sections(opened, MODELS)
+    helps, nothing, harms = run_sections(opened, MODELS)
     assert helps.about == "4 of 6 that were wrong before and right after, among 40 answers of Ours in the run new."
-    assert {one.pair.effect for one in helps.found} == {"corrected"}
-    assert [one.pair.effect for one in nothing.found] == ["wrong both times"] * 3 + ["right both times"]
+    assert {one.pair.effect for one in helps.cards} == {"corrected"}
+    assert [one.pair.effect for one in nothing.cards] == ["wrong both times"] * 3 + ["right both times"]
     assert nothing.about.startswith("4 of 33")
     assert harms.about.startswith("1 of 1 ")
-    assert [one.id for one in harms.found] == ["random/0"]
+    assert [one.id for one in harms.cards] == ["random/0"]
     assert not helps.command
 
 
@@ -83,7 +83,7 @@ def test_a_card_of_a_run_opens_as_on_the_page_of_runs(runs, tmp_path):
     archive = Archive(tmp_path)
     opened = latest_run(archive, MODELS)
     page = gallery_page(archive, MODELS)
-    first = next(one for section in told_sections(opened, MODELS) for one in section.found)
+    first = next(one for section in run_sections(opened, MODELS) for one in section.cards)
     assert f'data-run="{opened.name}" data-id="{first.id}"' in page
     case = exhibit_at(archive, MODELS, {"run": opened.name, "id": first.id})
     assert (case.model, case.question) == ("pocket/llava", first.question)
@@ -122,11 +122,11 @@ def test_without_a_run_the_command_that_makes_one_is_told_and_a_run_made_meanwhi
 def test_an_effect_that_never_happened_says_which_run_may_have_it(tmp_path):
     asked = questions()
     write_run(tmp_path / "run", asked, {"Vanilla": answers(asked), "Ours": answers(asked)})
-    helps, nothing, _ = told_sections(latest_run(Archive(tmp_path), MODELS), MODELS)
+    helps, nothing, _ = run_sections(latest_run(Archive(tmp_path), MODELS), MODELS)
     assert helps.about.startswith("None that were wrong before and right after, among 24 answers")
     assert helps.command == stronger_run("pocket/llava")
     assert helps.command.endswith("--method vanilla --method mgap --set mgap.alpha=6")
-    assert len(nothing.found) == SHOWN
+    assert len(nothing.cards) == SHOWN
     assert stronger_run("some/model").startswith("mgap run pope --model pocket/llava")
 
 

@@ -6,11 +6,11 @@ import gradio as gr
 import pytest
 
 from mgap.errors import SettingError
-from mgap.inspector.answering import LONGEST, Knobs
+from mgap.inspector.answering import MAX_QUESTION_LENGTH, Knobs
 from mgap.inspector.cases import AskCase
 from mgap.inspector.columns import DONE, OPEN, STOPPED
 from mgap.inspector.dropped import Limits
-from mgap.inspector.handlers import NOTHING, REMEMBERED, Handlers, told_in_the_page
+from mgap.inspector.handlers import MAX_STOPPED_SESSIONS, UNCHANGED, Handlers, errors_on_the_page
 from mgap.inspector.scene_json import plain
 from mgap.methods.mgap import MGAP
 from mgap.run.method_plans import VANILLA
@@ -60,14 +60,14 @@ def test_a_question_is_streamed_and_ends_with_the_token_to_look_at(handlers, blu
 def test_what_cannot_be_asked_is_a_sentence(handlers, blue_banana, request_of, other, said):
     with pytest.raises(gr.Error, match=said):
         list(asked_of(handlers, blue_banana, request_of("a"), **other))
-    assert not handlers.shelf.get("pocket/llava").turn.locked()
+    assert not handlers.shelf.get("pocket/llava").lock.locked()
 
 
 def test_what_nobody_expected_is_a_sentence_too_and_is_printed():
-    with pytest.raises(gr.Error, match=r"RuntimeError: out of memory\. The terminal") as caught, told_in_the_page():
+    with pytest.raises(gr.Error, match=r"RuntimeError: out of memory\. The terminal") as caught, errors_on_the_page():
         raise RuntimeError("out of\n memory")
     assert caught.value.print_exception
-    with pytest.raises(gr.Error) as caught, told_in_the_page():
+    with pytest.raises(gr.Error) as caught, errors_on_the_page():
         raise SettingError("as expected")
     assert not caught.value.print_exception
 
@@ -90,18 +90,20 @@ def test_who_stops_stops_their_own_question_only(handlers, office, request_of):
 
 
 def test_pages_that_are_closed_for_good_are_not_remembered_for_good(handlers, office, request_of):
-    for number in range(REMEMBERED + 50):
+    for number in range(MAX_STOPPED_SESSIONS + 50):
         handlers.stop(request_of(f"visitor {number}"))
-    assert len(handlers._stopped) == REMEMBERED
-    last = request_of(f"visitor {REMEMBERED + 49}")
+    assert len(handlers._stopped) == MAX_STOPPED_SESSIONS
+    last = request_of(f"visitor {MAX_STOPPED_SESSIONS + 49}")
     *_, (_, stopped, _) = asked_of(handlers, office, last)
     assert [column.state for column in stopped.columns] == [STOPPED, STOPPED], "the latest are"
 
 
 def test_a_question_that_would_keep_the_model_from_everybody_else_is_refused(handlers, blue_banana, request_of):
-    with pytest.raises(gr.Error, match=f"has {LONGEST + 1:,} characters: at most {LONGEST:,} are asked here"):
-        next(asked_of(handlers, blue_banana, request_of("a"), question="?" * (LONGEST + 1)))
-    html, *_ = next(asked_of(handlers, blue_banana, request_of("a"), question="What? " * (LONGEST // 6)))
+    with pytest.raises(
+        gr.Error, match=f"has {MAX_QUESTION_LENGTH + 1:,} characters: at most {MAX_QUESTION_LENGTH:,} are asked here"
+    ):
+        next(asked_of(handlers, blue_banana, request_of("a"), question="?" * (MAX_QUESTION_LENGTH + 1)))
+    html, *_ = next(asked_of(handlers, blue_banana, request_of("a"), question="What? " * (MAX_QUESTION_LENGTH // 6)))
     assert "What? What?" in html
 
 
@@ -124,10 +126,10 @@ def test_a_token_that_is_not_there_is_not_taken(handlers, ask, blue_banana, sent
 
 
 def test_before_anything_is_asked_sliders_and_details_do_nothing(handlers, request_of):
-    assert handlers.redraw(None, "beta", None, *KNOBS) == NOTHING
+    assert handlers.redraw(None, "beta", None, *KNOBS) == UNCHANGED
     assert handlers.details(None, None)[0] == ""
-    assert list(handlers.finish(None, "beta", *KNOBS, request_of("a"))) == [NOTHING]
-    assert "side by side" in handlers.coloured(None, "beta", None)
+    assert list(handlers.finish(None, "beta", *KNOBS, request_of("a"))) == [UNCHANGED]
+    assert "side by side" in handlers.recolour(None, "beta", None)
 
 
 def test_a_case_is_shown_as_it_is_asked(handlers, blue_banana, loaded, request_of):
@@ -144,12 +146,12 @@ def test_a_case_is_shown_as_it_is_asked(handlers, blue_banana, loaded, request_o
 
 def test_no_case_opens_nothing(handlers, request_of):
     assert len(handlers.show(None, "pocket/llava")) == 13
-    assert list(handlers.ask_case(None, "pocket/llava", "black336", "auto", *KNOBS, "beta", request_of("a"))) == [NOTHING]
+    assert list(handlers.ask_case(None, "pocket/llava", "black336", "auto", *KNOBS, "beta", request_of("a"))) == [UNCHANGED]
 
 
 def test_another_prior_cuts_the_same_states(handlers, ask, office):
     asked = ask(office, [VANILLA, "mgap"], length=12)
-    _, moved, _ = handlers.other_prior(asked, "beta", None, *KNOBS, "no_image", "auto")
+    _, moved, _ = handlers.change_prior(asked, "beta", None, *KNOBS, "no_image", "auto")
     assert moved.prior is not asked.prior
     assert moved.columns[1].method.prior is moved.prior
     assert moved.columns[0] == asked.columns[0]
@@ -181,4 +183,4 @@ def test_a_slider_that_was_moved_while_answers_were_made_counts_when_they_are(ha
     *_, (_, finished, _) = handlers.finish(asked, "beta", *moved, request_of("b"))
     assert finished.columns[1].method.alpha == 0
     assert finished.columns[1].text == finished.columns[0].text
-    assert list(handlers.finish(finished, "beta", *moved, request_of("b"))) == [NOTHING]  # nothing is left to do
+    assert list(handlers.finish(finished, "beta", *moved, request_of("b"))) == [UNCHANGED]  # nothing is left to do

@@ -8,7 +8,7 @@ import torch
 
 import mgap
 from mgap.errors import BackboneMismatch, CorruptFile, ModelError, SettingError
-from mgap.inspector.model_shelf import BATCH, CAPTION_TOKENS, DESCRIBED, RANK, ModelShelf
+from mgap.inspector.model_shelf import BATCH, CAPTION_SCENES_FACTOR, CAPTION_TOKENS, RANK, ModelShelf
 from mgap.pocket.benchmark import DEVELOPMENT, TEST, calibration_prompts
 from mgap.pocket.language import DESCRIBE, ask_colour
 from mgap.pocket.samples import SceneRenderer, scene_of
@@ -81,7 +81,7 @@ def test_a_pocket_bank_holds_every_state_of_plain_answers_about_development_scen
     ready = asked.got[0]
     bank, seeds = ready.bank, ready.bank.origin["scenes"]
     assert ready.why_no_bank == ""
-    assert len(seeds) == round(DESCRIBED * SCENES)
+    assert len(seeds) == round(CAPTION_SCENES_FACTOR * SCENES)
     assert all(DEVELOPMENT <= seed < TEST for seed in seeds)
     assert bank.rows.unique().tolist() == list(range(len(seeds)))  # a row is a picture
     pictures = [SceneRenderer()(f"pocket_{seed}.png") for seed in seeds[: BATCH // 2]]
@@ -101,14 +101,14 @@ def test_a_pocket_bank_holds_every_state_of_plain_answers_about_development_scen
 def test_a_prior_with_another_null_image_is_fitted_once_and_in_turn(asked):
     ready = asked.got[0]
     assert ready.prior_of("black336") is ready.prior
-    with pytest.raises(RuntimeError, match="take its turn first"):
+    with pytest.raises(RuntimeError, match="acquire its lock first"):
         ready.prior_of("no_image")
-    with ready.turn:
+    with ready.lock:
         other = ready.prior_of("no_image")
     assert ready.prior_of("no_image") is other
     assert other.origin["null_image"] == "no_image"
     assert torch.linalg.matrix_norm(other.projector - ready.prior.projector) > 1
-    with ready.turn:
+    with ready.lock:
         described = ready.prior_of("black336", "captions")
     assert described.origin["prompts"] == "captions"
     assert ready.prior_of("black336", "captions") is described

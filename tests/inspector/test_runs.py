@@ -16,7 +16,7 @@ from mgap.inspector.opening import picture_of, pictures_folder
 from mgap.inspector.runs import PAGE, build_runs, case_at, list_answers, run_choices, show_run
 from mgap.pocket.drawing import HELD_OUT_STYLE
 from mgap.pocket.scenes import Scene, render
-from mgap.run.records import Arm, Record, Run
+from mgap.run.records import Record, Run, RunMethod
 from mgap.types import Sample
 from tests.reports.runs import answers, questions, write_run
 from tests.reports.test_printed import departure
@@ -175,7 +175,7 @@ def test_a_run_is_scored_once_and_again_when_it_has_grown(runs, tmp_path):
     assert archive.open("run") is before
     path.write_text("".join(lines))
     assert (before.scores.scored, archive.open("run").scores.scored) == (3, 6)
-    assert archives._opened.cache_info().maxsize == 4
+    assert archives._score_run.cache_info().maxsize == 4
 
 
 # Which answers are listed
@@ -257,7 +257,7 @@ def test_a_run_of_plain_decoding_alone_lists_its_answers_and_opens_them_beside_t
     archive = Archive(tmp_path)
     assert methods_of(archive.open("run").scores) == ["Vanilla"]
     case = case_at(archive, MODELS, "run", "Vanilla", "1")
-    assert (case.method, case.settings, case.prior, case.told) == ("mgap", {}, None, {"vanilla": "No."})
+    assert (case.method, case.settings, case.prior, case.recorded) == ("mgap", {}, None, {"vanilla": "No."})
 
 
 # What is opened
@@ -271,7 +271,7 @@ def test_a_card_opens_the_question_as_the_run_asked_it(archive):
     assert isinstance(case.picture, Scene)
     assert case.prior is not None
     assert (case.prior.rank, case.prior.count) == (5, 50)
-    assert case.told == {"vanilla": pair.before, "mgap": pair.after}
+    assert case.recorded == {"vanilla": pair.before, "mgap": pair.after}
     assert "corrected" in case.why
 
 
@@ -293,7 +293,7 @@ def test_the_drawing_style_of_a_pocket_run_is_told_by_its_pixels(archive):
     opened.digests[name] = "0" * 64
     with pytest.raises(ImageError, match="draws it otherwise"):
         picture_of(opened, name)
-    archives._opened.cache_clear()
+    archives._score_run.cache_clear()
 
 
 def test_a_sample_that_the_run_has_not_is_refused(archive):
@@ -378,11 +378,11 @@ def test_a_prior_that_is_gone_or_lies_elsewhere_is_refused(runs, tmp_path):
 
 def test_a_method_of_the_run_that_is_not_ours_keeps_its_own_settings(tmp_path):
     asked = [Sample("1", "pocket_200000.png", "Is there a dog in the image?", "random", "no")]
-    arm = Arm("Contrast, strong", "vcd", {"alpha": 2.0})
-    write_run(tmp_path / "run", asked, {"Vanilla": answers(asked), arm.label: answers(asked)}, arm)
-    case = case_at(Archive(tmp_path), MODELS, "run", arm.label, "1")
+    method = RunMethod("Contrast, strong", "vcd", {"alpha": 2.0})
+    write_run(tmp_path / "run", asked, {"Vanilla": answers(asked), method.label: answers(asked)}, method)
+    case = case_at(Archive(tmp_path), MODELS, "run", method.label, "1")
     assert (case.method, dict(case.settings), case.prior) == ("vcd", {"alpha": 2.0}, None)
-    assert set(case.told) == {"vanilla", "vcd"}
+    assert set(case.recorded) == {"vanilla", "vcd"}
 
 
 def test_the_page_is_built_in_a_tab_with_private_events_only(runs, in_a_tab):

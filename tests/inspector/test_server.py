@@ -17,7 +17,7 @@ import pytest
 
 from mgap.errors import MissingExtra, SettingError
 from mgap.inspector import server
-from mgap.inspector.guard import MOST, is_loopback
+from mgap.inspector.guard import MAX_BODY_BYTES, is_loopback
 from tests import processes
 
 PICTURE = {"meta": {"_type": "gradio.FileData"}, "orig_name": "a.png", "size": 1}
@@ -125,7 +125,7 @@ def test_nothing_is_fetched_for_others(page, path):
 
 
 def test_a_body_that_is_too_large_or_too_deep_is_refused(page):
-    assert ask(page, question="x" * MOST).status_code == 413
+    assert ask(page, question="x" * MAX_BODY_BYTES).status_code == 413
     deep = page.post("/gradio_api/queue/join", content="[" * 200_000, headers={"content-type": "application/json"})
     assert deep.status_code == 400
     assert ask(page).status_code == 200
@@ -161,7 +161,7 @@ def locked():
 
 def test_a_password_is_asked_for_and_ctrl_c_ends_it_tidily(locked):
     (config,) = [part for part in locked.get("/").text.split("<script>") if "gradio_config" in part][:1]
-    assert server.MESSAGE in config
+    assert server.LOGIN_MESSAGE in config
     assert '"components":[]' in config
     refused = [
         locked.get("/config"),
@@ -192,7 +192,7 @@ def busy():
 @pytest.mark.long
 def test_a_flood_is_refused_once_the_queue_is_full_and_nothing_is_sent_out(busy):
     with ThreadPoolExecutor(8) as threads:
-        sent = list(threads.map(lambda number: ask(busy, session=f"s{number}"), range(server.WAITING + 8)))
+        sent = list(threads.map(lambda number: ask(busy, session=f"s{number}"), range(server.QUEUE_SIZE + 8)))
     assert {answer.status_code for answer in sent} == {200, 503}
     assert "Queue is full" in next(answer.text for answer in sent if answer.status_code == 503)
     assert busy.end(signal.SIGTERM) == (0, "ended\n", "")  # small.py would write down whom it wanted to reach

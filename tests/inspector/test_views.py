@@ -9,14 +9,14 @@ from mgap.inspector.answering import Knobs
 from mgap.inspector.views import (
     COLOURINGS,
     answers_html,
+    candidate_words,
     curves_plot,
+    default_selection,
+    default_words,
     figure_html,
-    first_look,
-    first_words,
     plain_choice,
     spots_plot,
     token_html,
-    words_of,
 )
 from mgap.run.method_plans import VANILLA
 
@@ -62,7 +62,7 @@ def test_the_card_has_the_numbers_that_the_method_used(asked):
 
 def test_the_first_look_is_at_a_token_that_was_changed(ask, office):
     asked = ask(office, [VANILLA, "vcd"])
-    place, at = first_look(asked)
+    place, at = default_selection(asked)
     step = asked.columns[place].tokens[at].token.step
     assert place == 1
     assert plain_choice(step).token_id != step.token_id
@@ -85,9 +85,9 @@ def test_without_a_bank_the_figure_is_a_sentence(asked):
 
 
 def test_words_to_follow_are_those_that_were_likely(asked):
-    words = words_of(asked, (1, 0))
-    assert set(first_words(asked, (1, 0))) <= set(words)
-    plot = curves_plot(asked, (1, 0), first_words(asked, (1, 0)))
+    words = candidate_words(asked, (1, 0))
+    assert set(default_words(asked, (1, 0))) <= set(words)
+    plot = curves_plot(asked, (1, 0), default_words(asked, (1, 0)))
     assert "MGAP" in plot.text
     assert "VCD" in plot.text
     assert curves_plot(asked, (1, 0), ["no such word"]) is None
@@ -96,7 +96,7 @@ def test_words_to_follow_are_those_that_were_likely(asked):
 
 def test_plain_decoding_alone_has_no_sweep(ask, office):
     asked = ask(office, [VANILLA], length=2)
-    assert curves_plot(asked, (0, 0), first_words(asked, (0, 0))) is None
+    assert curves_plot(asked, (0, 0), default_words(asked, (0, 0))) is None
 
 
 @pytest.mark.filterwarnings("ignore:alpha=.* can flip the sign")
@@ -106,8 +106,8 @@ def test_switches_that_are_off_are_said(ask, office):
 
 
 def test_a_record_that_says_otherwise_is_shown(asked):
-    told = replace(asked, told={"mgap": "Something else.", VANILLA: asked.columns[0].text})
-    html = answers_html(told, "beta")
+    recorded = replace(asked, recorded={"mgap": "Something else.", VANILLA: asked.columns[0].text})
+    html = answers_html(recorded, "beta")
     assert html.count("record says otherwise") == 1
     assert "Something else." in html
 

@@ -9,7 +9,7 @@ import pytest
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import SettingError
 from mgap.pocket import benchmark
-from mgap.pocket.benchmark import ASKED, TEST, amber, chair_truth, pope, scenes, world_statistics
+from mgap.pocket.benchmark import QUESTIONS_PER_SCENE, TEST, amber, chair_truth, pope, scenes, world_statistics
 from mgap.pocket.corpus import FIRST_TRAINING_SEED
 from mgap.pocket.language import NUMBERS, ask_existence, mentions
 from mgap.pocket.objects import plural
@@ -26,7 +26,7 @@ def test_labels_are_true_and_balanced(questions, split):
     asked = questions[split]
     assert all((q.name in q.scene.names) == (q.label == "yes") for q in asked)
     assert Counter(q.label for q in asked)["yes"] == len(asked) / 2
-    assert max(Counter(q.scene.seed for q in asked).values()) == ASKED
+    assert max(Counter(q.scene.seed for q in asked).values()) == QUESTIONS_PER_SCENE
     assert len({(q.scene.seed, q.text) for q in asked}) == len(asked)
 
 

@@ -91,12 +91,12 @@ def test_the_demo_shows_what_decoding_says(demo, model):
     assert list(demo.methods) == ["vanilla", "paper", "given"]
     exhibit = demo.exhibits[1]
     picture = render(exhibit.case.scene)
-    assert exhibit.told["vanilla"].answer.text == model.answer(picture, exhibit.case.question, max_new_tokens=24).text
-    assert exhibit.told["vanilla"].answer.trace is None
+    assert exhibit.answers["vanilla"].answer.text == model.answer(picture, exhibit.case.question, max_new_tokens=24).text
+    assert exhibit.answers["vanilla"].answer.trace is None
     for name in ("paper", "given"):
         with model.using(demo.methods[name]):
             expected = model.answer(picture, exhibit.case.question, max_new_tokens=24, trace=True)
-        told = exhibit.told[name].answer
+        told = exhibit.answers[name].answer
         assert (told.text, told.trace) == (expected.text, expected.trace)
         assert all(0 <= step.values["beta"] < demo.methods[name].settings.alpha for step in told.trace)
     assert demo.methods["given"].settings.alpha == 0.9
@@ -128,7 +128,7 @@ def test_the_page_stands_alone_and_tells_how_it_was_made(demo):
     ):
         assert fact in text, fact
     assert [a["alt"] for a in page.all("img")][: len(cases())] == [describe(case.scene) for case in cases()]
-    tokens = sum(len(told.answer.trace or ()) for exhibit in demo.exhibits for told in exhibit.told.values())
+    tokens = sum(len(told.answer.trace or ()) for exhibit in demo.exhibits for told in exhibit.answers.values())
     assert len([a for a in page.all("li") if "--shade" in a.get("style", "")]) == tokens > 0
 
 
@@ -161,7 +161,7 @@ def test_a_picked_bias_stands_in_the_table(model, family, checkpoints, tmp_path)
     demo = run_demo(model, DemoPlan(str(folder), questions=6, captions=1, alpha=0.9))
     assert list(demo.pope["random"]) == ["vanilla", "paper", "given", "bias"]
     with model.using(mgap.Bias(shift=shift)):
-        asked = demo.asked["random"]
+        asked = demo.pope_answers["random"]
         words = [model.answer(render(q.scene), q.text, max_new_tokens=1).text.strip() for q in asked.questions]
     assert words == [word.strip() for word in asked.words["bias"]]
     assert to_json(demo)["bias"] == shift
@@ -178,10 +178,10 @@ def test_changed_answers_are_told_by_what_they_change():
 
 
 def test_the_page_shows_the_first_changes_and_counts_all(demo):
-    said = {name: ["Yes"] * len(words) for name, words in demo.asked["adversarial"].words.items()}
+    said = {name: ["Yes"] * len(words) for name, words in demo.pope_answers["adversarial"].words.items()}
     said["given"] = ["No"] * len(said["given"])  # true of every second question
-    asked = {**demo.asked, "adversarial": replace(demo.asked["adversarial"], words=said)}
-    changed = replace(demo, asked=asked)
+    asked = {**demo.pope_answers, "adversarial": replace(demo.pope_answers["adversarial"], words=said)}
+    changed = replace(demo, pope_answers=asked)
     assert [c.effect for c in changed.changes("adversarial", "given")] == ["spoilt", "corrected"] * 6
     assert changed.changes("adversarial", "paper") == []
     page = check_page(demo_page(changed, "demo"))
@@ -196,7 +196,7 @@ def test_odd_answers_are_shown_as_they_are(demo, text):
     def odd(told):
         return DemoAnswer(replace(told.answer, text=text, trace=None), told.verdict, told.invented)
 
-    exhibits = tuple(Exhibit(e.case, {name: odd(told) for name, told in e.told.items()}) for e in demo.exhibits)
+    exhibits = tuple(Exhibit(e.case, {name: odd(told) for name, told in e.answers.items()}) for e in demo.exhibits)
     page = check_page(demo_page(replace(demo, exhibits=exhibits), "demo"))
     assert [shown for tag, shown in page.texts if tag == "p"].count(text or "(an empty answer)") == 3 * len(cases())
 

@@ -7,7 +7,7 @@ from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import SettingError
 from mgap.pocket.benchmark import TEST, ColourQuestion, odd_colours, pope
 from mgap.pocket.evaluation import (
-    DRAWING,
+    SCENE_ENCODER,
     evaluate_amber,
     evaluate_captions,
     evaluate_odd_colours,
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:alpha=:UserWarning")
 
 
 def words_of(model, questions, methods, **options):
-    return first_words(model, [(q.scene, q.text) for q in questions], methods, DRAWING, **options)
+    return first_words(model, [(q.scene, q.text) for q in questions], methods, SCENE_ENCODER, **options)
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])

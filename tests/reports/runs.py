@@ -3,10 +3,10 @@
 import json
 from dataclasses import asdict
 
-from mgap.run.records import ANSWERS, FORMAT, RUN, SAMPLES, Arm, Record
+from mgap.run.records import ANSWERS, FORMAT, RUN, SAMPLES, Record, RunMethod
 from mgap.types import Sample
 
-VANILLA, OURS = Arm("Vanilla", "vanilla"), Arm("Ours", "mgap", {"alpha": 0.75}, {"rank": 5, "count": 50})
+VANILLA, OURS = RunMethod("Vanilla", "vanilla"), RunMethod("Ours", "mgap", {"alpha": 0.75}, {"rank": 5, "count": 50})
 PUBLISHED = {
     "table": "Table 1",
     "columns": ["accuracy", "f1"],
@@ -43,15 +43,15 @@ def answers(samples, wrong=(), *, seconds=0.5, **special):
     return records
 
 
-def write_run(folder, samples, answered, *arms, **plan):
-    """`answered` has the records of every method by its label; `arms` are those that a label does not tell everything about."""
-    known = {arm.label: arm for arm in (VANILLA, OURS, *arms)}
-    arms = [known.get(label, Arm(label, label.lower())) for label in answered]
+def write_run(folder, samples, answered, *methods, **plan):
+    """`answered`: the records of every method by label; `methods`: those that need more than a label."""
+    known = {method.label: method for method in (VANILLA, OURS, *methods)}
+    methods = [known.get(label, RunMethod(label, label.lower())) for label in answered]
     plan = {
         "format": FORMAT,
         "benchmark": {"name": "pocket-pope", "task": "yesno", "lexicon": {}, "sources": {}, "notes": []},
         "model": {"name": "pocket/llava", "family": "llava", "dtype": "float32"},
-        "arms": [asdict(arm) for arm in arms],
+        "arms": [asdict(method) for method in methods],
         "scoring": {},
         "decoding": {"max_new_tokens": 16},
         "versions": {"mgap": "0.1.0"},
@@ -62,7 +62,7 @@ def write_run(folder, samples, answered, *arms, **plan):
     folder.mkdir(parents=True)
     (folder / RUN).write_text(json.dumps(plan))
     (folder / SAMPLES).write_text("".join(json.dumps(asdict(sample)) + "\n" for sample in samples))
-    for arm, records in zip(arms, answered.values(), strict=True):
-        (folder / ANSWERS / arm.folder).mkdir(parents=True)
-        (folder / ANSWERS / arm.folder / "0.jsonl").write_text("".join(record.line() for record in records))
+    for method, records in zip(methods, answered.values(), strict=True):
+        (folder / ANSWERS / method.folder).mkdir(parents=True)
+        (folder / ANSWERS / method.folder / "0.jsonl").write_text("".join(record.line() for record in records))
     return folder

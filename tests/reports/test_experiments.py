@@ -83,7 +83,7 @@ def test_an_experiment_runs_on_drawn_and_on_real_pictures(name):
     drawn = Config.read(f"experiments/{name}.yaml")
     real = Config.read(name, model="llava-hf/llava-1.5-7b-hf", images="coco/val2014")
     assert (drawn.data_set, real.data_set) == ("pocket", "amber" if name == "amber" else "coco")
-    assert not any("length" in arm.settings for arm in real.methods), "published settings hold there"
+    assert not any("length" in plan.settings for plan in real.methods), "published settings hold there"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -39,7 +39,7 @@ from mgap.pages.print_figures import (
 from mgap.reports.printed.catalogue import draw_prints
 from mgap.reports.report import report_files
 from mgap.reports.scores import score
-from mgap.run.records import Arm, Record, Run
+from mgap.run.records import Record, Run, RunMethod
 from tests import processes
 from tests.reports.runs import PUBLISHED, answers, questions, write_run
 
@@ -50,10 +50,10 @@ SAMPLES = questions(pictures=8, groups=("random", "popular"))
 def sweep(folder, axis="alpha", **plan):
     """Three methods along an axis and the plain one; the stronger, the fewer answers are wrong."""
     wrong = [sample.id for sample in SAMPLES if sample.truth == "no"]
-    arms = [Arm(f"{axis} {x:g}", "mgap", x=x) for x in STRENGTHS]
-    answered = {arm.label: answers(SAMPLES, wrong[n:]) for n, arm in enumerate(arms, start=2)}
+    methods = [RunMethod(f"{axis} {x:g}", "mgap", x=x) for x in STRENGTHS]
+    answered = {method.label: answers(SAMPLES, wrong[n:]) for n, method in enumerate(methods, start=2)}
     experiment = {"axis": axis, "title": f"along {axis}", **plan}
-    return write_run(folder, SAMPLES, {"Vanilla": answers(SAMPLES, wrong), **answered}, *arms, experiment=experiment)
+    return write_run(folder, SAMPLES, {"Vanilla": answers(SAMPLES, wrong), **answered}, *methods, experiment=experiment)
 
 
 def ablation(folder, **plan):

@@ -10,7 +10,7 @@ from mgap.reports.published_comparison import beside_tables
 from mgap.reports.report import FILES, report_files, sections
 from mgap.reports.score_tables import clock, effort_table, paired_tables, score_tables
 from mgap.reports.scores import score
-from mgap.run.records import Arm, Record, Run
+from mgap.run.records import Record, Run, RunMethod
 from tests.pages.test_table_formats import check_latex, parse_markdown
 from tests.reports.html import Page, check_page
 from tests.reports.runs import PUBLISHED, answers, questions, write_run
@@ -95,8 +95,8 @@ def test_runs_stand_side_by_side(run, tmp_path):
     assert "pocket/llava (pope)" in (tmp_path / "out" / "report.md").read_text(), "the same model twice"
 
 
-def scores_of(folder, answered, *arms, **plan):
-    return score(Run.load(write_run(folder, SAMPLES, answered, *arms, **plan)))
+def scores_of(folder, answered, *methods, **plan):
+    return score(Run.load(write_run(folder, SAMPLES, answered, *methods, **plan)))
 
 
 def test_markdown_has_the_scores(tmp_path):
@@ -170,9 +170,11 @@ def test_noise_is_marked(tmp_path):
 
 
 def test_a_sweep_is_drawn_as_lines(tmp_path):
-    arms = [Arm(f"alpha {x}", "mgap", {"alpha": x}, x=x) for x in (0.0, 0.5, 1.0)]
-    found = {arm.label: answers(SAMPLES, [f"random/{2 * n + 1}" for n in range(int(4 - 4 * arm.x))]) for arm in arms}
-    scores = scores_of(tmp_path / "run", found, *arms, experiment={"title": "sweep", "axis": "alpha"})
+    methods = [RunMethod(f"alpha {x}", "mgap", {"alpha": x}, x=x) for x in (0.0, 0.5, 1.0)]
+    found = {
+        method.label: answers(SAMPLES, [f"random/{2 * n + 1}" for n in range(int(4 - 4 * method.x))]) for method in methods
+    }
+    scores = scores_of(tmp_path / "run", found, *methods, experiment={"title": "sweep", "axis": "alpha"})
     page = check_page(report_files([scores])["report.html"])
     labels = [a["aria-label"] for _, a in page.tags if a.get("role") == "img"]
     assert labels[0].startswith("F1, percent with 95% intervals. random: alpha 0 75.0")
@@ -223,7 +225,7 @@ def test_examples_are_spread_over_all_that_changed(tmp_path):
 
 def test_every_text_is_escaped(tmp_path):
     samples = [sample.__class__(sample.id, NASTY, NASTY, sample.group, sample.truth) for sample in SAMPLES]
-    nasty = Arm(NASTY, "mgap", {"alpha": NASTY}, {"prompts": NASTY})
+    nasty = RunMethod(NASTY, "mgap", {"alpha": NASTY}, {"prompts": NASTY})
     special = {"random/1": Record("random/1", f"No {NASTY}", milliseconds=1), "random/3": Record("random/3", failed=NASTY)}
     found = {"Vanilla": answers(samples, ["random/1"]), nasty.label: answers(samples, **special)}
     printed = {**PUBLISHED, "table": NASTY, "note": NASTY}

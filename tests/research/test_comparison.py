@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -16,13 +17,65 @@ from mgap.pocket.fit_map import fit_pocket_map
 from mgap.pocket.fit_steering import fit_steering, label_caption
 from mgap.pocket.scenes import make_scene, render
 from mgap.registry import EMBEDDED, METHODS
-from research.comparison import ELSEWHERE, FILE, contenders, counting, load_results, measure_method, save_results, table
+from research.comparison import (
+    CHOSEN_IN_FRONTIER,
+    FILE,
+    contenders,
+    counting,
+    load_results,
+    measure_method,
+    save_results,
+    table,
+)
 from research.frontier.contenders import FAMILIES
 from tests import processes
 
 pytestmark = pytest.mark.long
 
 DOCS = Path(__file__).parents[2] / "docs" / "comparison"
+LEARNING = '''
+    """A bias whose shift is learnt from the model, and one that holds a prior."""
+    import json
+    from dataclasses import dataclass
+    from pathlib import Path
+    from typing import ClassVar
+
+    from mgap.methods.base import Need
+    from mgap.methods.bias import Bias
+    from mgap.priors.subspace import Subspace
+
+
+    @dataclass(frozen=True)
+    class Depth:
+        layers: int
+
+        def save(self, folder):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            (Path(folder) / "depth.json").write_text(json.dumps(self.layers))
+
+        @classmethod
+        def load(cls, folder):
+            return cls(json.loads((Path(folder) / "depth.json").read_text()))
+
+
+    def learn_depth(model, *, progress=None, batch_size=1):
+        return Depth(len(model.backbone.layers))
+
+
+    @dataclass(frozen=True)
+    class Deep(Bias):
+        name: ClassVar[str] = "deep"
+        needs: ClassVar[dict] = {"depth": Need("depth")}
+        shift: float = -1.0
+        depth: Depth = None
+
+
+    @dataclass(frozen=True)
+    class Held(Bias):
+        name: ClassVar[str] = "held"
+        shift: float = -1.0
+        prior: Subspace = None
+'''
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +91,36 @@ def results(model, choice):
 
 def test_every_registered_method_takes_part_here_or_where_settings_are_chosen(choice):
     here = set(contenders(choice, few=False))
-    assert set(METHODS.names()) - here == set(ELSEWHERE) <= {contender.family for contender in FAMILIES}
+    assert set(METHODS.names()) - here == set(CHOSEN_IN_FRONTIER) <= {contender.family for contender in FAMILIES}
     assert contenders(choice, few=True)["haltrapper"].make(None, None).n == 5
     assert contenders(choice, few=False)["bias"].make(None, None) == mgap.Bias(shift=choice.shift)
+
+
+@pytest.fixture
+def learning_methods(tmp_path, monkeypatch):
+    """What `pip install` leaves of a package whose methods need something learnt."""
+    (tmp_path / "learning_methods.py").write_text(dedent(LEARNING))
+    about = tmp_path / "learning_methods-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: learning-methods\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[mgap.methods]\ndeep = learning_methods:Deep\nheld = learning_methods:Held\n"
+        "[mgap.learnt]\ndepth = learning_methods:Depth\n"
+        "[mgap.pocket_learners]\ndepth = learning_methods:learn_depth\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("learning_methods", None)
+
+
+def test_a_new_method_that_needs_something_learnt_is_measured_like_the_others(learning_methods, model, choice):
+    named = contenders(choice, few=False)
+    assert named["deep"].make(model, None).depth.layers == len(model.backbone.layers)
+    prior = named["held"].make(model, None).prior
+    assert isinstance(prior, mgap.Subspace)
+    assert prior.rank == 5
+    result = measure_method(model, named["deep"], scenes=1, captions=1)
+    assert (result.label, result.captions.captions) == ("deep", 1)
 
 
 def test_a_result_is_what_evaluation_gives(model, results):

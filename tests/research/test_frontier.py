@@ -12,9 +12,9 @@ import mgap
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import CorruptFile, RunError, SettingError
 from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT, TEST, pope, scenes
-from mgap.pocket.evaluation import DRAWING, evaluate_amber, evaluate_captions, evaluate_pope
+from mgap.pocket.evaluation import SCENE_ENCODER, evaluate_amber, evaluate_captions, evaluate_pope
 from mgap.pocket.figures import mgap_at
-from mgap.pocket.fit_bank import LONGEST, collect, rows_of
+from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS, collect, rows_of
 from mgap.pocket.scenes import render
 from mgap.priors.bank import Bank
 from mgap.run.first_words import first_words
@@ -24,14 +24,25 @@ from research.frontier.__main__ import main
 from research.frontier.choosing import CaptionTrial, Choices, QuestionTrial, Tried, pick, pick_captions, pick_questions
 from research.frontier.contenders import BOTH, CAPTIONS, FAMILIES, NEAR, QUESTIONS, Contender, Setting, take
 from research.frontier.kit import Judges, Kit
-from research.frontier.measures import HARDEST, Described, Price, Sheet, Told, ask, describe, judge_first, passes, price
+from research.frontier.measures import (
+    HARDEST,
+    Price,
+    SceneCaptions,
+    Sheet,
+    SheetAnswers,
+    ask,
+    describe,
+    judge_first,
+    passes,
+    price,
+)
 from research.frontier.tables import REPORT_FILE, TABLES, write_report
 
 pytestmark = pytest.mark.long
 
 
 def words_of(model, questions, methods, **options):
-    return first_words(model, [(q.scene, q.text) for q in questions], methods, DRAWING, **options)
+    return first_words(model, [(q.scene, q.text) for q in questions], methods, SCENE_ENCODER, **options)
 
 
 SIZES = {"scenes": 2, "captions": 2, "fit": 2, "judge": 4}
@@ -142,7 +153,10 @@ def test_a_bank_holds_whole_plain_answers_and_a_row_of_it_is_a_scene(loaded, kit
     assert len(set(rows)) == len(rows) > 12  # of all splits, each once
     assert set(bank.rows.tolist()) == {0, 1}
     assert int((bank.steps == 0).sum()) == len(rows)
-    said = [a.token_ids for a in loaded.answers([render(s) for s, _ in rows], [t for _, t in rows], max_new_tokens=LONGEST)]
+    said = [
+        a.token_ids
+        for a in loaded.answers([render(s) for s, _ in rows], [t for _, t in rows], max_new_tokens=MAX_ANSWER_TOKENS)
+    ]
     assert len(bank) == sum(map(len, said))
     both = kit.bank()
     assert len(both) == len(bank) + len(kit.bank("captions"))
@@ -154,7 +168,7 @@ def test_a_bank_holds_whole_plain_answers_and_a_row_of_it_is_a_scene(loaded, kit
 def test_scenes_of_one_use_are_of_no_other():
     firsts = sorted([DEVELOPMENT, FIT, JUDGE, TEST, REPORT])
     longest = max(q.scene.seed for q in pope("random", REPORT, 200)) - REPORT  # scenes without three kinds are passed over
-    assert min(np.diff(firsts)) > choosing.MOST * longest / 200
+    assert min(np.diff(firsts)) > choosing.MAX_SCENES * longest / 200
     assert {scene.seed for scene, _ in rows_of("captions", JUDGE, 3)} == {JUDGE, JUDGE + 1, JUDGE + 2}
 
 
@@ -168,13 +182,13 @@ def test_what_is_told_scores_as_evaluation_does(loaded, sheet, kit):
     held_out = evaluate_pope(loaded, methods, TEST, 1, held_out=True)
     amber = evaluate_amber(loaded, methods, TEST, 2)
     for name in methods:
-        answers = Told(said[name], Described([], [], None), None)
+        answers = SheetAnswers(said[name], SceneCaptions([], [], None), None)
         for split in SPLITS:
             assert answers.tally(sheet, split).rates()["f1"] == pope_scores[split][name].f1
             assert answers.tally(sheet, f"held-out {split}").rates()["accuracy"] == held_out[split][name].accuracy
         assert answers.amber(sheet).value == pytest.approx(np.mean([of[name].accuracy.value for of in amber.values()]))
     with pytest.raises(CorruptFile, match="measure again"):
-        Told({"random": "y"}, Described([], [], None), None).tally(sheet, "random")
+        SheetAnswers({"random": "y"}, SceneCaptions([], [], None), None).tally(sheet, "random")
 
 
 def test_captions_are_those_of_evaluation_and_their_states_are_judged(loaded, sheet, judges):
@@ -183,17 +197,19 @@ def test_captions_are_those_of_evaluation_and_their_states_are_judged(loaded, sh
     found = {name: describe(loaded, method, sheet.described, judges.along, batch_size=2) for name, method in methods.items()}
     for name in methods:
         assert found[name].texts == expected[name].texts
-        score = Told({}, found[name], None).tally_captions(sheet).rates()
+        score = SheetAnswers({}, found[name], None).tally_captions(sheet).rates()
         assert (score["CHAIRi"], score["recall"]) == (expected[name].score.chair_i, expected[name].score.recall)
     assert found["bias"].departed is None
-    assert Told({}, found["bias"], None).caption_departures(sheet) is None
+    assert SheetAnswers({}, found["bias"], None).caption_departures(sheet) is None
     rows = rows_of("captions", TEST, 3)
-    plain = Bank.collect(loaded, [render(scene) for scene, _ in rows], [text for _, text in rows], max_new_tokens=LONGEST)
+    plain = Bank.collect(
+        loaded, [render(scene) for scene, _ in rows], [text for _, text in rows], max_new_tokens=MAX_ANSWER_TOKENS
+    )
     beyond = judges.along.distances(plain.states) > judges.along.tau
     assert found["plain"].departed == [int(beyond[plain.rows == row].sum()) for row in range(3)]
     assert found["plain"].tokens == [int((plain.rows == row).sum()) for row in range(3)]
     assert sum(found["blind"].departed) > sum(found["plain"].departed)
-    rate = Told({}, found["blind"], None).caption_departures(sheet)
+    rate = SheetAnswers({}, found["blind"], None).caption_departures(sheet)
     assert rate.value == sum(found["blind"].departed) / sum(found["blind"].tokens)
 
 
@@ -204,7 +220,7 @@ def test_first_states_are_judged(loaded, sheet, judges):
     assert judge_first(loaded, None, questions, judges.first, batch_size=7) == expected
     far = judge_first(loaded, mgap.Blind(rho=8.0), questions, judges.first)
     assert sum(far) > sum(expected)
-    assert Told({}, Described([], [], None), far).first_departures(sheet).value == sum(far) / len(questions)
+    assert SheetAnswers({}, SceneCaptions([], [], None), far).first_departures(sheet).value == sum(far) / len(questions)
     assert judge_first(loaded, mgap.Bias(shift=1.0), questions, judges.first) is None
 
 
@@ -310,7 +326,7 @@ def test_a_report_is_of_every_chosen_setting_and_nothing_is_measured_again(folde
     monkeypatch.setattr(reporting, "Judges", SimpleNamespace(of=refuse))
     choices, heard = Choices.load(folder), []
     sizes = {"scenes": 2, "held_out": 1, "captions": 2, "amber": 1}
-    _, answers = reporting.report(loaded, few(), choices, folder, **sizes, told=heard.append)
+    _, answers = reporting.report(loaded, few(), choices, folder, **sizes, log=heard.append)
     chosen = {f"{family} ({label})" for family, tried in choices.tried.items() for label in tried.chosen.values()}
     assert set(answers.results) == chosen
     assert heard == [f"{name}: measured before" for name in answers.results]
@@ -355,10 +371,10 @@ def test_a_method_does_not_differ_from_itself_and_a_difference_shows():
     sheet = Sheet.of(TEST, scenes=40, captions=40, held_out=40)
     right = {group: "".join(q.label[0] for q in asked) for group, asked in sheet.groups.items()}
     texts = [f"There is a {scene.names[0]}." for scene in sheet.described]
-    good = Told(right, Described(texts, [5] * 40, None), None)
+    good = SheetAnswers(right, SceneCaptions(texts, [5] * 40, None), None)
     wrong = {group: "".join("y" if place % 4 else letter for place, letter in enumerate(said)) for group, said in right.items()}
     inventing = [text + " There is a zebra and a toilet." for text in texts]
-    bad = Told(wrong, Described(inventing, [9] * 40, None), None)
+    bad = SheetAnswers(wrong, SceneCaptions(inventing, [9] * 40, None), None)
     for found in reporting.differences(sheet, bad, bad).values():
         assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
     found = reporting.differences(sheet, good, bad)

@@ -16,7 +16,7 @@ from mgap.run.answer_departure_worker import variants_of
 from mgap.run.config import Config
 from mgap.run.folder import Shard
 from mgap.run.job import Job
-from mgap.run.records import Arm, Run
+from mgap.run.records import Run, RunMethod
 from mgap.types import Decoding
 from tests.reports.html import check_page
 
@@ -34,20 +34,22 @@ def done(answer, tmp_path):
 
 def lines(run):
     """What was measured; times and dates aside."""
-    return {arm.label: {n: (r.text, r.tokens, r.extra) for n, r in sorted(run.records(arm).items())} for arm in run.arms}
+    return {
+        method.label: {n: (r.text, r.tokens, r.extra) for n, r in sorted(run.records(method).items())} for method in run.methods
+    }
 
 
 def test_a_record_has_a_distance_for_every_token_at_every_strength(done):
     keys = {"vanilla": ["0"], "vcd": ["0", "1"], "m3id": ["own"], "mgap": ["0", "1"]}
     assert {int(sample.id) for sample in done.samples} == {TEST, TEST + 1, TEST + 2}
-    for arm in done.arms:
-        for record in done.records(arm).values():
+    for method in done.methods:
+        for record in done.records(method).values():
             distances = record.extra["distances"]
-            assert list(distances) == keys[arm.label]
+            assert list(distances) == keys[method.label]
             assert len(list(distances.values())[-1]) == record.tokens > 0
             assert record.stop in ("end", "length")
             assert all(d == float(f"{d:.6g}") > 0 for along in distances.values() for d in along)
-    plain, other = (list(done.records(arm).values()) for arm in done.arms[:2])
+    plain, other = (list(done.records(method).values()) for method in done.methods[:2])
     for one, two in zip(plain, other, strict=True):
         assert two.extra["distances"]["0"] == pytest.approx(one.extra["distances"]["0"], rel=1e-2)
 
@@ -68,16 +70,16 @@ def test_the_bank_is_of_every_token_of_plain_descriptions_of_other_scenes(done, 
 
 
 def test_a_run_that_was_cut_off_goes_on_and_shares_give_the_same(done, answer, tmp_path):
-    for arm in done.arms[1:]:
-        path = done.folder / "answers" / arm.folder / "0-of-1.jsonl"
+    for method in done.methods[1:]:
+        path = done.folder / "answers" / method.folder / "0-of-1.jsonl"
         path.write_text(path.read_text()[: len(path.read_text()) // 2])  # in the middle of a line
-    before = {arm.label: len(done.records(arm)) for arm in done.arms}
+    before = {method.label: len(done.records(method)) for method in done.methods}
     assert before["vanilla"] == 3 > before["vcd"]
     again, _ = answer(done.folder, **KEYS)
     for number in (1, 0):
         shared, _ = answer(tmp_path / "shared", shard=Shard(number, 2), **KEYS)
     assert lines(again) == lines(shared)
-    assert all(len(again.records(arm)) == 3 for arm in again.arms)
+    assert all(len(again.records(method)) == 3 for method in again.methods)
 
 
 def test_other_settings_are_refused_in_the_same_folder(done, make_config):
@@ -159,7 +161,7 @@ def test_pictures_that_cannot_be_opened_are_failures_of_their_own(answer, tmp_pa
     run, summary = answer(tmp_path / "run", **{**KEYS, "methods": ["vanilla"]})
     assert [record.id for record in summary.failed["vanilla"]] == [str(TEST + 1)]
     assert set(departures_by_step(score(run))) == {"vanilla"}
-    assert {arm.label for arm in run.arms} == {Arm("vanilla", "vanilla").label}
+    assert {method.label for method in run.methods} == {RunMethod("vanilla", "vanilla").label}
 
 
 def test_the_experiment_runs_on_a_pocket_model_from_the_command_line(run, tmp_path):

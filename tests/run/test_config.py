@@ -81,7 +81,7 @@ def test_a_file_that_does_not_exist_is_refused():
 def test_settings_reach_the_methods_of_a_name_or_label():
     config = Config.of({**GOOD, "methods": ["mgap", {"method": "mgap", "label": "strong", "alpha": 2}]})
     changed = config.with_settings({"mgap": {"lam": 0.25}, "strong": {"alpha": 6}})
-    assert [dict(arm.settings) for arm in changed.methods] == [{"lam": 0.25}, {"alpha": 6, "lam": 0.25}]
+    assert [dict(plan.settings) for plan in changed.methods] == [{"lam": 0.25}, {"alpha": 6, "lam": 0.25}]
     with pytest.raises(SettingError, match="settings for 'vcd', which is no method of this run"):
         config.with_settings({"vcd": {"alpha": 1}})
 
@@ -89,7 +89,7 @@ def test_settings_reach_the_methods_of_a_name_or_label():
 def test_a_method_is_checked_with_the_settings_that_are_given_beside_it():
     keys = {**GOOD, "methods": ["bias", {"method": "haltrapper", "label": "trap"}], "pocket": {"haltrapper": {"length": 96}}}
     config = Config.of(keys, settings={"bias": {"shift": 1.5}, "haltrapper": {"length": 8}})  # bias needs a shift
-    assert [dict(arm.settings) for arm in config.methods] == [{"shift": 1.5}, {"length": 8}]
+    assert [dict(plan.settings) for plan in config.methods] == [{"shift": 1.5}, {"length": 8}]
     with pytest.raises(SettingError, match="needs a setting"):
         Config.of(keys)
     with pytest.raises(SettingError, match="settings for 'vcd', which is no method of this run: bias, trap"):

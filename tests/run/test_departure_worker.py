@@ -14,7 +14,7 @@ from mgap.pocket.benchmark import DEVELOPMENT, TEST, pope
 from mgap.pocket.scenes import make_scene, render
 from mgap.registry import METHODS
 from mgap.run.departure_worker import DepartureWorker
-from mgap.run.records import Arm, Record
+from mgap.run.records import Record, RunMethod
 from mgap.types import Sample
 
 
@@ -42,8 +42,8 @@ def manifold(pocket, bank_folder):
     return prepare(pocket, asked(DEVELOPMENT, 10), picture, bank_folder, batch_size=30)
 
 
-def build(arm):
-    return None if arm.method == "vanilla" else METHODS.get(arm.method).of(**arm.settings)
+def build(method):
+    return None if method.method == "vanilla" else METHODS.get(method.method).of(**method.settings)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def judged():
 
 
 def test_records_hold_a_distance_for_every_strength(worker, judged):
-    with worker.using(Arm("Blind", "blind")) as work:
+    with worker.using(RunMethod("Blind", "blind")) as work:
         records = work(judged)
     assert [record.id for record in records] == [sample.id for sample in judged]
     assert all(list(record.extra["distance"]) == ["0", "0.25", "0.5", "0.75", "1"] for record in records)
@@ -69,10 +69,10 @@ def test_records_hold_a_distance_for_every_strength(worker, judged):
 
 
 def test_batches_do_not_change_distances_and_vanilla_is_strength_0(worker, judged):
-    with worker.using(Arm("VCD", "vcd")) as work:
+    with worker.using(RunMethod("VCD", "vcd")) as work:
         together = work(judged)
         apart = [record for sample in judged for record in work([sample])]
-    with worker.using(Arm("LLaVA", "vanilla")) as work:
+    with worker.using(RunMethod("LLaVA", "vanilla")) as work:
         plain = work(judged)
     for one, other, vanilla in zip(together, apart, plain, strict=True):
         assert one.extra["distance"] == pytest.approx(other.extra["distance"], rel=1e-3, abs=1e-3)
@@ -135,7 +135,7 @@ def test_strengths_that_mean_nothing_are_refused(pocket, manifold, strengths):
 
 def test_vanilla_needs_strength_0(pocket, manifold):
     worker = DepartureWorker(pocket, picture, manifold, build, strengths=(1.0,))
-    with pytest.raises(SettingError, match="vanilla"), worker.using(Arm("plain", "vanilla")):
+    with pytest.raises(SettingError, match="vanilla"), worker.using(RunMethod("plain", "vanilla")):
         pass
 
 

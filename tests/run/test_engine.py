@@ -19,8 +19,8 @@ class Wrapped:
         self.inner, self.around = inner, around
 
     @contextmanager
-    def using(self, arm):
-        with self.inner.using(arm) as work:
+    def using(self, method):
+        with self.inner.using(method) as work:
             yield lambda samples: self.around(work, samples)
 
 
@@ -37,7 +37,7 @@ def lines(folder):
 def test_every_sample_is_answered_once_and_a_record_tells_all_that_is_needed_to_trace_it(answer, tmp_path):
     run, summary = answer(tmp_path / "run")
     assert summary.answered == {"vanilla": 54}
-    records = run.records(run.arms[0])
+    records = run.records(run.methods[0])
     assert list(records)
     assert set(records) == {sample.id for sample in run.samples}
     one = records["random/1"]
@@ -56,7 +56,7 @@ def test_answers_of_a_run_are_those_of_the_model_asked_directly(answer, tiny_mod
     from mgap.pocket.samples import SceneRenderer
 
     run, _ = answer(tmp_path / "run")
-    records = run.records(run.arms[0])
+    records = run.records(run.methods[0])
     for sample in run.samples[::9]:
         said = tiny_model.answer(SceneRenderer()(sample.image), sample.prompt, max_new_tokens=4)
         assert records[sample.id].text == said.text
@@ -107,7 +107,7 @@ def test_a_line_that_was_cut_off_is_answered_again_and_leaves_no_trace(answer, t
     path.write_bytes(data[: data.index(b"\n", len(data) // 2) + 1 + kept])
     answer(tmp_path / "run")
     assert lines(tmp_path / "run") == whole
-    assert Run.load(tmp_path / "run").records(run.arms[0]).keys() == {sample.id for sample in run.samples}
+    assert Run.load(tmp_path / "run").records(run.methods[0]).keys() == {sample.id for sample in run.samples}
 
 
 def test_shares_answer_together_what_one_process_answers_alone(answer, tmp_path):
@@ -177,7 +177,7 @@ def test_another_model_is_refused(answer, tmp_path, tmp_path_factory):
 def test_a_method_can_be_added_to_a_run(answer, tmp_path):
     answer(tmp_path / "run")
     run, summary = answer(tmp_path / "run", methods=[{"method": "bias", "shift": -2}])
-    assert [arm.label for arm in run.arms] == ["vanilla", "bias"]
+    assert [method.label for method in run.methods] == ["vanilla", "bias"]
     assert summary.answered == {"bias": 54}
 
 
@@ -207,7 +207,7 @@ def test_a_broken_picture_is_written_down_and_the_run_goes_on(answer, tmp_path):
     assert summary.answered == {"vanilla": 36}
     _, summary = answer(tmp_path / "run", retry_failed=True)
     assert summary.answered == {"vanilla": 54}
-    assert not any(record.failed for record in again.records(again.arms[0]).values())
+    assert not any(record.failed for record in again.records(again.methods[0]).values())
 
 
 def test_a_batch_that_does_not_fit_is_halved_and_one_that_never_fits_is_written_down(answer, tmp_path):
@@ -257,7 +257,7 @@ def test_a_bad_line_in_the_middle_is_refused_with_its_number(answer, tmp_path):
     from mgap.errors import CorruptFile
 
     with pytest.raises(CorruptFile, match="line 4 is no JSON"):
-        run.records(run.arms[0])
+        run.records(run.methods[0])
 
 
 def test_an_odd_environment_is_told(answer, tmp_path, monkeypatch):

@@ -41,7 +41,7 @@ def answer(folder: str, goal: int | None = None, forwards: int = 0) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     run, worker = job.begin(model)
-    written = sum(len(run.records(arm)) for arm in run.arms)
+    written = sum(len(run.records(method)) for method in run.methods)
     model.backbone.model.register_forward_pre_hook(forward)
     execute(run, worker, shard=job.shard, labels=job.labels, listener=write)
 
@@ -77,5 +77,5 @@ def test_three_hundred_questions_killed_ten_times_end_with_the_same_scores(tmp_p
     ids = [line["id"] for line in answered(tmp_path / "killed")]
     assert len(ids) == len(set(ids)) == 300
     runs = [Run.load(tmp_path / name) for name in ("whole", "killed")]
-    texts = [{id_: record.text for id_, record in run.records(run.arms[0]).items()} for run in runs]
+    texts = [{id_: record.text for id_, record in run.records(run.methods[0]).items()} for run in runs]
     assert texts[0] == texts[1]

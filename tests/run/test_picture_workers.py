@@ -84,9 +84,9 @@ def records(run):
     """All that a record says, but for the clock."""
     kept = ("id", "text", "prompt", "image", "tokens", "stop", "rows", "failed")
     return {
-        arm.label: [[getattr(found[sample.id], name) for name in kept] for sample in run.samples]
-        for arm in run.arms
-        for found in [run.records(arm)]
+        method.label: [[getattr(found[sample.id], name) for name in kept] for sample in run.samples]
+        for method in run.methods
+        for found in [run.records(method)]
     }
 
 
@@ -94,7 +94,7 @@ def test_answers_are_the_same_with_any_number_of_workers(answer, clock, tmp_path
     alone, _ = answer(tmp_path / "alone", workers=0)
     helped, summary = answer(tmp_path / "helped", workers=2)
     assert records(helped) == records(alone)
-    assert {arm.label: arm.prefill for arm in helped.arms} == {"vanilla": "shared", "vcd": "own"}
+    assert {method.label: method.prefill for method in helped.methods} == {"vanilla": "shared", "vcd": "own"}
     assert summary.answered == {"vanilla": 15, "vcd": 15}
     (reason,) = {record.failed for record in summary.failed["vanilla"]}
     assert "ImageError" in reason
@@ -111,7 +111,7 @@ def test_workers_go_on_from_method_to_method_and_end_with_the_run_however_it_end
     seen = {"vanilla": set(), "vcd": set()}
 
     def look(state):
-        seen[state.arm.label] |= {child.pid for child in multiprocessing.active_children()}
+        seen[state.method.label] |= {child.pid for child in multiprocessing.active_children()}
 
     answer(tmp_path / "whole", listener=look, workers=2)
     assert len(seen["vanilla"]) == 2
@@ -121,7 +121,7 @@ def test_workers_go_on_from_method_to_method_and_end_with_the_run_however_it_end
 
         def stop(state, error=error):
             look(state)
-            if state.arm.label == "vcd":
+            if state.method.label == "vcd":
                 raise error
 
         with pytest.raises(error):
@@ -132,7 +132,7 @@ def test_workers_go_on_from_method_to_method_and_end_with_the_run_however_it_end
 
 def test_a_run_that_is_taken_up_again_has_workers_again(answer, tmp_path):
     def stop(state):
-        if state.arm.label == "vcd":
+        if state.method.label == "vcd":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -146,7 +146,7 @@ def test_pictures_can_be_expected_again_after_their_workers_have_ended(photos):
     pictures = Pictures(PictureOpening(Folder(photos), None), 1, CPU)
     for _ in range(2):
         with pictures:
-            pictures.expect(["0.png", "1.png", "2.png"])
+            pictures.prefetch(["0.png", "1.png", "2.png"])
             assert isinstance(pictures.take(["0.png"])["0.png"], Ready)
         assert not multiprocessing.active_children()
         assert isinstance(pictures.take(["1.png"])["1.png"], Ready), "without workers it is opened here"
@@ -157,19 +157,19 @@ import os, signal, sys
 from multiprocessing import forkserver
 import torch
 from mgap.benchmarks.picture_folder import PictureFolder
-from mgap.run.picture_workers import Opening, Pictures, foresee
+from mgap.run.picture_workers import PictureOpening, Pictures, start_server
 
 def main():
     cpu = torch.device("cpu")
-    foresee(0, cpu, 1000)
-    foresee("auto", cpu, 1000)
+    start_server(0, cpu, 1000)
+    start_server("auto", cpu, 1000)
     assert forkserver._forkserver._forkserver_pid is None, "nothing is started for no workers"
-    foresee(1, cpu, 1)
+    start_server(1, cpu, 1)
     server = forkserver._forkserver._forkserver_pid
     os.kill(server, signal.SIGINT)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with Pictures(Opening(PictureFolder(sys.argv[1]), None), 1, cpu) as pictures:
-        pictures.expect(["0.png"])
+    with Pictures(PictureOpening(PictureFolder(sys.argv[1]), None), 1, cpu) as pictures:
+        pictures.prefetch(["0.png"])
         print(pictures.take(["0.png"])["0.png"].digest)
     assert forkserver._forkserver._forkserver_pid == server
 
@@ -190,7 +190,7 @@ def test_what_workers_import_begins_before_they_are_needed_and_ctrl_c_is_for_the
 def test_a_picture_is_opened_once_also_where_its_questions_fall_into_two_batches(photos):
     picture = Folder(photos)
     with Pictures(PictureOpening(picture, None), 0, CPU) as pictures:
-        pictures.expect(["0.png", "1.png", "2.png"])
+        pictures.prefetch(["0.png", "1.png", "2.png"])
         first = pictures.take(["0.png", "0.png", "1.png"])
         half = pictures.take(["0.png"])  # a batch that did not fit is asked again in halves
         other = pictures.take(["1.png"])
@@ -209,7 +209,7 @@ def test_workers_serve_what_is_asked_for_and_more_than_once(model, photos):
     with Pictures(opening, 1, CPU) as pictures:
         before = torch.random.get_rng_state()
         for _ in range(2):
-            pictures.expect(names)
+            pictures.prefetch(names)
             taken = pictures.take(names[:1]) | pictures.take(names[2:])  # one is left out
             assert "damaged" in taken["3.png"]
             for name in ("0.png", "2.png"):
@@ -226,11 +226,11 @@ def test_workers_serve_what_is_asked_for_and_more_than_once(model, photos):
 
 def test_a_worker_that_is_killed_is_told_in_a_sentence_and_a_defect_is_not_swallowed(photos):
     with Pictures(PictureOpening(Folder(photos, deadly="1.png"), None), 1, CPU) as pictures:
-        pictures.expect(["0.png", "1.png"])
+        pictures.prefetch(["0.png", "1.png"])
         with pytest.raises(RunError, match=r"has ended by itself or was killed.*workers 0"):
             pictures.take(["0.png", "1.png"])
     with Pictures(PictureOpening(dict.fromkeys, None), 1, CPU) as pictures:
-        pictures.expect([3])
+        pictures.prefetch([3])
         with pytest.raises(TypeError):
             pictures.take([3])
 
@@ -267,7 +267,7 @@ def test_pictures_that_cannot_be_sent_are_refused():
         Pictures(PictureOpening(lambda name: name, None), 1, CPU) as pictures,
         pytest.raises(SettingError, match="use workers 0"),
     ):
-        pictures.expect(["0.png"])
+        pictures.prefetch(["0.png"])
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def padded(model):
 def records(run):
     """What records say, but for the clock and for the batch that a sample was in."""
     kept = ("id", "text", "prompt", "image", "tokens", "stop", "failed")
-    found = run.records(run.arms[0])
+    found = run.records(run.methods[0])
     return [[getattr(found[sample.id], name) for name in kept] for sample in run.samples]
 
 
@@ -184,7 +184,7 @@ def test_shares_go_by_the_order_of_the_folder(answer, monkeypatch, tmp_path):
         assert run.order == whole.order
         monkeypatch.setattr(sample_order, "picture_size", lambda _: None)  # another machine, which cannot read them
     assert records(run) == records(whole)
-    rows = [{name: record.rows for name, record in each.records(each.arms[0]).items()} for each in (run, whole)]
+    rows = [{name: record.rows for name, record in each.records(each.methods[0]).items()} for each in (run, whole)]
     assert rows[0] == rows[1]
 
 

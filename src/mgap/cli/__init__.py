@@ -1,1 +1,1 @@
-"""The command line: one file a verb. Heavy imports wait until a verb runs, so that help is instant."""
+"""The command line: one file per command. Heavy imports wait until a command runs, so that help is instant."""

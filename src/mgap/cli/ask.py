@@ -1,4 +1,4 @@
-"""`mgap ask`: one question about one picture."""
+"""`mgap ask`: ask one question about one picture."""
 
 from __future__ import annotations
 
@@ -34,33 +34,37 @@ if TYPE_CHECKING:
 
 def ask(
     image: Annotated[str, typer.Argument(help="A picture file.")],
-    question: Annotated[str, typer.Argument(help="What to ask, or an instruction such as 'Describe the image.'")],
+    question: Annotated[str, typer.Argument(help="A question, or an instruction such as 'Describe the image.'")],
     model: ModelName,
     prior: SavedPrior = None,
     method: Annotated[
-        str, typer.Option(autocompletion=completion.method, help="A method of `mgap ls methods`, or vanilla.")
+        str, typer.Option(autocompletion=completion.method, help="A method (`mgap ls methods`), or vanilla for plain decoding.")
     ] = "mgap",
-    alpha: Annotated[float | None, typer.Option(help="Strength of the method.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="The method's strength.")] = None,
     lam: Annotated[float | None, typer.Option(help="Slope of MGAP's entropy gate.")] = None,
-    preset: Annotated[str | None, typer.Option(autocompletion=completion.preset, help="Named settings of the method.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as key=value; repeatable.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 512,
-    sample: Annotated[bool, typer.Option("--sample", help="Sample instead of taking the likeliest token.")] = False,
-    temperature: Annotated[float, typer.Option(help="Of the sampling.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Of the sampling.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Of the sampling; 0: no limit.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
-    num_beams: Annotated[int, typer.Option(help="Beam search with this many beams.")] = 1,
-    compile_: Annotated[bool, typer.Option("--compile", help="Compile the decoding step (slow start, fast tokens).")] = False,
-    stream: Annotated[bool, typer.Option("--stream", help="Print the answer as it is made.")] = False,
-    trace: Annotated[bool, typer.Option("--trace", help="Show what the method did at every token.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer (and trace) as JSON.")] = False,
+    preset: Annotated[
+        str | None, typer.Option(autocompletion=completion.preset, help="Named settings of the method (`mgap ls presets`).")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other setting of the method, as KEY=VALUE; repeatable.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 512,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample tokens instead of taking the likeliest.")] = False,
+    temperature: Annotated[float, typer.Option(help="With --sample.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="With --sample.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="With --sample; 0: no limit.")] = 0,
+    seed: Annotated[int, typer.Option(help="With --sample.")] = 0,
+    num_beams: Annotated[int, typer.Option(help="Number of beams; 1: no beam search.")] = 1,
+    compile_: Annotated[bool, typer.Option("--compile", help="Compile the decoding step: slow to start, then fast.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print the answer while it is generated.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Show the method's values at every token.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer, and the trace, as JSON.")] = False,
     device: Device = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Answer a question about a picture, with a method or plainly.
+    """Answer a question about a picture, with a method or with plain decoding.
 
     Example: mgap ask street.jpg "Is there a dog in the image?" --model llava-hf/llava-1.5-7b-hf --prior priors/llava
     """
@@ -74,7 +78,7 @@ def ask(
         "max_new_tokens": max_new_tokens, "sample": sample, "temperature": temperature, "top_p": top_p,
         "top_k": top_k, "seed": seed, "num_beams": num_beams, "compile": compile_,
     }  # fmt: skip
-    Decoding.of(**options).modes(stream=stream)  # mistakes are told before the weights are loaded
+    Decoding.of(**options).modes(stream=stream)  # refuses mistakes before the weights are loaded
     picture = open_image(image)
     check_prompt(question)
     named = {"alpha": alpha, "lam": lam, "preset": preset}
@@ -89,7 +93,7 @@ def ask(
             stack.enter_context(stack.enter_context(loaded.using(chosen)).hear(busy.update))
         if stream:
             for piece in loaded.stream(picture, question, **options):
-                busy.stop()  # it would write over the answer
+                busy.stop()  # it would overwrite the answer
                 print(piece, end="", flush=True)
             print()
             return
@@ -103,7 +107,7 @@ def ask(
 
 
 def _prepare(name: str, prior: str | None, settings: dict[str, Any], model: str) -> Callable[[Model], Method | None]:
-    """Check everything that needs no model; returns what builds the method once the model is there."""
+    """Check all that needs no model. Returns a function that builds the method once the model is loaded."""
     if name == "vanilla":
         if settings or prior:
             raise SettingError("--method vanilla takes no prior and no settings: leave them out, or name a method")
@@ -122,8 +126,8 @@ def _prepare(name: str, prior: str | None, settings: dict[str, Any], model: str)
     def build(loaded: Model) -> Method | None:
         method = built
         if method is None:
-            with bars() as told:
-                method = build_method(plan, loaded, Priors(), told)
+            with bars() as progress:
+                method = build_method(plan, loaded, Priors(), progress)
         for setting, about in about_learnt(method).items():
             print(f"{setting.replace('_', ' ')}: {about}", file=sys.stderr)
         return method

@@ -1,4 +1,4 @@
-"""`mgap build`: benchmarks from a user's own pictures."""
+"""`mgap build`: build a benchmark from your own pictures."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ def _group() -> None:
 
 @build.command()
 def pope(
-    annotations: Annotated[
-        str, typer.Option(help='JSON, an array or an object a line: {"image": "a.jpg", "objects": ["car", ...]}.')
-    ],
+    annotations: Annotated[str, typer.Option(help='JSON array, or JSON lines: {"image": "a.jpg", "objects": ["car", ...]}.')],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write.")],
-    per_image: Annotated[int, typer.Option(help="Questions with yes, and as many with no, a picture.")] = 3,
-    count: Annotated[int, typer.Option(help="Pictures to draw, of those with enough objects.")] = 500,
-    seed: Annotated[int, typer.Option(help="Of the draw of pictures, and of the objects of the random split.")] = 0,
-    name: Annotated[str, typer.Option(help="What the files are called after: NAME_pope_SPLIT.json.")] = "own",
+    per_image: Annotated[int, typer.Option(help="Questions with answer yes per picture, and as many with no.")] = 3,
+    count: Annotated[int, typer.Option(help="Number of pictures, drawn from those with enough objects.")] = 500,
+    seed: Annotated[int, typer.Option(help="Seed for drawing pictures, and objects of the random split.")] = 0,
+    name: Annotated[str, typer.Option(help="Files are called NAME_pope_SPLIT.json.")] = "own",
 ) -> None:
-    """Write POPE's three splits for any pictures whose objects are known, in the published format.
+    """Write POPE's three splits, in the published format, for pictures whose objects are known.
 
     Example: mgap build pope --annotations annotations.jsonl --out pope --count 100
     """

@@ -1,4 +1,4 @@
-"""What the verbs that carry out a run share: from a config to records on disk, and what is said at the end."""
+"""Shared by the commands that carry out a run: from a config to records on disk, and the messages at the end."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mgap.cli.options import load_model, parse_settings, print_scores, working
+from mgap.cli.options import hide_library_bars, parse_settings, print_scores, working
 from mgap.cli.signals import Terminated, tell_if_interrupt_is_ignored
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
     from mgap.backbones.clock import Clock
-    from mgap.decoding.model import Model
     from mgap.run.config import Config
     from mgap.run.engine import Summary
     from mgap.run.job import Job
     from mgap.run.records import Run
-    from mgap.run.worker import Worker
+    from mgap.run.worker import RunEngine, Worker
 
 
 def by_method(pairs: list[str]) -> dict[str, dict[str, Any]]:
-    """METHOD.KEY=VALUE words as settings by method."""
+    """Parse METHOD.KEY=VALUE words into settings by method."""
     settings: dict[str, dict[str, Any]] = {}
     for key, value in parse_settings(pairs).items():
         method, dot, name = key.rpartition(".")
@@ -34,42 +33,28 @@ def by_method(pairs: list[str]) -> dict[str, dict[str, Any]]:
     return settings
 
 
-def answer(config: Config, out: str | None, shard: str | None, retry_failed: bool) -> tuple[Job, Model, Run, Summary]:
-    """Check everything that needs no model, load it, and go through this process's share of the samples."""
-    from mgap.backbones.clock import Clock
+def answer(config: Config, out: str | None, shard: str | None, retry_failed: bool) -> tuple[Job, Run, Worker, Summary]:
+    """Check all that needs no model, start the engine, and answer this process's share of the samples."""
     from mgap.io.progress import bars
-    from mgap.run.job import launched_device
+    from mgap.registry import ENGINES
+    from mgap.run.answer_worker import AnsweringWorker
     from mgap.run.stage_times import save_profile, stages_table
+    from mgap.run.worker import Closing
 
     job = _prepare(config, out, shard)
-    with _telling_how_to_go_on(job, out):
-        device = launched_device(config.device)
-        job.foresee(device)
-        model = load_model(config.model, device, config.dtype, config.revision, config.trust_remote_code)
-        with bars() as told:
-            run, worker = job.begin(model, told=told, noted=_note)
-        if config.profile:
-            model.backbone.clock = Clock(model.backbone.device)
-        summary = _go_through(job, run, worker, retry_failed, model.backbone.clock)
+    engine: RunEngine = ENGINES.get(config.engine)
+    with _explain_how_to_resume(job, out), ExitStack() as stack:
+        hide_library_bars()
+        with bars() as progress:
+            run, worker = engine.begin(job, progress=progress, note=_note, status=_say)
+        if isinstance(worker, Closing):
+            stack.callback(worker.close)
+        clock = worker.clock if isinstance(worker, AnsweringWorker) else None
+        summary = _execute(job, run, worker, retry_failed, clock)
     if summary.spent:
         print(stages_table(summary.spent), file=sys.stderr)
         print(save_profile(run.folder, job.shard, summary.spent), file=sys.stderr)
-    return job, model, run, summary
-
-
-def answer_served(config: Config, out: str | None, shard: str | None, retry_failed: bool) -> tuple[Run, Summary]:
-    """The same with vLLM, which loads the model in its own way."""
-    from contextlib import closing
-
-    from mgap.io.progress import bars
-    from mgap.serving.vllm_run import begin
-
-    job = _prepare(config, out, shard)
-    with _telling_how_to_go_on(job, out):
-        with bars() as told:
-            run, worker = begin(job, told=told, noted=_note, said=_say)
-        with closing(worker):
-            return run, _go_through(job, run, worker, retry_failed)
+    return job, run, worker, summary
 
 
 def _prepare(config: Config, out: str | None, shard: str | None) -> Job:
@@ -85,24 +70,24 @@ def _prepare(config: Config, out: str | None, shard: str | None) -> Job:
 
 
 @contextmanager
-def _telling_how_to_go_on(job: Job, out: str | None) -> Iterator[None]:
-    """When Ctrl-C or SIGTERM ends the run: what is kept, and what to type."""
+def _explain_how_to_resume(job: Job, out: str | None) -> Iterator[None]:
+    """On Ctrl-C or SIGTERM, say what is saved and which command resumes the run."""
     try:
         yield
     except (KeyboardInterrupt, Terminated):
         from mgap.run.job import shell_command
         from mgap.run.records import RUN, Run
 
-        whole = len(job.benchmark.samples) * len(job.labels)
+        total = len(job.benchmark.samples) * len(job.labels)
         run = Run.load(job.out) if (job.out / RUN).is_file() else None
-        kept = sum(len(run.records(arm)) for arm in run.arms if arm.label in job.labels) if run else 0
-        so_far = f"{kept} of {whole} answers are kept in {job.out}" if kept else "nothing was answered yet"
+        answered = sum(len(run.records(method)) for method in run.methods if method.label in job.labels) if run else 0
+        so_far = f"{answered} of {total} answers are saved in {job.out}" if answered else "nothing has been answered yet"
         again = shell_command() if out is not None else f"{shell_command()} --out {shlex.quote(str(job.out))}"
-        _say(f"mgap: stopped; {so_far}; go on with: {again}")
+        _say(f"mgap: stopped; {so_far}; resume with: {again}")
         raise
 
 
-def _go_through(job: Job, run: Run, worker: Worker, retry_failed: bool, clock: Clock | None = None) -> Summary:
+def _execute(job: Job, run: Run, worker: Worker, retry_failed: bool, clock: Clock | None = None) -> Summary:
     from mgap.run.engine import execute
     from mgap.run.live_score import LiveScore, showing
 
@@ -127,19 +112,21 @@ def _note(text: str) -> None:
     _say(f"note: {text}")
 
 
-def is_whole(run: Run, summary: Summary) -> bool:
-    """Say how many failed and why, and what is still to come from other shares; whether everything is answered."""
+def is_complete(run: Run, summary: Summary) -> bool:
+    """Whether every sample has an answer. Says how many failed and why, and how many answers other shards still owe."""
     for label, failed in summary.failed.items():
         if failed:
             print(f"{label}: {len(failed)} failed; the first, {failed[0].id}: {failed[0].failed}", file=sys.stderr)
-            print("ask them again with --retry-failed", file=sys.stderr)
-    if left := sum(len(run.samples) - len(run.records(arm)) for arm in run.arms):
-        print(f"{run.folder}: {left} answers are still to come, from other shares; then: mgap report {run.folder}")
+            print("--retry-failed asks them again", file=sys.stderr)
+    if left := sum(len(run.samples) - len(run.records(method)) for method in run.methods):
+        print(
+            f"{run.folder}: {left} answers are still missing, from other shards; when they are there: mgap report {run.folder}"
+        )
     return not left
 
 
 def report_scores(run: Run, *, figures: bool = False) -> None:
-    """Print the scores, and write them and a report into the run's folder; with figures for print, if asked."""
+    """Print the scores, and write them and a report into the run's folder; `figures` adds figures for print."""
     from mgap.io.output_folder import write_files
     from mgap.pages.print_figures import FIGURES
     from mgap.reports.printed.catalogue import draw_prints, save_prints

@@ -1,4 +1,4 @@
-"""What the shell offers after TAB. Names are looked up when the key is pressed, and none of this imports torch."""
+"""Shell completion. Names are looked up when TAB is pressed; nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-PRESETS = {  # of `mgap ls presets`, which has to import every method; a test holds the two together
+PRESETS = {  # `mgap ls presets` would import every method; a test keeps the two equal
     "code": ("reference-code", "haltrapper"),
     "dola": ("reference-code", "paper"),
     "haltrapper": ("reference-code", "reference-code-5"),
@@ -18,12 +18,12 @@ PRESETS = {  # of `mgap ls presets`, which has to import every method; a test ho
 
 
 def words(*names: str) -> Callable[[str], list[str]]:
-    """A completer of a few fixed words."""
-    return found(lambda: names)
+    """A completer for fixed words."""
+    return completer(lambda: names)
 
 
-def found(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """A completer of names that have to be looked up."""
+def completer(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """A completer for names that are looked up."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names() if name.startswith(incomplete)]
@@ -87,23 +87,23 @@ def _published() -> list[str]:
     return names()
 
 
-method, experiment, parser = found(_methods), found(_experiments), found(_parsers)
-engine, dataset, language, published = found(_engines), found(_datasets), found(_languages), found(_published)
-prompts = found(_prompts)
+method, experiment, parser = completer(_methods), completer(_experiments), completer(_parsers)
+engine, dataset, language, published = completer(_engines), completer(_datasets), completer(_languages), completer(_published)
+prompts = completer(_prompts)
 dtype = words("auto", "float32", "bfloat16", "float16")
-split = found(_splits)
+split = completer(_splits)
 
 
 def preset(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Those of the method that is on the line already, else of MGAP."""
+    """The presets of the method on the command line, else of MGAP."""
     named = ctx.params.get("method") or "mgap"
     return [name for name in PRESETS.get(named, ()) if name.startswith(incomplete)]
 
 
 def model(incomplete: str) -> list[str]:
-    """Embedded models, and folders: one that holds a checkpoint as it is, another with the slash that goes into it.
+    """Embedded models, and folders: a checkpoint's by its name, any other with a slash at the end.
 
-    Nothing where only one folder is left that has to be gone into: the shell's own completion does so without a space.
+    Offers nothing if the only match is such a folder: the shell's own completion enters it without adding a space.
     """
     from mgap.registry import EMBEDDED
 
@@ -111,7 +111,7 @@ def model(incomplete: str) -> list[str]:
     typed = incomplete if incomplete.endswith("/") else incomplete[: len(incomplete) - len(Path(incomplete).name)]
     try:
         folders = sorted(path for path in above.iterdir() if path.is_dir() and not path.name.startswith("."))
-    except OSError:  # no such folder, or a closed one
+    except OSError:  # missing or unreadable
         folders = []
     named = {f"{typed}{path.name}{'' if (path / 'config.json').is_file() else '/'}": path for path in folders}
     offered = [name for name in (*EMBEDDED, *named) if name.startswith(incomplete)]

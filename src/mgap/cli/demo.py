@@ -1,4 +1,4 @@
-"""`mgap demo`: what MGAP does, on a model and a world that come with the package."""
+"""`mgap demo`: what MGAP does, on a model and drawn pictures that come with the package."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def demo(
         str,
         typer.Option("--model", "-m", autocompletion=completion.model, help="pocket/llava, pocket/qwen3-vl, or a folder."),
     ] = "pocket/llava",
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder of the report.")] = "demo",
-    questions: Annotated[int, typer.Option(help="Yes/no questions of each split.")] = 300,
-    captions: Annotated[int, typer.Option(help="Pictures to describe.")] = 40,
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder for the report.")] = "demo",
+    questions: Annotated[int, typer.Option(help="Yes/no questions per split.")] = 300,
+    captions: Annotated[int, typer.Option(help="Number of pictures to describe.")] = 40,
     alpha: Annotated[
-        float | None, typer.Option(help="Strength of MGAP beside the paper's; default: the one picked for the model.")
+        float | None, typer.Option(help="Strength of MGAP to show beside the paper's; default: the one chosen for the model.")
     ] = None,
 ) -> None:
-    """Answer chosen pictures plainly and with MGAP, measure both, and write a report to look at.
+    """Answer questions about drawn pictures with and without MGAP, measure both, and write a report.
 
     Example: mgap demo --model pocket/qwen3-vl --out demo
     """
@@ -39,23 +39,23 @@ def demo(
     from mgap.pocket.demo import DemoPlan, recorded_choice, run_demo, to_json
     from mgap.pocket.demo_page import caption_table, demo_page, pope_table
 
-    began = time.perf_counter()
+    started = time.perf_counter()
     plan = DemoPlan(model, questions, captions, alpha)
-    check_folder(out, ("report.html", "results.json"))  # mistakes are told before the weights are loaded
+    check_folder(out, ("report.html", "results.json"))  # refuses mistakes before the weights are loaded
     if alpha is None:
         recorded_choice(model)
     torch.set_num_threads(1)  # on two idle cores 15 s instead of 11 s, on two busy ones 43 s instead of more than 150 s
     loaded = load_model(model, "cpu", "auto", None, False)
     with bars() as progress:
-        done = run_demo(loaded, plan, began=began, progress=progress)
+        done = run_demo(loaded, plan, began=started, progress=progress)
     page, facts = demo_page(done, out), json.dumps(to_json(done), indent=1, allow_nan=False)
     report, results = write_files(out, {"report.html": page, "results.json": facts})
-    asked = done.pope["random"]["vanilla"].questions
-    _print_table(f"Is it there? Pocket-POPE, {asked} questions a split", pope_table(done), without=("Says yes", "Questions"))
+    count = done.pope["random"]["vanilla"].questions
+    _print_table(f"Is it there? Pocket-POPE, {count} questions per split", pope_table(done), without=("Says yes", "Questions"))
     _print_table(f"Descriptions: pocket-CHAIR, {captions} captions", caption_table(done), without=("Captions",))
     print(f"report:  {report}  (open it in a browser)")
     print(f"results: {results}")
-    print(f"took {time.perf_counter() - began:.0f} s")
+    print(f"took {time.perf_counter() - started:.0f} s")
 
 
 def _print_table(title: str, content: Table, without: tuple[str, ...] = ()) -> None:
@@ -64,10 +64,10 @@ def _print_table(title: str, content: Table, without: tuple[str, ...] = ()) -> N
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    kept = [number for number, column in enumerate(content.columns) if column not in without]
+    shown = [number for number, column in enumerate(content.columns) if column not in without]
     drawn = Drawn(title=title, caption=content.caption, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD)
     drawn.padding = (0, 1, 0, 0)
-    for number in kept:
+    for number in shown:
         drawn.add_column(content.columns[number], justify="right" if number else "left", no_wrap=number > 0)
     for group in content.groups:
         if group.heading:
@@ -75,5 +75,5 @@ def _print_table(title: str, content: Table, without: tuple[str, ...] = ()) -> N
             drawn.add_row(Text(group.heading, style="bold"))
         for row in group.rows:
             cells = [f"{cell.text}\n{cell.small}" if cell.small else cell.text for cell in row.cells]
-            drawn.add_row(Text(row.heading), *(cells[number - 1] for number in kept[1:]))
+            drawn.add_row(Text(row.heading), *(cells[number - 1] for number in shown[1:]))
     Console(width=None if sys.stdout.isatty() else 120).print(drawn)

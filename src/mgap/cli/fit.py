@@ -23,21 +23,24 @@ if TYPE_CHECKING:
 
 def fit(
     model: ModelName,
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write to.")],
     for_: Annotated[
         str,
         typer.Option("--for", autocompletion=completion.method, help="Learn what this method needs (`mgap ls methods`)."),
     ] = "mgap",
     prompts: Annotated[
         str | None,
-        typer.Option(autocompletion=completion.prompts, help="A set of `mgap ls prompt-sets`, or a file, one prompt a line."),
+        typer.Option(
+            autocompletion=completion.prompts,
+            help="A set of prompts (`mgap ls prompt-sets`), or a file with one prompt per line.",
+        ),
     ] = None,
-    count: Annotated[int | None, typer.Option(help="Prompts, the first so many; default: 50, and all of a file.")] = None,
-    rank: Annotated[str | None, typer.Option(help="Number of directions, or auto; default: 5.")] = None,
+    count: Annotated[int | None, typer.Option(help="Number of prompts, the first ones; default: 50, or all of a file.")] = None,
+    rank: Annotated[str | None, typer.Option(help="Rank of the subspace, or auto; default: 5.")] = None,
     null_image: Annotated[
         str | None, typer.Option(help="black336 (default), black_same_size, mean_colour or no_image.")
     ] = None,
-    size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT of the pictures, for black_same_size.")] = None,
+    size: Annotated[str | None, typer.Option(help="With black_same_size: WIDTHxHEIGHT of the pictures.")] = None,
     svd: Annotated[
         str | None,
         typer.Option(
@@ -45,11 +48,11 @@ def fit(
         ),
     ] = None,
     questions: Annotated[
-        str | None, typer.Option(help="For a bank or a prior map: a JSONL or CSV file with image and question.")
+        str | None, typer.Option(help="For a bank or prior map: a JSONL or CSV file with image and question.")
     ] = None,
-    images: Annotated[str | None, typer.Option(help="Folder of the pictures; default: beside the questions.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Prompts a forward; default: 64 on a card, 16 on a CPU.")] = None,
-    push: Annotated[str | None, typer.Option(help="Also upload a prior to this hub repository.")] = None,
+    images: Annotated[str | None, typer.Option(help="Folder with the pictures; default: the folder of the questions.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Prompts per batch; default: 64 on a GPU, 16 on a CPU.")] = None,
+    push: Annotated[str | None, typer.Option(help="Also upload the prior to this hub repository.")] = None,
     device: Device = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
@@ -70,23 +73,23 @@ def fit(
     }  # fmt: skip
     if "subspace" not in kinds.values():
         _refuse({**given, "push": push}, f"are of a prior, and {for_} needs none")
-    build = _Prior(model, **given)  # mistakes are told before the weights are loaded
+    build = _Prior(model, **given)  # refuses mistakes before the weights are loaded
     rows = _rows(for_, kinds, model, questions, images)
     loaded = load_model(model, device, dtype, revision, trust_remote_code)
     for kind in dict.fromkeys(kinds.values()):
-        with bars() as told:
+        with bars() as progress:
             if kind == "subspace":
-                found: Any = build(loaded, batch_size, told)
+                learnt: Any = build(loaded, batch_size, progress)
             else:
-                found = learn(kind, loaded, rows=rows, batch_size=batch_size, told=told)
-        found.save(out)
-        print(f"{out}: {build.describe(found) if kind == 'subspace' else describe(kind, found)}")
+                learnt = learn(kind, loaded, rows=rows, batch_size=batch_size, progress=progress)
+        learnt.save(out)
+        print(f"{out}: {build.describe(learnt) if kind == 'subspace' else describe(kind, learnt)}")
     if push:
-        print(build.found.push(push))
+        print(build.subspace.push(push))
 
 
 def _kinds(method: str) -> dict[str, str]:
-    """What the method needs with its default settings, by setting."""
+    """The kinds that the method needs with its default settings, by setting."""
     from mgap.registry import METHODS
 
     if method == "vanilla":
@@ -103,15 +106,14 @@ def _refuse(given: Mapping[str, Any], why: str) -> None:
 
 
 def _rows(method: str, kinds: Mapping[str, str], model: str, questions: str | None, images: str | None) -> Benchmark | None:
-    """The user's pictures and questions, where they are needed; None: what is learnt needs none, or they are drawn."""
+    """The user's pictures and questions; None if nothing needs them, or they are drawn."""
     from mgap.run.learning import FROM_ROWS, refuse_unlearnt
 
     others = {name: kind for name, kind in kinds.items() if kind != "subspace"}
     for name, kind in others.items():
         if questions is None or kind not in FROM_ROWS:
             refuse_unlearnt(method, name, kind, model)
-    asked = [kind for kind in others.values() if kind in FROM_ROWS]
-    if not asked:
+    if not any(kind in FROM_ROWS for kind in others.values()):
         _refuse({"questions": questions, "images": images}, f"are not needed for what {method} needs")
     if questions is None:
         _refuse({"images": images}, "come with --questions, which are not given")
@@ -119,16 +121,16 @@ def _rows(method: str, kinds: Mapping[str, str], model: str, questions: str | No
 
     from mgap.benchmarks.own import read_own
 
-    found = read_own(questions, images, has_labels=False)
-    for note in found.notes:
+    rows = read_own(questions, images, has_labels=False)
+    for note in rows.notes:
         print(f"note: {note}", file=sys.stderr)
-    return found
+    return rows
 
 
 class _Prior:
-    """A subspace as the options ask for it: checked when it is made, fitted when it is called."""
+    """The subspace that the options describe: checked on creation, fitted when called."""
 
-    found: Subspace
+    subspace: Subspace
 
     def __init__(
         self,
@@ -156,7 +158,7 @@ class _Prior:
         self.size = _parse_size(size)
         self.prompts = set_name(prompts or Prior().prompts, pocket=model in EMBEDDED)
         self.count = Prior().count if count is None and self.prompts in PROMPTS else count
-        self.total = sum(1 for _ in self.read())  # reads a file once, to find mistakes early
+        self.total = sum(1 for _ in self.read())  # reads a file once, to refuse mistakes early
         if self.count is not None and self.total < self.count:
             raise PromptError(f"{self.prompts} has {self.total} prompts, not {self.count}: lower --count, or give a file")
 
@@ -166,21 +168,21 @@ class _Prior:
 
         return islice(PROMPTS.get(self.prompts)() if self.prompts in PROMPTS else read_prompts(self.prompts), self.count)
 
-    def __call__(self, model: Model, batch_size: int | None, told: Progress) -> Subspace:
+    def __call__(self, model: Model, batch_size: int | None, progress: Progress) -> Subspace:
         from dataclasses import replace
 
         from mgap.priors.subspace import Subspace
 
         how: dict[str, Any] = {"null_image": self.null_image, "size": self.size, "svd": self.svd, "batch_size": batch_size}
-        report = lambda done: told("fitting the prior", done, self.total)  # noqa: E731
-        found = Subspace.fit(model, self.read(), self.rank, progress=report, **how)
-        self.found = replace(found, origin={**found.origin, "prompts": self.prompts})
-        return self.found
+        report = lambda done: progress("fitting the prior", done, self.total)  # noqa: E731
+        fitted = Subspace.fit(model, self.read(), self.rank, progress=report, **how)
+        self.subspace = replace(fitted, origin={**fitted.origin, "prompts": self.prompts})
+        return self.subspace
 
-    def describe(self, found: Subspace) -> str:
-        share = 100 * found.explained_variance
-        named = f"{found.count} prompts of {self.prompts!r}, {self.null_image}"
-        return f"rank {found.rank} of {found.hidden_size}, {named}, {share:.1f}% of their variance"
+    def describe(self, subspace: Subspace) -> str:
+        share = 100 * subspace.explained_variance
+        named = f"{subspace.count} prompts of {self.prompts!r}, {self.null_image}"
+        return f"rank {subspace.rank} of {subspace.hidden_size}, {named}, {share:.1f}% of their variance"
 
 
 def _parse_rank(text: str) -> int | str:

@@ -26,38 +26,42 @@ def inspect(
             "--model",
             "-m",
             autocompletion=completion.model,
-            help="Hub id or folder of a multimodal model; repeatable. Default: pocket/llava, pocket/qwen3-vl.",
+            help="Multimodal model: hub id or folder; repeatable. Default: pocket/llava and pocket/qwen3-vl.",
         ),
     ] = None,
     prior: SavedPrior = None,
     bank: Annotated[
-        str | None, typer.Option(help="Folder of a saved bank of plain states, such as runs/departure/bank, for departures.")
+        str | None,
+        typer.Option(help="Folder with a saved bank of plain states, to show departures, such as runs/departure/bank."),
     ] = None,
-    runs: Annotated[str, typer.Option(help="Folder of runs to look into; it may be empty or missing.")] = "runs",
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: reachable from other machines.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 7860,
+    runs: Annotated[str, typer.Option(help="Folder with runs to browse; it may be empty or missing.")] = "runs",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 makes it reachable from other machines.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 7860,
     password: Annotated[
         str | None,
         typer.Option(
             envvar="MGAP_INSPECT_PASSWORD",
-            help="Asked for before the page opens. Better by the variable: others can see a command's words.",
+            help="Required to open the page. Safer through the variable: other users can see a command line.",
         ),
     ] = None,
     open_: Annotated[
-        bool | None, typer.Option("--open/--no-open", help="Open a browser; default: where this is a terminal.")
+        bool | None, typer.Option("--open/--no-open", help="Open a browser; default: only from a terminal.")
     ] = None,
-    max_mb: Annotated[float, typer.Option(help="Megabytes that a dropped picture may have.")] = 20,
-    max_pixels: Annotated[int, typer.Option(help="Pixels that a dropped picture may have.")] = 50_000_000,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Of an answer, at most.")] = 96,
+    max_mb: Annotated[float, typer.Option(help="Largest dropped picture, in megabytes.")] = 20,
+    max_pixels: Annotated[int, typer.Option(help="Largest dropped picture, in pixels.")] = 50_000_000,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 96,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of a method, as vcd.alpha=0.5 or asd.steering=DIR; repeatable.")
+        list[str] | None,
+        typer.Option("--set", help="A method's setting, such as vcd.alpha=0.5 or asd.steering=DIR; repeatable."),
     ] = None,
     device: Device = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Ask about pictures in a web page, see every token's numbers, and move the strength. Only this machine can open it.
+    """Ask about pictures in a web page, see the numbers behind every token, and vary the strength. Local only by default.
 
     Example: mgap inspect --model pocket/llava
     """
@@ -70,7 +74,7 @@ def inspect(
         raise SettingError(f"--runs {runs} is a file: give the folder that holds runs")
     given = by_method(set_ or [])
     names = model or list(EMBEDDED)
-    prior = _sorted_out(prior, given)
+    prior = _distribute(prior, given)
     warning, ends = exposure(host, password is not None), f"{way_to_end()} ends it"
     try:
         with private_uploads(), bind(host, port) as door:
@@ -78,7 +82,7 @@ def inspect(
             if warning:
                 print(f"mgap: warning: {warning}", file=sys.stderr, flush=True)
             from mgap.inspector.answering import check_given
-            from mgap.inspector.dropped import Limits  # imports Gradio, which reads the environment then
+            from mgap.inspector.dropped import Limits  # imports Gradio, which then reads the environment
             from mgap.inspector.model_shelf import ModelShelf
 
             check_given(given)
@@ -109,14 +113,14 @@ def inspect(
             )
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    except Terminated as asked:
-        leave(int(asked.code or 0))
+    except Terminated as signal:
+        leave(int(signal.code or 0))
         raise
     leave(0)
 
 
-def _sorted_out(place: str | None, given: dict[str, dict[str, Any]]) -> str | None:
-    """Where the page's prior lies; what else is in the folder becomes a setting of the methods that need it."""
+def _distribute(place: str | None, given: dict[str, dict[str, Any]]) -> str | None:
+    """Returns the folder if it holds a prior. Whatever else it holds becomes a setting of the methods that need it."""
     from mgap.run.learning import kinds_in, methods_that_take
 
     kinds = kinds_in(place) if place else None
@@ -129,14 +133,14 @@ def _sorted_out(place: str | None, given: dict[str, dict[str, Any]]) -> str | No
 
 
 def _load_first(shelf: ModelShelf) -> None:
-    """With bars on the terminal; the others are loaded when somebody chooses them."""
+    """Load the first model, with progress bars. The others are loaded when they are chosen."""
     import torch
     from transformers.utils import logging
 
     from mgap.io.progress import bars
 
     if set(shelf.names) <= set(EMBEDDED):
-        torch.set_num_threads(1)  # small models are slower on two cores where another process has one of them
-    logging.disable_progress_bar()  # ours tells the same
-    with bars() as told:
-        shelf.get(shelf.names[0], told)
+        torch.set_num_threads(1)  # small models are slower on two cores if another process uses one
+    logging.disable_progress_bar()  # ours shows the same
+    with bars() as progress:
+        shelf.get(shelf.names[0], progress)

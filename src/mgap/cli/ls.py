@@ -1,4 +1,4 @@
-"""`mgap ls`: what there is."""
+"""`mgap ls`: list what is available."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def ls(
     what: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=completion.found(lambda: LISTINGS),
+            autocompletion=completion.completer(lambda: LISTINGS),
             help="models, methods, presets, backbones, experiments, null-images, parsers, prompt-sets or prompts.",
         ),
     ] = None,
     which: Annotated[
-        str | None, typer.Argument(metavar="[SET]", autocompletion=completion.prompts, help="Of prompts: which set.")
+        str | None, typer.Argument(metavar="[SET]", autocompletion=completion.prompts, help="With prompts: which set.")
     ] = None,
 ) -> None:
     """List embedded models, methods, presets, backbones, experiments, null images, parsers and calibration prompts."""

@@ -1,4 +1,4 @@
-"""`mgap`: finds the verb that was called and turns every expected error into one sentence and exit status 2."""
+"""`mgap`: runs the command, and turns every expected error into one sentence and exit status 2."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEVERAL = ("diagnose", "tune")  # take several values after one option
 @cache
 def _build(name: str) -> Any:
     verb = getattr(import_module(f"mgap.cli.{name}"), name)
-    if not isinstance(verb, typer.Typer):  # else it has verbs of its own
+    if not isinstance(verb, typer.Typer):  # otherwise it has subcommands
         function, verb = verb, typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
         verb.command(name, cls=SeveralAtOnce if name in SEVERAL else None)(function)
     command = typer.main.get_command(verb)
@@ -35,7 +35,7 @@ def _build(name: str) -> Any:
 
 
 class _Verbs(Mapping[str, Any]):
-    """Each is imported and built when it is looked up: `mgap ask` does not wait for the options of the others."""
+    """Imports and builds a command when it is looked up, so that `mgap ask` does not wait for the others."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(VERBS)
@@ -63,7 +63,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="`mgap --install-completion` lets your shell (bash, zsh, fish) complete verbs, options, methods, models with TAB.",
+    epilog="`mgap --install-completion` sets up TAB completion of commands, options, methods and models in bash, zsh or fish.",
 )
 
 
@@ -79,7 +79,7 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Fewer invented things about a picture: decode multimodal models against their language prior."""
+    """Decode multimodal models against their language prior, so that they invent less about a picture."""
 
 
 def main() -> None:

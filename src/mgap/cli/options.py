@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what they build."""
+"""Options that several commands share, and what they build."""
 
 from __future__ import annotations
 
@@ -27,49 +27,56 @@ ModelName = Annotated[
         "--model",
         "-m",
         autocompletion=completion.model,
-        help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl.",
+        help="Multimodal model: hub id or folder, or the embedded pocket/llava or pocket/qwen3-vl.",
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, cpu, ...; default: a GPU when there is one.")]
+Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, cpu, ...; default: a GPU if there is one.")]
 Dtype = Annotated[
-    str, typer.Option(autocompletion=completion.dtype, help="auto (the checkpoint's), float32, bfloat16 or float16.")
+    str,
+    typer.Option(autocompletion=completion.dtype, help="Weights: auto (as in the checkpoint), float32, bfloat16 or float16."),
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")]
-Against = Annotated[str | None, typer.Option(help="Label of the method to compare with; default: plain decoding.")]
-MatchLength = Annotated[bool, typer.Option("--match-length", help="Also compare captions cut to each method's mean length.")]
+Against = Annotated[str | None, typer.Option(help="Label of the method to compare the others with; default: plain decoding.")]
+MatchLength = Annotated[
+    bool, typer.Option("--match-length", help="Also compare with the baseline's captions cut to each method's mean length.")
+]
 Parser = Annotated[
     str | None,
-    typer.Option(autocompletion=completion.parser, help="How yes and no are read, instead of the run's own way."),
+    typer.Option(autocompletion=completion.parser, help="How to read yes and no (`mgap ls parsers`); default: as in the run."),
 ]
 Language = Annotated[
     str | None,
-    typer.Option(autocompletion=completion.language, help="Which language resource reads captions, instead of the run's own."),
+    typer.Option(autocompletion=completion.language, help="How to read captions: nltk or builtin; default: as in the run."),
 ]
-Scoring = Annotated[list[str] | None, typer.Option("--set", help="Another setting of the scorer, key=value (repeatable).")]
+Scoring = Annotated[list[str] | None, typer.Option("--set", help="Another setting of the scorer, as KEY=VALUE; repeatable.")]
 SavedPrior = Annotated[
     str | None,
-    typer.Option(help="Folder or hub repository of what a method needs: a prior, a prior map, a bank, steering vectors."),
+    typer.Option(help="Folder or hub repository with what the method needs: a prior, prior map, bank or steering vectors."),
 ]
-Images = Annotated[str | None, typer.Option(help="Folder of the pictures, such as coco/val2014.")]
-Data = Annotated[str | None, typer.Option(help="Folder of the published files; default: fetched into a cache.")]
-Limit = Annotated[int | None, typer.Option(help="Only the first so many pictures.")]
-BatchSize = Annotated[int | None, typer.Option(help="Questions a forward.")]
-TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model ships.")]
+Images = Annotated[str | None, typer.Option(help="Folder with the pictures, such as coco/val2014.")]
+Data = Annotated[
+    str | None, typer.Option(help="Folder with the benchmark's published files; default: download them into a cache.")
+]
+Limit = Annotated[int | None, typer.Option(help="Use only the first N pictures.")]
+BatchSize = Annotated[int | None, typer.Option(help="Questions per batch; default: 32, or 256 with engine vllm.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Allow Python code from the model's repository to run.")
+]
 
 
 class CommandGroup(TyperGroup):
-    """A verb with verbs of its own, whose help shows the whole first sentence of each."""
+    """A command with subcommands. Its help shows the complete first sentence of each."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        verbs = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, verb.get_short_help_str(limit=300)) for name, verb in verbs if verb is not None])
+            formatter.write_dl([(name, each.get_short_help_str(limit=300)) for name, each in commands if each is not None])
 
 
 class SeveralAtOnce(TyperCommand):
-    """A verb whose repeatable options take several values in a row: --alpha 0 .5 1 is --alpha 0 --alpha .5 --alpha 1.
+    """A command whose repeatable options take several values in a row: --alpha 0 .5 1 is --alpha 0 --alpha .5 --alpha 1.
 
-    For verbs without arguments: a word that follows a value could be nothing else.
+    Only for commands without arguments: there, a word after a value can only be another value.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -95,19 +102,24 @@ def _is_number(word: str) -> bool:
 
 
 def load_model(name: str, device: str | None, dtype: str, revision: str | None, trust_remote_code: bool) -> Model:
-    """Load with the library's own progress bars on a terminal, and silently elsewhere."""
-    from transformers.utils import logging
-
+    """Load a model. transformers shows its progress bars on a terminal only."""
     from mgap.decoding.model import load
 
-    if not sys.stderr.isatty():
-        logging.disable_progress_bar()
+    hide_library_bars()
     print(f"loading {name}", file=sys.stderr)
     return load(name, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
 
 
+def hide_library_bars() -> None:
+    """Switch off transformers' progress bars where standard error is not a terminal."""
+    from transformers.utils import logging
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+
+
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """key=value words to typed values, read as YAML: numbers, true and false, strings."""
+    """Parse key=value words. Values are read as YAML: numbers, true, false, strings."""
     from mgap.io.yaml_text import parse_yaml
 
     settings = {}
@@ -130,7 +142,7 @@ def score_run(
     language: str | None,
     settings: list[str] | None,
 ) -> Scores:
-    """The scores of a run's folder, with what it was planned with but for what is given here."""
+    """Score a run's folder with its own settings, except those given here."""
     from mgap.reports.scores import score
     from mgap.run.records import Run
 
@@ -139,7 +151,7 @@ def score_run(
 
 
 def working(label: str) -> Status:
-    """A spinner on standard error while something of unknown length runs; nothing where that is no terminal."""
+    """A spinner on standard error for work of unknown length; nothing if that is not a terminal."""
     from rich.console import Console
 
     return Console(stderr=True).status(label)
@@ -156,7 +168,7 @@ def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def print_scores(scores: Scores) -> None:
-    """The tables of a run's scores, in Markdown; what a reader should know of them on standard error."""
+    """Print the tables of a run's scores in Markdown, and warnings to standard error."""
     from mgap.pages.table_formats import markdown
     from mgap.reports.report import sections
 

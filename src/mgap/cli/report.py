@@ -1,4 +1,4 @@
-"""`mgap report FOLDER...`: tables and a page from the answers of one run, or of several side by side."""
+"""`mgap report FOLDER...`: tables and a page from one run, or from several side by side."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from mgap.errors import SettingError
 def report(
     folders: Annotated[list[str], typer.Argument(metavar="FOLDER...", help="Folders that `mgap run` wrote.")],
     out: Annotated[
-        str | None, typer.Option("--out", "-o", help="Folder to write to; default: the run's own, or the one that holds them.")
+        str | None,
+        typer.Option("--out", "-o", help="Folder to write to; default: the run's own, or the parent of several runs."),
     ] = None,
     beside: Annotated[
-        str | None, typer.Option(help="Printed backbone to show beside, such as LLaVA-1.5-7B; default: the model's family.")
+        str | None,
+        typer.Option(help="Backbone whose published figures to show, such as LLaVA-1.5-7B; default: the model's family."),
     ] = None,
     figures: Annotated[
-        bool, typer.Option("--figures", help="Also write figures for print into OUT/figures, as PDF, SVG, PNG and CSV.")
+        bool, typer.Option("--figures", help="Also write figures for print to OUT/figures, as PDF, SVG, PNG and CSV.")
     ] = False,
     against: Against = None,
     match_length: MatchLength = False,
@@ -47,7 +49,7 @@ def report(
         for text in scores.warnings:
             print(f"mgap: warning: {scores.run.folder}: {text}", file=sys.stderr)
     with working("writing the report"):
-        prints = draw_prints(runs, beside) if figures else []  # before anything is written: a run without one is refused
+        prints = draw_prints(runs, beside) if figures else []  # first: refuses a run without figures before anything is written
         paths = write_files(target, report_files(runs, beside=beside, prints=prints))
         paths += save_prints(prints, target / FIGURES) if prints else []
     for path in paths:

@@ -1,4 +1,4 @@
-"""`mgap run`: answer a benchmark under several methods, and score it."""
+"""`mgap run`: answer a benchmark with several methods, and score the answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgap.cli import completion
-from mgap.cli.carry_out import answer, answer_served, by_method, is_whole, report_scores
+from mgap.cli.carry_out import answer, by_method, is_complete, report_scores
 from mgap.cli.options import (
     BatchSize,
     Data,
@@ -28,7 +28,8 @@ def run(
     what: Annotated[
         str,
         typer.Argument(
-            autocompletion=completion.experiment, help="pope, chair, amber, own, departure, or a YAML file with the keys below."
+            autocompletion=completion.experiment,
+            help="pope, chair, amber, own or departure; or a YAML file with the options below as keys.",
         ),
     ],
     model: Annotated[
@@ -37,13 +38,15 @@ def run(
             "--model",
             "-m",
             autocompletion=completion.model,
-            help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl.",
+            help="Multimodal model: hub id or folder, or the embedded pocket/llava or pocket/qwen3-vl.",
         ),
     ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
-            "--method", autocompletion=completion.method, help="A method of `mgap ls methods`, or vanilla; repeatable."
+            "--method",
+            autocompletion=completion.method,
+            help="A method (`mgap ls methods`), or vanilla for plain decoding; repeatable.",
         ),
     ] = None,
     set_: Annotated[
@@ -54,49 +57,60 @@ def run(
     images: Images = None,
     data: Data = None,
     dataset: Annotated[
-        str | None, typer.Option(autocompletion=completion.dataset, help="pocket, coco, aokvqa, gqa or amber.")
+        str | None,
+        typer.Option(autocompletion=completion.dataset, help="Source of the pictures: pocket, coco, aokvqa, gqa or amber."),
     ] = None,
-    questions: Annotated[str | None, typer.Option(help="own: a JSONL or CSV file with image, question and label.")] = None,
+    questions: Annotated[str | None, typer.Option(help="With own: a JSONL or CSV file with image, question and label.")] = None,
     split: Annotated[
         list[str] | None,
-        typer.Option("--split", autocompletion=completion.split, help="Of POPE: random, popular, adversarial; repeatable."),
+        typer.Option("--split", autocompletion=completion.split, help="POPE: random, popular or adversarial; repeatable."),
     ] = None,
-    kinds: Annotated[str | None, typer.Option(help="Of AMBER: a (all), g, d, de, da or dr.")] = None,
-    image_set: Annotated[str | None, typer.Option(help="Of CHAIR: a published list, or a file with an id a line.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="A published way to ask; see docs/benchmarks.")] = None,
-    scenes: Annotated[int | None, typer.Option(help="Of the pocket world.")] = None,
+    kinds: Annotated[str | None, typer.Option(help="AMBER: a (all), g, d, de, da or dr.")] = None,
+    image_set: Annotated[
+        str | None, typer.Option(help="CHAIR: a published list of pictures, or a file with one id per line.")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="A published wording of the question; see docs/benchmarks.")] = None,
+    scenes: Annotated[int | None, typer.Option(help="Pocket world: number of pictures.")] = None,
     limit: Limit = None,
-    missing: Annotated[str | None, typer.Option(help="Pictures that are not there: refuse or skip.")] = None,
+    missing: Annotated[str | None, typer.Option(help="If pictures are missing: refuse or skip.")] = None,
     decoding: Annotated[
-        list[str] | None, typer.Option("--decoding", help="As KEY=VALUE, such as max_new_tokens=64; repeatable.")
+        list[str] | None, typer.Option("--decoding", help="Decoding setting, such as max_new_tokens=64; repeatable.")
     ] = None,
     scoring: Annotated[
-        list[str] | None, typer.Option("--scoring", help="As KEY=VALUE, such as parser=vcd; repeatable.")
+        list[str] | None, typer.Option("--scoring", help="Setting of the scorer, such as parser=vcd; repeatable.")
     ] = None,
     engine: Annotated[
         str | None,
         typer.Option(
             autocompletion=completion.engine,
-            help="transformers, or vllm: continuous batching, tensor parallel (docs/running.md).",
+            help="transformers or vllm (docs/running.md), or an engine of an installed package.",
         ),
     ] = None,
     engine_option: Annotated[
         list[str] | None,
-        typer.Option("--engine-option", help="Of vllm.LLM, as KEY=VALUE, such as tensor_parallel_size=4; repeatable."),
+        typer.Option(
+            "--engine-option", help="Option of the engine, for vllm of vllm.LLM, such as tensor_parallel_size=4; repeatable."
+        ),
     ] = None,
     batch_size: BatchSize = None,
-    prefill: Annotated[str | None, typer.Option(help="auto, shared (one prefill a picture) or own.")] = None,
+    prefill: Annotated[
+        str | None, typer.Option(help="auto, shared (one prefill per picture) or own (one per question).")
+    ] = None,
     workers: Annotated[str | None, typer.Option(help="Processes that open and prepare pictures: auto, or a number.")] = None,
-    profile: Annotated[bool, typer.Option("--profile", help="Tell where the time goes, stage by stage.")] = False,
-    out: Annotated[str | None, typer.Option("--out", "-o", help="Folder of the run; default: runs/DATE_....")] = None,
-    shard: Annotated[str | None, typer.Option(help="This process's share, such as 0/4; a launcher's ranks are found.")] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask again what failed before.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Measure the time of each stage.")] = False,
+    out: Annotated[str | None, typer.Option("--out", "-o", help="Folder for the run; default: runs/DATE_....")] = None,
+    shard: Annotated[
+        str | None, typer.Option(help="This process's shard, such as 0/4; set by itself under accelerate or torchrun.")
+    ] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask failed questions again.")] = False,
     device: Device = None,
-    dtype: Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Weights: auto (as in the checkpoint), float32, bfloat16 or float16.")
+    ] = None,
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Answer a benchmark under several methods; stop it at any moment and start it again with the same --out.
+    """Answer a benchmark with several methods and score them; a stopped run resumes with the same --out.
 
     Example: mgap run pope --model llava-hf/llava-1.5-7b-hf --method vanilla --method mgap --images coco/val2014
     """
@@ -110,12 +124,9 @@ def run(
         "engine": engine, "engine_options": parse_settings(engine_option or []) or None,
     }  # fmt: skip
     config = _config(what, {key: value for key, value in given.items() if value is not None}, by_method(set_ or []), prior)
-    if config.engine == "vllm":
-        found, summary = answer_served(config, out, shard, retry_failed)
-    else:
-        _, _, found, summary = answer(config, out, shard, retry_failed)
-    if is_whole(found, summary):
-        report_scores(found)
+    _, done, _, summary = answer(config, out, shard, retry_failed)
+    if is_complete(done, summary):
+        report_scores(done)
 
 
 def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]], prior: str | None) -> Config:

@@ -1,4 +1,4 @@
-"""`mgap serve`: vLLM's OpenAI server with MGAP in it."""
+"""`mgap serve`: vLLM's OpenAI server with MGAP on."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ def serve(
         str,
         typer.Argument(
             autocompletion=completion.model,
-            help="Hub id or folder of a multimodal model, or pocket/llava, pocket/qwen3-vl.",
+            help="Multimodal model: hub id or folder, or the embedded pocket/llava or pocket/qwen3-vl.",
         ),
     ],
     further: Annotated[
-        list[str] | None, typer.Argument(help="After --: flags of `vllm serve`, such as --tensor-parallel-size 4.")
+        list[str] | None, typer.Argument(help="After --: options of `vllm serve`, such as --tensor-parallel-size 4.")
     ] = None,
-    prior: Annotated[str | None, typer.Option(help="Folder or hub repository of a saved subspace (mgap fit).")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Strength, where a request brings none of its own.")] = None,
-    lam: Annotated[float | None, typer.Option(help="Slope of the entropy's gate.")] = None,
+    prior: Annotated[str | None, typer.Option(help="Folder or hub repository with a saved prior (`mgap fit`).")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Strength for requests that do not set their own.")] = None,
+    lam: Annotated[float | None, typer.Option(help="Slope of MGAP's entropy gate.")] = None,
     preset: Annotated[
-        str | None, typer.Option(autocompletion=completion.preset, help="Settings by name; see `mgap ls presets`.")
+        str | None, typer.Option(autocompletion=completion.preset, help="Named settings (`mgap ls presets`).")
     ] = None,
-    rank: Annotated[int | None, typer.Option(help="Use only the first so many directions of the prior.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: reachable from other machines.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    rank: Annotated[int | None, typer.Option(help="Use only the first N directions of the prior.")] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 makes it reachable from other machines.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, print the command, and start nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the command, but start nothing.")] = False,
 ) -> None:
-    """Serve a model over the OpenAI API with MGAP on; "vllm_xargs": {"mgap_alpha": 0} in a request turns it off there.
+    """Serve a model over the OpenAI API with MGAP on; a request with "vllm_xargs": {"mgap_alpha": 0} turns it off.
 
     Example: mgap serve Qwen/Qwen3-VL-8B-Instruct --prior priors/qwen3-vl --alpha 0.75 -- --tensor-parallel-size 4
     """
@@ -59,5 +61,5 @@ def serve(
     print(launch.line, flush=True)
     if dry_run:
         return
-    print(f"starting it, which takes half a minute or more; {way_to_end()} ends it", file=sys.stderr, flush=True)
+    print(f"starting the server, which takes half a minute or more; {way_to_end()} ends it", file=sys.stderr, flush=True)
     os.execve(sys.executable, launch.command, os.environ)

@@ -1,4 +1,4 @@
-"""How a command ends before its time: by Ctrl-C with status 130, by SIGTERM with 143; both tidy up, without a traceback."""
+"""Ends a command early: Ctrl-C with status 130, SIGTERM with 143. Both clean up and print no traceback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 
 class Terminated(SystemExit):
-    """SIGTERM has asked this process to end."""
+    """This process got SIGTERM."""
 
     def __init__(self) -> None:
         super().__init__(128 + signal.SIGTERM)
@@ -19,16 +19,16 @@ class Terminated(SystemExit):
 
 @contextmanager
 def ending_on_sigterm() -> Iterator[None]:
-    """SIGTERM unwinds the block, as Ctrl-C does. More of them change nothing: GNU's `timeout`, for one, sends two."""
+    """Let SIGTERM unwind the block, as Ctrl-C does. Further ones are ignored: GNU's `timeout`, for one, sends two."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield  # somebody else decides
+        yield  # not ours to handle
         return
-    is_asked = False
+    is_ending = False
 
     def end(*_: object) -> None:
-        nonlocal is_asked
-        if not is_asked:
-            is_asked = True
+        nonlocal is_ending
+        if not is_ending:
+            is_ending = True
             raise Terminated
 
     signal.signal(signal.SIGTERM, end)
@@ -39,16 +39,16 @@ def ending_on_sigterm() -> Iterator[None]:
 
 
 def is_interrupt_ignored() -> bool:
-    """Whether Ctrl-C does nothing: a script's `&` starts a process so."""
+    """Whether Ctrl-C does nothing, as in a process that a script started with `&`."""
     return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def way_to_end() -> str:
-    """What to press or to type."""
+    """How the user can end this process."""
     return f"kill {os.getpid()}" if is_interrupt_ignored() else "Ctrl-C"
 
 
 def tell_if_interrupt_is_ignored() -> None:
-    """For commands that take long."""
+    """Tell the user of a long command how to end it if Ctrl-C is ignored."""
     if is_interrupt_ignored():
         print(f"mgap: Ctrl-C is ignored here; end this with: {way_to_end()}", file=sys.stderr, flush=True)

@@ -22,38 +22,38 @@ if TYPE_CHECKING:
     from mgap.tuning.sweep import Grid
     from mgap.tuning.tune import Tuned
 
-_MOST = 10_000  # values of one setting
-_SHOWN = 8  # settings in the table
+_MAX_VALUES = 10_000  # of one setting
+_SHOWN = 8  # rows of the table
 
 
 def tune(
     model: ModelName,
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the prior to, with its tuning.")],
-    rule: Annotated[str, typer.Option(help="departure (no labels are read), or labels.")] = "departure",
-    objective: Annotated[str | None, typer.Option(help="Of the rule labels: f1 (default) or accuracy.")] = None,
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the prior and its tuning to.")],
+    rule: Annotated[str, typer.Option(help="departure (reads no labels), or labels.")] = "departure",
+    objective: Annotated[str | None, typer.Option(help="With rule labels: f1 (default) or accuracy.")] = None,
     prior: SavedPrior = None,
-    prompts: Annotated[str | None, typer.Option(help="To fit on: a set of `mgap ls prompt-sets`, or a file.")] = None,
-    null_image: Annotated[str | None, typer.Option(help="To fit with: black336 (default), mean_colour, ...")] = None,
+    prompts: Annotated[str | None, typer.Option(help="Prompts to fit on: a set (`mgap ls prompt-sets`), or a file.")] = None,
+    null_image: Annotated[str | None, typer.Option(help="Null image to fit with: black336 (default), mean_colour, ...")] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option("--grid", help="Values of alpha, lam, rank, gate or protect: alpha=0:8:0.25, rank=1,3,5; repeatable."),
     ] = None,
     questions: Annotated[
-        str | None, typer.Option(help="JSONL or CSV with image and question, and label for the rule labels.")
+        str | None, typer.Option(help="JSONL or CSV file with image and question; with rule labels also label.")
     ] = None,
-    images: Annotated[str | None, typer.Option(help="Folder of the pictures; default: beside the questions.")] = None,
-    scenes: Annotated[int | None, typer.Option(help="Of the pocket world's development scenes; default: 300.")] = None,
+    images: Annotated[str | None, typer.Option(help="Folder with the pictures; default: the folder of the questions.")] = None,
+    scenes: Annotated[int | None, typer.Option(help="Pocket world: number of development scenes; default: 300.")] = None,
     split: Annotated[
         list[str] | None,
         typer.Option(
-            "--split", autocompletion=completion.split, help="Of pocket-POPE: random, popular, adversarial; repeatable."
+            "--split", autocompletion=completion.split, help="Pocket-POPE: random, popular or adversarial; repeatable."
         ),
     ] = None,
-    bank: Annotated[float, typer.Option(help="Share of the pictures whose plain states the others are held against.")] = 0.5,
-    delta: Annotated[float, typer.Option(help="Share of the bank's own states that counts as outside.")] = 0.05,
-    k: Annotated[int, typer.Option(help="Neighbours of a state in the bank.")] = 10,
-    metric: Annotated[str, typer.Option(help="euclidean or cosine.")] = "euclidean",
-    batch_size: Annotated[int, typer.Option(help="Questions a forward.")] = 32,
+    bank: Annotated[float, typer.Option(help="Share of the pictures that form the bank of plain states.")] = 0.5,
+    delta: Annotated[float, typer.Option(help="Share of the bank's own states that counts as departed.")] = 0.05,
+    k: Annotated[int, typer.Option(help="Number of nearest states that a distance averages over.")] = 10,
+    metric: Annotated[str, typer.Option(help="Distance: euclidean or cosine.")] = "euclidean",
+    batch_size: Annotated[int, typer.Option(help="Questions per batch.")] = 32,
     device: Device = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
@@ -70,8 +70,8 @@ def tune(
     if objective is not None and (rule != "labels" or objective not in OBJECTIVES):
         allowed = f"choose from {', '.join(OBJECTIVES)}" if rule == "labels" else f"rule {rule} has none: leave it out"
         raise SettingError(f"objective={objective!r}: {allowed}")
-    wanted, development = _grid(grid or []), _development(model, rule, questions, images, scenes, split, bank)
-    build = _prior(prior, prompts, null_image, max(wanted.rank), model)
+    values, development = _grid(grid or []), _development(model, rule, questions, images, scenes, split, bank)
+    build = _prior(prior, prompts, null_image, max(values.rank), model)
     data = development.to_json()
     print(
         f"{data['name']}: {data['judged']['questions']} questions about {data['judged']['pictures']} pictures to judge, "
@@ -88,16 +88,16 @@ def tune(
     from mgap.tuning.development import read_states
     from mgap.tuning.tune import tune as choose
 
-    with bars() as told:
-        base = build(loaded, told)
-        states = read_states(loaded, development, batch_size=batch_size, progress=told)
+    with bars() as progress:
+        base = build(loaded, progress)
+        states = read_states(loaded, development, batch_size=batch_size, progress=progress)
         tuned = choose(
-            loaded, base, development, states, rule=rule, objective=objective or "f1", grid=wanted, k=k, delta=delta,
-            metric=metric, progress=told,
+            loaded, base, development, states, rule=rule, objective=objective or "f1", grid=values, k=k, delta=delta,
+            metric=metric, progress=progress,
         )  # fmt: skip
     tuned.prior.save(out)
     print(f"prior: {describe_prior(base)}", file=sys.stderr)
-    _tell(tuned, out)
+    _print_choice(tuned, out)
 
 
 def _grid(pairs: list[str]) -> Grid:
@@ -128,8 +128,8 @@ def _numbers(pair: str, text: str) -> list[float]:
         raise SettingError(f"--grid {pair!r}: write numbers as 0,1,2.5 or as FIRST:LAST:STEP, such as 0:8:0.25") from None
     if not (math.isfinite(first) and math.isfinite(last) and step > 0 and first <= last):
         raise SettingError(f"--grid {pair!r}: FIRST:LAST:STEP needs a first that is not above the last, and a step above 0")
-    if (last - first) / step > _MOST:
-        raise SettingError(f"--grid {pair!r}: more than {_MOST:,} values; take larger steps")
+    if (last - first) / step > _MAX_VALUES:
+        raise SettingError(f"--grid {pair!r}: more than {_MAX_VALUES:,} values; take larger steps")
     return [round(first + number * step, 12) for number in range(math.floor((last - first) / step + 1e-9) + 1)]
 
 
@@ -142,29 +142,27 @@ def _development(
     splits: list[str] | None,
     share: float,
 ) -> Development:
-    """What is chosen on; checked before the model is loaded."""
+    """The questions to choose settings on. Checked before the model is loaded."""
     from mgap.registry import EMBEDDED
     from mgap.tuning.development import own_questions, pocket_questions
 
     if questions is not None:
         if scenes is not None or splits:
             raise SettingError("--scenes and --split are of the pocket world: leave them out, or leave out --questions")
-        found = own_questions(questions, images, share, has_labels=rule == "labels")
-    elif model not in EMBEDDED:
+        return own_questions(questions, images, share, has_labels=rule == "labels")
+    if model not in EMBEDDED:
         raise SettingError(f"{model}: give --questions, a JSONL or CSV file with image and question, and --images")
-    elif images is not None:
+    if images is not None:
         raise SettingError("the pocket world draws its own pictures: leave out --images, or give --questions too")
-    elif scenes is not None and scenes < 2:
+    if scenes is not None and scenes < 2:
         raise SettingError(f"scenes={scenes} must be at least 2: some for the bank, others to judge")
-    else:
-        found = pocket_questions(scenes or 300, splits, share, has_labels=rule == "labels")
-    return found
+    return pocket_questions(scenes or 300, splits, share, has_labels=rule == "labels")
 
 
 def _prior(
     folder: str | None, prompts: str | None, null_image: str | None, rank: int, name: str
 ) -> Callable[[Model, Progress], Subspace]:
-    """Check everything that needs no model; returns what gives the subspace once the model is there."""
+    """Check all that needs no model. Returns a function that fits or returns the subspace once the model is loaded."""
     from mgap.priors.prior_plan import Prior, calibration
     from mgap.priors.subspace import Subspace
 
@@ -172,19 +170,19 @@ def _prior(
         if prompts is not None or null_image is not None:
             raise SettingError("--prompts and --null-image are for fitting: leave them out, or leave out --prior")
         saved = Subspace.load(folder)
-        saved.truncate(rank)  # refuses a grid that the prior cannot serve
-        return lambda _model, _told: saved
+        saved.truncate(rank)  # refuses a rank that the prior does not have
+        return lambda _model, _progress: saved
 
     from mgap.backbones.null_images import NULL_IMAGES
 
     chosen = Prior(rank=rank, prompts=prompts or "auto", null_image=null_image or "black336").of_model(name)
     if chosen.null_image not in NULL_IMAGES:
         raise SettingError(f"unknown null image {null_image!r}: choose from {', '.join(NULL_IMAGES)}")
-    calibration(chosen, pocket=False)  # refuses a file with too few
+    calibration(chosen, pocket=False)  # refuses a file with too few prompts
     return chosen.fitted
 
 
-def _tell(tuned: Tuned, out: str) -> None:
+def _print_choice(tuned: Tuned, out: str) -> None:
     from mgap.pages.table_formats import markdown
     from mgap.tuning.tables import best_table, change_table, spell
 

@@ -1,4 +1,4 @@
-"""`mgap verify`: the installed methods against reference vectors."""
+"""`mgap verify`: compare the installed methods with reference vectors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import typer
 def verify(
     folder: Annotated[
         str | None,
-        typer.Argument(metavar="DIR", help="Folder of reference vectors of your own (.npz, .json).", show_default=False),
+        typer.Argument(
+            metavar="DIR",
+            help="Folder with your own reference vectors (.npz, .json); default: those of the package.",
+            show_default=False,
+        ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every array.")] = False,
 ) -> None:
-    """Check every method that is here against reference vectors; exit status 1 when one is out of tolerance.
-
-    Without a folder, against those that ship with the package.
-    """
+    """Compare every installed method with reference vectors; exit status 1 if one is out of tolerance."""
     from mgap.verify.compare import verify_folder, verify_shipped
 
     failed = False

@@ -1,4 +1,4 @@
-"""Asking a model under several methods, one after the other, and MGAP at other settings without asking again."""
+"""Answers a question under several methods in turn, and replays MGAP at other settings without running the model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from mgap.decoding.step_by_step import unfold
 from mgap.errors import MgapError, SettingError
-from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, WAITING, AskedColumns, Column, measure
+from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, WAITING, Column, Comparison, measure
 from mgap.io.prompt_files import check_prompt
 from mgap.methods.base import Method
 from mgap.methods.mgap import MGAP, PRESETS
@@ -19,13 +19,13 @@ from mgap.run.method_plans import VANILLA, read_learnt
 from mgap.types import Mode
 
 OURS = MGAP.name
-MOST = 6  # methods side by side: as many as have a mark of their own
-LONGEST = 2000  # characters of a question: while a model reads one, everybody else waits
+MAX_COLUMNS = 6  # one per plot marker
+MAX_QUESTION_LENGTH = 2000  # characters; while the model reads a question, other users wait
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """What the sliders and switches of MGAP say."""
+    """The values of MGAP's sliders and switches."""
 
     alpha: float = PRESETS["paper"]["alpha"]
     lam: float = PRESETS["paper"]["lam"]
@@ -35,7 +35,7 @@ class Knobs:
 
     @classmethod
     def of(cls, method: MGAP) -> Knobs:
-        """Where they stand for a method."""
+        """The values that a method has."""
         s = method.settings
         return cls(s.alpha, s.lam, method.subspace.rank, s.gate, s.protect)
 
@@ -43,14 +43,14 @@ class Knobs:
         return MGAP(prior, **self.settings(prior))
 
     def settings(self, prior: Subspace) -> dict[str, Any]:
-        """As MGAP calls them; a rank that the prior does not have is the largest that it has."""
+        """Under MGAP's names; the rank is at most that of the prior."""
         rank = min(self.rank, prior.rank)
         return {"alpha": self.alpha, "lam": self.lam, "rank": rank, "gate": self.gate, "protect": self.protect}
 
 
 def offered(given: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Methods by name, with "" or why one cannot be asked here; `given` are settings by method."""
-    found = {VANILLA: ""}
+    """Every method by name, with "" or the reason it is not offered; `given` has settings by method."""
+    refusals = {VANILLA: ""}
     for name in METHODS.names():
         method = METHODS.get(name)
         learnt, own = method.learnt_settings(given.get(name, {})), given.get(name, {})
@@ -58,28 +58,28 @@ def offered(given: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         fitted = [key for key, need in learnt.items() if need.kind == "subspace"]
         missing = [key for key in (*kinds, *method.needed()) if key not in own and key not in fitted]
         if Mode.STREAM not in method.modes:
-            found[name] = f"{name} cannot be streamed (mgap ask --method {name} can answer)"
+            refusals[name] = f"{name} cannot be streamed (mgap ask --method {name} can answer)"
         elif missing and missing[0] in kinds:
             made = f"mgap fit --for {name} --out DIR, then mgap inspect --set {name}.{missing[0]}=DIR"
-            found[name] = f"{name} needs {called(kinds[missing[0]])} ({made})"
+            refusals[name] = f"{name} needs {called(kinds[missing[0]])} ({made})"
         elif missing:
-            found[name] = f"{name} needs a setting (mgap inspect --set {name}.{missing[0]}=...)"
+            refusals[name] = f"{name} needs a setting (mgap inspect --set {name}.{missing[0]}=...)"
         else:
-            found[name] = ""
-    return found
+            refusals[name] = ""
+    return refusals
 
 
 def check_given(given: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse settings that no method has, before anything is loaded. MGAP's are where the sliders begin."""
+    """Refuse unknown settings before anything is loaded. MGAP's settings are the initial slider values."""
     for name, settings in given.items():
-        known = [f.name for f in fields(Knobs if name == OURS else METHODS.get(name)) if f.name != "prior"]
+        allowed = [f.name for f in fields(Knobs if name == OURS else METHODS.get(name)) if f.name != "prior"]
         for key in settings:
-            if key not in known:
-                raise SettingError(f"--set {name}.{key}: choose from {', '.join(f'{name}.{one}' for one in known)}")
+            if key not in allowed:
+                raise SettingError(f"--set {name}.{key}: choose from {', '.join(f'{name}.{one}' for one in allowed)}")
 
 
 def build_column(name: str, prior: Subspace, knobs: Knobs, given: Mapping[str, Any]) -> Column:
-    """The method of a column; `given` are its settings; without any MGAP has those of the sliders."""
+    """A column with its method. `given` has its settings; without any, MGAP takes the sliders'."""
     if name == VANILLA:
         return Column(name, replace(knobs, alpha=0.0).method(prior))
     if name == OURS and not given:
@@ -91,86 +91,94 @@ def build_column(name: str, prior: Subspace, knobs: Knobs, given: Mapping[str, A
 
 
 def check_question(text: str) -> str:
-    """Refuse nothing, and what would keep the model from everybody else for long."""
-    if len(check_prompt(text, "the question")) > LONGEST:
-        raise SettingError(f"the question has {len(text):,} characters: at most {LONGEST:,} are asked here, so shorten it")
+    """Refuse an empty question, and one so long that it would block the model for other users."""
+    if len(check_prompt(text, "the question")) > MAX_QUESTION_LENGTH:
+        raise SettingError(
+            f"the question has {len(text):,} characters: at most {MAX_QUESTION_LENGTH:,} are asked here, so shorten it"
+        )
     return text
 
 
 def check_methods(names: Sequence[str], given: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse what cannot stand side by side."""
-    known = offered(given)
+    """Refuse no method, unknown ones, ones not offered here, and more than MAX_COLUMNS."""
+    refusals = offered(given)
     if not names:
         raise SettingError("no method is chosen: choose vanilla, mgap or another")
     for name in names:
-        if name not in known:
-            raise SettingError(f"no method is called {name!r}: choose from {', '.join(known)}")
-        if known[name]:
-            raise SettingError(known[name])
-    if len(names) > MOST:
-        raise SettingError(f"{len(names)} methods are chosen: at most {MOST} can be told apart side by side")
+        if name not in refusals:
+            raise SettingError(f"no method is called {name!r}: choose from {', '.join(refusals)}")
+        if refusals[name]:
+            raise SettingError(refusals[name])
+    if len(names) > MAX_COLUMNS:
+        raise SettingError(f"{len(names)} methods are chosen: at most {MAX_COLUMNS} can be told apart side by side")
 
 
-def answer(asked: AskedColumns, places: Sequence[int] | None = None) -> Generator[AskedColumns]:
-    """Fill the columns, or those at some places, one after the other: a value a token. One caller at a time has the model."""
-    todo = range(len(asked.columns)) if places is None else places
-    with asked.loaded.turn:
+def answer(comparison: Comparison, places: Sequence[int] | None = None) -> Generator[Comparison]:
+    """Fill all columns, or those at `places`, in turn; yields after every token. Holds the model's lock throughout."""
+    todo = range(len(comparison.columns)) if places is None else places
+    with comparison.loaded.lock:
         for place in todo:
-            for asked in _fill(asked, place):  # noqa: B020  the next column goes on from the last value
-                yield asked
+            for comparison in _fill(comparison, place):  # noqa: B020  each column continues from the last value
+                yield comparison
 
 
-def _fill(asked: AskedColumns, place: int) -> Iterator[AskedColumns]:
-    column = replace(asked.columns[place], state=RUNNING, tokens=(), note="")
+def _fill(comparison: Comparison, place: int) -> Iterator[Comparison]:
+    column = replace(comparison.columns[place], state=RUNNING, tokens=(), note="")
     try:
-        yield asked.with_column(place, column)
-        longest = asked.max_new_tokens
-        for token in unfold(asked.loaded.model, column.method, asked.picture, asked.question, max_new_tokens=longest):
-            column = replace(column, tokens=(*column.tokens, *measure(asked.loaded, asked.prior, [token])))
-            yield asked.with_column(place, column)
-        asked.paths.add(m.token for m in column.tokens)
-        column = replace(column, state=DONE, note=_cut(asked, column))
+        yield comparison.with_column(place, column)
+        for token in unfold(
+            comparison.loaded.model,
+            column.method,
+            comparison.picture,
+            comparison.question,
+            max_new_tokens=comparison.max_new_tokens,
+        ):
+            column = replace(column, tokens=(*column.tokens, *measure(comparison.loaded, comparison.prior, [token])))
+            yield comparison.with_column(place, column)
+        comparison.paths.add(m.token for m in column.tokens)
+        column = replace(column, state=DONE, note=_cut(comparison, column))
     except MgapError as error:  # the other methods can still answer
         column = replace(column, state=FAILED, note=str(error))
-    yield asked.with_column(place, column)
+    yield comparison.with_column(place, column)
 
 
-def _cut(asked: AskedColumns, column: Column) -> str:
+def _cut(comparison: Comparison, column: Column) -> str:
     is_cut = column.tokens and not column.tokens[-1].token.is_end
-    return f"Cut off after {asked.max_new_tokens} tokens." if is_cut else ""
+    return f"Cut off after {comparison.max_new_tokens} tokens." if is_cut else ""
 
 
-def redraw(asked: AskedColumns, knobs: Knobs) -> AskedColumns:
-    """MGAP's columns at these settings, as far as states in hand tell; what the model must finish is OPEN.
+def redraw(comparison: Comparison, knobs: Knobs) -> Comparison:
+    """Replay MGAP's columns at these settings from stored states; a column that the model must finish is OPEN.
 
-    Nothing is changed while answers are being made, nor a column that has these settings.
+    Changes nothing while answers are being generated, and no column that already has these settings.
     """
-    if any(column.state in (RUNNING, WAITING) for column in asked.columns):
-        return asked
-    turned = knobs.settings(asked.prior)
-    for place, column in enumerate(asked.columns):
+    if any(column.state in (RUNNING, WAITING) for column in comparison.columns):
+        return comparison
+    settings = knobs.settings(comparison.prior)
+    for place, column in enumerate(comparison.columns):
         if column.name != OURS or not isinstance(column.method, MGAP):
             continue
-        method = replace(column.method, prior=asked.prior, **turned)  # what has no slider stays
+        method = replace(column.method, prior=comparison.prior, **settings)  # settings without a slider stay
         if Knobs.of(method) == Knobs.of(column.method) and method.prior is column.method.prior:
             continue
-        found = asked.paths.replay(method, max_new_tokens=asked.max_new_tokens)
-        fresh = Column(OURS, method, {**column.settings, **turned}, measure(asked.loaded, asked.prior, found.tokens), OPEN)
-        if found.is_whole:
-            fresh = replace(fresh, state=DONE, note=_cut(asked, fresh))
-        asked = asked.with_column(place, fresh)
-    return asked
+        replayed = comparison.paths.replay(method, max_new_tokens=comparison.max_new_tokens)
+        tokens = measure(comparison.loaded, comparison.prior, replayed.tokens)
+        fresh = Column(OURS, method, {**column.settings, **settings}, tokens, OPEN)
+        if replayed.is_whole:
+            fresh = replace(fresh, state=DONE, note=_cut(comparison, fresh))
+        comparison = comparison.with_column(place, fresh)
+    return comparison
 
 
-def unfinished(asked: AskedColumns) -> list[int]:
-    """The places of columns that the model has to go on with."""
-    return [place for place, column in enumerate(asked.columns) if column.state == OPEN]
+def unfinished(comparison: Comparison) -> list[int]:
+    """Indices of the columns that the model must continue."""
+    return [place for place, column in enumerate(comparison.columns) if column.state == OPEN]
 
 
-def stop(asked: AskedColumns) -> AskedColumns:
-    """What was running is stopped, and what was waiting stays empty."""
+def stop(comparison: Comparison) -> Comparison:
+    """Mark running, waiting and open columns as stopped."""
     columns = tuple(
         replace(column, state=STOPPED, note="Stopped.") if column.state in (RUNNING, WAITING, OPEN) else column
-        for column in asked.columns
+        for column in comparison.columns
     )
-    return replace(asked, columns=columns)
+    return replace(comparison, columns=columns)

@@ -1,4 +1,4 @@
-"""All pages of the inspector in one: ask, the gallery, and runs."""
+"""The inspector as one page with three tabs: ask, gallery and runs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def build_page(
     given: Mapping[str, Mapping[str, Any]] | None = None,
     banner: str = "",
 ) -> gr.Blocks:
-    """`given` are settings by method; `banner` stands above everything, such as a warning of who can reach the page."""
-    warnings.filterwarnings("ignore", r"alpha=.* can flip the sign")  # the slider says so
+    """`given` has settings by method; `banner` is shown at the top, e.g. a warning about who can reach the page."""
+    warnings.filterwarnings("ignore", r"alpha=.* can flip the sign")  # the slider's text says so
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
         gr.HTML(render("head.html.j2", banner=banner), elem_id="head")
         with gr.Tabs(elem_id="pages") as tabs:
@@ -39,7 +39,7 @@ def build_page(
                 shown = build_gallery(runs, shelf.names)
             with gr.Tab("Runs", id="runs"):
                 opened = build_runs(runs, shelf.names)
-        page.unload(asking.handlers.stop)  # nobody reads on
+        page.unload(asking.handlers.stop)  # the page was closed
         asking.opens(shown, tabs)
         asking.opens(opened, tabs)
     return page

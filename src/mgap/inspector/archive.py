@@ -1,4 +1,4 @@
-"""The runs below one folder: which there are, and the scores of one of them. A name that is not on the list is not read."""
+"""Lists the runs below a folder and scores one of them. Only runs on the list are read."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from typing import Any
 
 from mgap.errors import CorruptFile, MgapError, RunError, one_line
 from mgap.reports.scores import Scores, score
-from mgap.run.records import ANALYSES, ANSWERS, ORDER, RUN, SAMPLES, Arm, Run
+from mgap.run.records import ANALYSES, ANSWERS, ORDER, RUN, SAMPLES, Run, RunMethod
 
-DEPTH = 3  # folders below the root that are looked into
-Stamp = tuple[tuple[str, int, int], ...]  # files with their times and sizes: another one, another state of the run
+DEPTH = 3  # levels of folders below the root to search
+Stamp = tuple[tuple[str, int, int], ...]  # files with modification times and sizes; it changes when the run does
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One run on the list."""
+    """One run in the list."""
 
-    name: str  # its folder, from the root on; "." where the root is a run itself
-    called: str  # the same to be read
-    made: str  # when, in UTC
-    about: str  # benchmark and model, or that it cannot be read
+    name: str  # its folder, relative to the root; "." if the root itself is a run
+    display_name: str  # the same for readers
+    created: str  # in UTC
+    about: str  # benchmark and model, or "cannot be read"
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A run that was read and scored."""
+class ScoredRun:
+    """A run with its scores."""
 
     name: str
     scores: Scores
-    digests: dict[str, str]  # of the pictures that were shown to the model, by name, as far as records have them
+    digests: dict[str, str]  # by picture name, of what the model was shown; only those in the records
 
     @property
     def run(self) -> Run:
         return self.scores.run
 
     @property
-    def called(self) -> str:
-        """Its name to be read."""
-        return _called(self.run.folder, self.name)
+    def display_name(self) -> str:
+        """Its name for readers."""
+        return _display_name(self.run.folder, self.name)
 
     @property
     def is_pocket(self) -> bool:
@@ -55,7 +55,7 @@ class Opened:
     def has_answers(self) -> bool:
         return not self.run.plan.get("departure")
 
-    def arm(self, label: str) -> Arm:
+    def method(self, label: str) -> RunMethod:
         return self.scores.results[label].arm
 
 
@@ -66,9 +66,9 @@ class Archive:
     root: Path
 
     def entries(self) -> list[Entry]:
-        """Newest first; a run inside a run's folder is no entry, and links are not followed."""
-        found = [_entry(self.root, folder) for folder in _run_folders(self.root)]
-        return sorted(found, key=lambda entry: entry.made, reverse=True)
+        """Newest first. Runs nested in a run's folder are left out, and links are not followed."""
+        entries = [_entry(self.root, folder) for folder in _run_folders(self.root)]
+        return sorted(entries, key=lambda entry: entry.created, reverse=True)
 
     def folder(self, name: object) -> Path:
         if not isinstance(name, str) or name not in {entry.name for entry in self.entries()}:
@@ -76,15 +76,15 @@ class Archive:
         return self.root / name
 
     def run(self, name: object) -> Run:
-        """Without its scores."""
+        """Load a run without scoring it."""
         folder = self.folder(name)
         with reading(folder):
             return Run.load(folder)
 
-    def open(self, name: object) -> Opened:
-        """Read and scored, with what it was planned with; kept as long as its files stay as they are."""
+    def open(self, name: object) -> ScoredRun:
+        """Load and score a run; cached until its files change."""
         folder = self.folder(name)
-        return _opened(folder, str(name), _stamp(folder))
+        return _score_run(folder, str(name), _stamp(folder))
 
 
 def is_pocket(run: Run) -> bool:
@@ -93,14 +93,14 @@ def is_pocket(run: Run) -> bool:
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Inside the block, files that are not what a run's are end in a sentence."""
+    """Turn what malformed files raise inside the block into CorruptFile."""
     try:
         yield
     except MgapError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OSError) as error:
-        said = f"{type(error).__name__}: {one_line(error, 120)}"
-        raise CorruptFile(f"{folder}: damaged, or still being written ({said}); try again, or choose another run") from error
+        detail = f"{type(error).__name__}: {one_line(error, 120)}"
+        raise CorruptFile(f"{folder}: damaged, or still being written ({detail}); try again, or choose another run") from error
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
@@ -118,31 +118,31 @@ def _run_folders(root: Path) -> Iterator[Path]:
 def _entry(root: Path, folder: Path) -> Entry:
     name = str(folder.relative_to(root))
     try:
-        changed = (folder / RUN).stat().st_mtime_ns
-    except OSError:  # it was removed meanwhile
-        changed = 0
-    made, about = _told(folder / RUN, changed)
-    return Entry(name, _called(folder, name), made, about)
+        modified_ns = (folder / RUN).stat().st_mtime_ns
+    except OSError:  # removed in the meantime
+        modified_ns = 0
+    created, about = _summarise(folder / RUN, modified_ns)
+    return Entry(name, _display_name(folder, name), created, about)
 
 
-def _called(folder: Path, name: str) -> str:
+def _display_name(folder: Path, name: str) -> str:
     return folder.resolve().name if name == "." else name
 
 
 @lru_cache(maxsize=1024)
-def _told(path: Path, changed: int) -> tuple[str, str]:
-    """When a run was made, and what it is about, from its run.json as it was changed last."""
-    when = datetime.fromtimestamp(changed / 1e9, timezone.utc)
+def _summarise(path: Path, modified_ns: int) -> tuple[str, str]:
+    """When a run was created, and what it is about, from its run.json; `modified_ns` is part of the cache key."""
+    when = datetime.fromtimestamp(modified_ns / 1e9, timezone.utc)
     try:
         plan: Any = json.loads(path.read_text(encoding="utf-8"))
-        made = datetime.fromisoformat(str(plan["created"])) if "created" in plan else when
-        said = f"{plan['benchmark']['name']}, {plan.get('model', {}).get('name', 'unknown model')}"
-        return _minute(made), said
+        created = datetime.fromisoformat(str(plan["created"])) if "created" in plan else when
+        about = f"{plan['benchmark']['name']}, {plan.get('model', {}).get('name', 'unknown model')}"
+        return _format_time(created), about
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return _minute(when), "cannot be read"
+        return _format_time(when), "cannot be read"
 
 
-def _minute(when: datetime) -> str:
+def _format_time(when: datetime) -> str:
     return when.astimezone(timezone.utc).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
 
 
@@ -155,11 +155,11 @@ def _stamp(folder: Path) -> Stamp:
 
 
 @lru_cache(maxsize=4)
-def _opened(folder: Path, name: str, stamp: Stamp) -> Opened:  # noqa: ARG001 - another stamp, another run to read
+def _score_run(folder: Path, name: str, stamp: Stamp) -> ScoredRun:  # noqa: ARG001 - the stamp is part of the cache key
     with reading(folder):
         run = Run.load(folder)
         scores = score(run)
         records = run.records(scores.results[scores.baseline].arm)
         images = {sample.id: sample.image for sample in run.samples}
         digests = {images[key]: record.image for key, record in records.items() if key in images and record.image}
-        return Opened(name, scores, digests)
+        return ScoredRun(name, scores, digests)

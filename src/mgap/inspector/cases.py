@@ -1,4 +1,4 @@
-"""What can be opened in the page that asks: a picture and a question, and how it is to be answered."""
+"""A case to open in the ask page: a picture, a question, and how to answer it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from mgap.priors.subspace import Subspace
 
 @dataclass(frozen=True)
 class AskCase:
-    """One question about one picture, to be answered plainly and by one method."""
+    """One question about one picture, answered by plain decoding and by one method."""
 
     question: str
     picture: Scene | Image.Image
-    why: str = ""  # it is worth looking at
-    model: str | None = None  # None: the one that is chosen in the page
+    why: str = ""  # why it is worth a look
+    model: str | None = None  # None: the one chosen in the page
     method: str = "mgap"
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the method
-    prior: Subspace | None = None  # of the run that it comes from; None: the page's own
-    prior_folder: str = ""  # where that lies
-    name: str = ""  # of the picture's file, where it was not drawn
-    told: Mapping[str, str] = field(default_factory=dict)  # by method, what the run's records have
+    prior: Subspace | None = None  # of the run it comes from; None: the page's own
+    prior_folder: str = ""  # the folder of that prior
+    name: str = ""  # of the picture's file, if it was not drawn
+    recorded: Mapping[str, str] = field(default_factory=dict)  # the run's answers by method
 
 
 class OpenedCase(NamedTuple):
-    """Where another page of the inspector leaves a case, and the event after which it lies there."""
+    """Where another page of the inspector puts a case, and the event after which it is there."""
 
-    case: gr.State  # a Case, or None
-    event: Any  # gradio's Dependency: chain `.then` to it
+    case: gr.State  # an AskCase, or None
+    event: Any  # Gradio's Dependency: chain `.then` to it

@@ -1,4 +1,4 @@
-"""What is shown of answers: one column a method, a token at a time, with everything that was measured of it."""
+"""Answers side by side: one column per method, token by token, with the measurements of each token."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from mgap.pocket.scenes import Scene
 from mgap.priors.subspace import Subspace
 
 WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"
-OPEN = "open"  # told as far as states in hand go; the model has to go on
+OPEN = "open"  # replayed as far as stored states go; the model must continue
 
 
 class MeasuredToken(NamedTuple):
-    """A token and its numbers."""
+    """A token and its measurements."""
 
     token: MadeToken
-    entropy: float  # nats, of the prediction that the plain head makes of the state it read
-    cosine: float  # share of that state that lies in the prior
-    beta: float | None  # how much of that share was taken away; None: the method is another
-    before: Place | None  # of that state; None: there is no bank
-    after: Place | None  # of the state that was decoded from; None: there is no bank, or no such state
+    entropy: float  # nats, of what the plain head predicts from the state it reads
+    cosine: float  # share of that state inside the prior
+    beta: float | None  # how much of that share is removed; None: the method is not MGAP
+    before: Place | None  # of that state; None: no bank
+    after: Place | None  # of the state decoded from; None: no bank, or no such state
 
 
 @dataclass(frozen=True)
 class Column:
     """One method's answer so far."""
 
-    name: str  # of the registry, or vanilla
+    name: str  # in the registry, or vanilla
     method: Method  # plain decoding is MGAP at strength 0
-    settings: Mapping[str, Any] = field(default_factory=dict)  # those that were given
+    settings: Mapping[str, Any] = field(default_factory=dict)  # those given explicitly
     tokens: tuple[MeasuredToken, ...] = ()
     state: str = WAITING
     note: str = ""  # what it waits for, or why it failed
@@ -55,33 +55,33 @@ class Column:
 
 
 @dataclass(frozen=True)
-class AskedColumns:
-    """One question about one picture, and the answers so far. A value: what changes is another one."""
+class Comparison:
+    """One question about one picture, and the answers so far. Immutable: every change makes a new one."""
 
     loaded: Loaded
     prior: Subspace
     picture: Image.Image
-    source: Scene | str  # what was drawn, or the name of the file that was dropped
+    source: Scene | str  # the drawn scene, or the name of the dropped file
     question: str
     max_new_tokens: int
-    paths: Paths  # shared by all that come of the same question
+    paths: Paths  # shared by all comparisons of the same question
     columns: tuple[Column, ...] = ()
-    prior_folder: str = ""  # where the prior lies; "": it was fitted here
-    told: Mapping[str, str] = field(default_factory=dict)  # by method, what a run's records have
+    prior_folder: str = ""  # of the prior; "": it was fitted here
+    recorded: Mapping[str, str] = field(default_factory=dict)  # a run's answers by method
 
-    def with_column(self, place: int, column: Column) -> AskedColumns:
+    def with_column(self, place: int, column: Column) -> Comparison:
         columns = list(self.columns)
         columns[place] = column
         return replace(self, columns=tuple(columns))
 
-    def alike(self, place: int, at: int) -> list[int]:
-        """The columns whose answers begin with the same tokens up to the one at `at`: there their states can be compared."""
-        begun = self.columns[place].ids[:at]
-        return [n for n, column in enumerate(self.columns) if len(column.ids) > at and column.ids[:at] == begun]
+    def columns_with_prefix(self, place: int, at: int) -> list[int]:
+        """Columns whose answers have the same tokens before the one at `at`, so that their states there are comparable."""
+        prefix = self.columns[place].ids[:at]
+        return [n for n, column in enumerate(self.columns) if len(column.ids) > at and column.ids[:at] == prefix]
 
 
 def measure(loaded: Loaded, prior: Subspace, tokens: Sequence[MadeToken]) -> tuple[MeasuredToken, ...]:
-    """The numbers of tokens of one answer, all at once."""
+    """Measure the tokens of one answer in one batch."""
     if not tokens:
         return ()
     first = tokens[0].states
@@ -101,7 +101,7 @@ def measure(loaded: Loaded, prior: Subspace, tokens: Sequence[MadeToken]) -> tup
 
 
 def why_no_state(method: Method) -> str:
-    """Why a method's states have no place among others; empty: they have one."""
+    """Why a method has no state to compare with others; empty if it has one."""
     try:
         method.require_state()
     except MgapError as error:

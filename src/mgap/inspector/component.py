@@ -1,4 +1,4 @@
-"""How a class of ours becomes a Gradio component without a file beside its source."""
+"""A metaclass for Gradio components that writes no stub file beside their source."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from gradio.component_meta import ComponentMeta
 
 
-class Ours(ComponentMeta):
-    """The metaclass of components made here.
+class NoStubMeta(ComponentMeta):
+    """The metaclass of this package's components.
 
-    Gradio's own also writes a .pyi next to the module of every new component, for the editors of those who develop Gradio; in
-    an installed package that is litter, and type checkers would read it instead of the source.
+    Gradio's own also writes a .pyi next to the module of every new component, for Gradio's developers. In an installed package
+    that is litter, and type checkers would read it instead of the source.
     """
 
-    def __new__(cls, name: str, bases: tuple[type, ...], attributes: dict[str, Any]) -> Ours:
+    def __new__(cls, name: str, bases: tuple[type, ...], attributes: dict[str, Any]) -> NoStubMeta:
         return ABCMeta.__new__(cls, name, bases, attributes)

@@ -1,4 +1,4 @@
-"""A picture that the user drops, chooses or pastes: Gradio's own part, but for what it makes of a file that is no picture."""
+"""A picture that the user drops, chooses or pastes: Gradio's image component, but with our own checks of the file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gradio.utils import get_upload_folder, is_in_or_equal
 from PIL import Image
 
 from mgap.errors import ImageError, SettingError
-from mgap.inspector.component import Ours
+from mgap.inspector.component import NoStubMeta
 from mgap.io.images import MAX_PIXELS, open_image, picture_size
 
-MEGABYTE = 2**20  # as Gradio counts: its own refusal names the same number
+MEGABYTE = 2**20  # as Gradio counts, so that its refusal names the same number
 NOT_DROPPED = "Only a picture that was dropped, chosen or pasted here is read: drop yours again."
 
 
@@ -35,14 +35,14 @@ class Limits:
 
     @property
     def bytes(self) -> int:
-        """For Gradio's `launch(max_file_size=...)`, which stops an upload on its way."""
+        """For Gradio's max_file_size, which stops an upload on its way."""
         return int(self.megabytes * MEGABYTE)
 
 
-class DroppedPicture(gr.Image, metaclass=Ours):
-    """Drag and drop, a file dialog, paste. A handler gets the path of the file as it was uploaded, not decoded, or None."""
+class DroppedPicture(gr.Image, metaclass=NoStubMeta):
+    """Drag and drop, file dialog, paste. A handler gets the path of the uploaded file, not decoded, or None."""
 
-    is_template = True  # the browser draws it as gr.Image
+    is_template = True  # the browser shows it as gr.Image
 
     def __init__(self, value: Any = None, *, label: str = "Picture", **further: Any) -> None:
         shown = {"sources": ["upload", "clipboard"], "type": "filepath", "format": "png", "buttons": ["fullscreen"]}
@@ -56,28 +56,28 @@ class DroppedPicture(gr.Image, metaclass=Ours):
         return str(payload.path)
 
     async def async_move_resource_to_block_cache(self, url_or_file_path: str | Path | None) -> str | None:
-        """Gradio would fetch a web address that stands in the place of a file."""
+        """Refuse a web address in place of a file, which Gradio would fetch."""
         if url_or_file_path is not None and client_utils.is_http_url_like(str(url_or_file_path)):
             raise gr.Error(NOT_DROPPED, print_exception=False)
         moved: str | None = await super().async_move_resource_to_block_cache(url_or_file_path)
         return moved
 
     def get_config(self, cls: Any = None) -> dict[str, Any]:
-        config: dict[str, Any] = super().get_config(cls or gr.Image)  # its parameters are those of gr.Image
+        config: dict[str, Any] = super().get_config(cls or gr.Image)  # it has the parameters of gr.Image
         return config
 
 
 def open_dropped(path: str | Path, limits: Limits | None = None) -> Image.Image:
-    """The picture of an uploaded file, upright and RGB; of an animation the first frame. Refused by its own name."""
+    """Open an uploaded picture, upright and RGB; of an animation the first frame. Errors give the file's own name."""
     path, limits = Path(path), limits or Limits()
-    name = path.name  # Gradio keeps it, in a folder of its own
+    name = path.name  # Gradio keeps it, in a folder per upload
     if not path.is_file():
         raise ImageError(f"{name}: the file is no longer there; drop it again")
     if (size := path.stat().st_size) > limits.bytes:
         raise ImageError(
             f"{name}: {size / MEGABYTE:.1f} MB, and at most {limits.megabytes:g} MB are taken; scale it down or save it as JPEG"
         )
-    shape = picture_size(path)  # from the header: no pixel is decoded yet
+    shape = picture_size(path)  # from the header, without decoding pixels
     if shape is not None and shape[0] * shape[1] > limits.pixels:
         raise ImageError(
             f"{name}: {shape[0]} x {shape[1]} pixels, and at most {limits.pixels:,} are taken; scale it down first"

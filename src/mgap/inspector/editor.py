@@ -1,4 +1,4 @@
-"""A pocket scene drawn by clicking. The browser holds what stands where; the server checks it and draws the picture."""
+"""An editor for pocket scenes. The browser holds the scene; the server checks it and draws the picture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradio.components.base import server
 
 from mgap.errors import MgapError
 from mgap.inspector import theme
-from mgap.inspector.component import Ours
+from mgap.inspector.component import NoStubMeta
 from mgap.inspector.scene_json import plain, scene_of
 from mgap.pages.html_page import PagePicture
 from mgap.pocket.benchmark import DEVELOPMENT, TEST
@@ -22,11 +22,11 @@ from mgap.pocket.showcase import STYLE, compose, describe
 from mgap.pocket.themes import THEMES
 
 
-class SceneEditor(gr.HTML, metaclass=Ours):
+class SceneEditor(gr.HTML, metaclass=NoStubMeta):
     """Draw a scene: pick a thing and click it into the picture, recolour it, move it, remove it.
 
-    Its value is a Scene where Python sets it (None: an empty kitchen), and the scene's plain JSON where a handler gets it:
-    `scene_of` checks and reads that. `change` comes after every change, whoever made it; `input` after those of the user.
+    Python sets its value to a Scene (None: an empty kitchen); a handler gets the scene as plain JSON, which `scene_of` checks
+    and reads. `change` fires after every change, `input` only after the user's.
     """
 
     def __init__(self, value: Scene | None = None, *, label: str = "Draw a scene", elem_id: str | None = None) -> None:
@@ -44,7 +44,7 @@ class SceneEditor(gr.HTML, metaclass=Ours):
         )
 
     def preprocess(self, payload: Any) -> Any:
-        """The scene's part of what the browser holds, not checked yet."""
+        """The scene that the browser sent, unchecked."""
         return payload.get("scene") if isinstance(payload, dict) else payload
 
     def postprocess(self, value: Scene | dict[str, Any] | None) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class SceneEditor(gr.HTML, metaclass=Ours):
 
     @server  # type: ignore[untyped-decorator]
     def draw(self, data: object) -> dict[str, Any]:
-        """What the browser has changed, checked and drawn; or the sentence why not."""
+        """Check and draw a scene that the browser changed; an error message if it is refused."""
         try:
             return drawn(scene_of(data))
         except MgapError as error:
@@ -62,24 +62,24 @@ class SceneEditor(gr.HTML, metaclass=Ours):
 
     @server  # type: ignore[untyped-decorator]
     def surprise(self, _data: object) -> dict[str, Any]:
-        """Any scene of the world, of those that settings may be chosen on."""
+        """A random development scene."""
         return drawn(make_scene(DEVELOPMENT + secrets.randbelow(TEST - DEVELOPMENT)))
 
 
 def drawn(scene: Scene) -> dict[str, Any]:
-    """What the browser needs of a scene: its plain JSON, its picture, and what it shows in words."""
+    """A scene for the browser: plain JSON, picture, and a description in words."""
     picture = PagePicture.of(render(scene), describe(scene))
     return {"scene": plain(scene), "picture": picture.source, "alt": picture.alt}
 
 
 @lru_cache(maxsize=1)
 def _sprites() -> dict[str, str]:
-    """Every thing in its usual colour, by name, as a data: address."""
+    """Every thing in its usual colour, by name, as a data: URL."""
     return {name: PagePicture.of(sprite(name, STYLE, OBJECTS[name].usual_colour), name).source for name in NAMES}
 
 
 def _places() -> dict[str, dict[str, Any]]:
-    """How a place is called in a sentence, and what is usual there, commonest first."""
+    """For each place, its phrase in a sentence, and the things usual there, commonest first."""
     return {
         name: {"phrase": theme.phrase, "things": sorted(theme.things, key=lambda thing: -theme.things[thing])}
         for name, theme in THEMES.items()

@@ -1,4 +1,4 @@
-"""What a user takes along: the trace as JSON, the figures as SVG, and the Python lines that give this very answer again."""
+"""Exports: the trace as JSON, the figures as SVG, and Python code that reproduces an answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import transformers
 import mgap
 from mgap.backbones.prepared_pictures import picture_digest
 from mgap.diagnosis.landscape import Place
-from mgap.inspector.columns import AskedColumns, Column, MeasuredToken
+from mgap.inspector.columns import Column, Comparison, MeasuredToken
 from mgap.inspector.scene_json import plain, python_lines
 from mgap.inspector.theme import render
 from mgap.methods.mgap import MGAP
@@ -23,23 +23,23 @@ from mgap.run.method_plans import VANILLA
 NAME = "mgap-inspect"
 
 
-def to_json(asked: AskedColumns) -> dict[str, Any]:
-    """Everything that is shown, for machines."""
-    land = asked.loaded.landscape
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """Everything shown, as JSON."""
+    land = comparison.loaded.landscape
     return {
-        "model": asked.loaded.name,
-        "identity": asked.loaded.model.backbone.identity.to_json(),
-        "dtype": asked.loaded.model.backbone.dtype_name,
+        "model": comparison.loaded.name,
+        "identity": comparison.loaded.model.backbone.identity.to_json(),
+        "dtype": comparison.loaded.model.backbone.dtype_name,
         "picture": {
-            "sha256": picture_digest(asked.picture),
-            "size": list(asked.picture.size),
-            **({"scene": plain(asked.source)} if isinstance(asked.source, Scene) else {"file": asked.source}),
+            "sha256": picture_digest(comparison.picture),
+            "size": list(comparison.picture.size),
+            **({"scene": plain(comparison.source)} if isinstance(comparison.source, Scene) else {"file": comparison.source}),
         },
-        "question": asked.question,
-        "max_new_tokens": asked.max_new_tokens,
-        "prior": {"rank": asked.prior.rank, "count": asked.prior.count, "origin": asked.prior.origin},
+        "question": comparison.question,
+        "max_new_tokens": comparison.max_new_tokens,
+        "prior": {"rank": comparison.prior.rank, "count": comparison.prior.count, "origin": comparison.prior.origin},
         "bank": None if land is None else {**land.manifold.to_json(), "shares": list(land.shares)},
-        "answers": [_column(column) for column in asked.columns],
+        "answers": [_column(column) for column in comparison.columns],
         "versions": {"mgap": mgap.__version__, "torch": torch.__version__, "transformers": transformers.__version__},
     }
 
@@ -76,53 +76,51 @@ def _place(place: Place | None) -> dict[str, Any] | None:
     return None if place is None else place._asdict()
 
 
-def to_python(asked: AskedColumns, column: Column) -> str:
-    """A script that prints this answer again."""
+def to_python(comparison: Comparison, column: Column) -> str:
+    """A script that reproduces this answer."""
     lines = ["import mgap"]
-    if isinstance(asked.source, Scene):
-        lines += [python_lines(asked.source).rstrip()]
+    if isinstance(comparison.source, Scene):
+        lines += [python_lines(comparison.source).rstrip()]
     else:
-        lines += ["", f"image = {asked.source!r}  # the picture's file"]
-    device = str(asked.loaded.model.backbone.device)
-    lines += [
-        "",
-        f"model = mgap.load({asked.loaded.name!r}, device={device!r}, dtype={asked.loaded.model.backbone.dtype_name!r})",
-    ]
-    said = f"model.answer(image, {asked.question!r}, max_new_tokens={asked.max_new_tokens})"
+        lines += ["", f"image = {comparison.source!r}  # the picture's file"]
+    backbone = comparison.loaded.model.backbone
+    options = f"device={str(backbone.device)!r}, dtype={backbone.dtype_name!r}"
+    lines += ["", f"model = mgap.load({comparison.loaded.name!r}, {options})"]
+    call = f"model.answer(image, {comparison.question!r}, max_new_tokens={comparison.max_new_tokens})"
     if column.name == VANILLA:
-        return "\n".join([*lines, f"print({said})", ""])
+        return "\n".join([*lines, f"print({call})", ""])
     settings = "".join(f", {key}={value!r}" for key, value in column.settings.items())
     method = type(column.method).__name__
     if isinstance(column.method, MGAP):
-        lines += [] if asked.prior_folder else ["from mgap.priors.prior_plan import Prior", ""]
-        lines.append(_prior_line(asked))
-        made = f"mgap.{method}(prior{settings})"
+        lines += [] if comparison.prior_folder else ["from mgap.priors.prior_plan import Prior", ""]
+        lines.append(_prior_line(comparison))
+        built = f"mgap.{method}(prior{settings})"
     else:
-        made = f"mgap.{method}({settings.removeprefix(', ')})"
-    return "\n".join([*lines, f"with model.using({made}):", f"    print({said})", ""])
+        built = f"mgap.{method}({settings.removeprefix(', ')})"
+    return "\n".join([*lines, f"with model.using({built}):", f"    print({call})", ""])
 
 
-def _prior_line(asked: AskedColumns) -> str:
-    if asked.prior_folder:
-        return f"prior = mgap.Subspace.load({asked.prior_folder!r})"
-    origin = asked.prior.origin
+def _prior_line(comparison: Comparison) -> str:
+    if comparison.prior_folder:
+        return f"prior = mgap.Subspace.load({comparison.prior_folder!r})"
+    origin = comparison.prior.origin
     of = f"prompts={origin['prompts']!r}, null_image={origin['null_image']!r}"
-    return f"prior = Prior(rank={asked.prior.rank}, count={asked.prior.count}, {of}).fit(model)"
+    return f"prior = Prior(rank={comparison.prior.rank}, count={comparison.prior.count}, {of}).fit(model)"
 
 
-def links(asked: AskedColumns | None, plots: dict[str, Plot | None]) -> str:
-    """Links that carry their files inside; nothing is written on the server."""
-    if asked is None or not any(column.tokens for column in asked.columns):
+def links(comparison: Comparison | None, plots: dict[str, Plot | None]) -> str:
+    """Download links with the files inside; nothing is written on the server."""
+    if comparison is None or not any(column.tokens for column in comparison.columns):
         return ""
-    whole = json.dumps(to_json(asked), ensure_ascii=False, indent=1)
-    found = [(f"{NAME}.json", "Trace (JSON)", _address("application/json", whole))]
-    found += [
-        (f"{NAME}-{name}.svg", f"{plot.title} (SVG)", _address("image/svg+xml", plot.file))
+    trace = json.dumps(to_json(comparison), ensure_ascii=False, indent=1)
+    files = [(f"{NAME}.json", "Trace (JSON)", _data_url("application/json", trace))]
+    files += [
+        (f"{NAME}-{name}.svg", f"{plot.title} (SVG)", _data_url("image/svg+xml", plot.file))
         for name, plot in plots.items()
         if plot is not None
     ]
-    return render("export.html.j2", files=found)
+    return render("export.html.j2", files=files)
 
 
-def _address(kind: str, text: str) -> str:
+def _data_url(kind: str, text: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"

@@ -1,4 +1,4 @@
-"""The parts of the page that asks, and where they stand: the picture on one side, question and answers on the other."""
+"""The components of the ask page and their layout: picture on one side, question and answers on the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from mgap.backbones.null_images import NULL_IMAGES
-from mgap.inspector.answering import LONGEST, OURS, Knobs, offered
+from mgap.inspector.answering import MAX_QUESTION_LENGTH, OURS, Knobs, offered
 from mgap.inspector.dropped import DroppedPicture
 from mgap.inspector.editor import SceneEditor
 from mgap.inspector.model_shelf import AUTO, NULL_IMAGE, RANK
@@ -24,20 +24,20 @@ HINT = (
     "Draw a scene or drop a picture, ask something about it, and press Ask: the methods\u2019 answers appear side by side here."
 )
 QUESTIONS = ("What color is the banana?", "Is there a refrigerator in the image?", "Describe this image.")
-NULLS = tuple(name for name in NULL_IMAGES if name != "black_same_size")  # which is none without a picture
+NULLS = tuple(name for name in NULL_IMAGES if name != "black_same_size")  # undefined without a picture
 
 
 class Parts:
     """Built inside the current Blocks."""
 
     def __init__(self, names: Sequence[str], given: Mapping[str, Mapping[str, Any]], prior_folder: str = "") -> None:
-        """`names` are the models that can be chosen; `given` are settings by method; `prior_folder` holds a given prior."""
+        """`names`: the models to choose from; `given`: settings by method; `prior_folder`: of a given prior."""
         first = f"as in {prior_folder}" if prior_folder else NULL_IMAGE
         self._nulls = [(first, NULL_IMAGE), *((name, name) for name in NULLS if name != NULL_IMAGE)]
         own = " or ".join(dict.fromkeys(Prior().of_model(name).prompts for name in names))
         usual = f"as in {prior_folder}" if prior_folder else f"the model\u2019s own ({Prior().count} of {own})"
         self._sets = [(usual, AUTO), *((name, name) for name in PROMPTS.names())]
-        self.asked, self.selected = gr.State(None, time_to_live=3600), gr.State(None)
+        self.comparison, self.selected = gr.State(None, time_to_live=3600), gr.State(None)
         self.source = gr.State(DRAWN)
         with gr.Row(elem_id="ask"):
             with gr.Column(scale=4, min_width=300):
@@ -59,8 +59,8 @@ class Parts:
     def _question(self, given: Mapping[str, Mapping[str, Any]]) -> None:
         with gr.Row(equal_height=True):
             self.question = gr.Textbox(
-                QUESTIONS[0], label="Question or request", lines=1, max_lines=4, max_length=LONGEST, elem_id="question",
-                scale=6, min_width=240,
+                QUESTIONS[0], label="Question or request", lines=1, max_lines=4, max_length=MAX_QUESTION_LENGTH,
+                elem_id="question", scale=6, min_width=240,
             )  # fmt: skip
             self.button = gr.Button("Ask", variant="primary", elem_id="ask-button", scale=1, min_width=90)
             self.stop = gr.Button("Stop", elem_id="stop-button", scale=1, min_width=90)
@@ -68,7 +68,7 @@ class Parts:
             self.suggestions = [gr.Button(text, size="sm", scale=0, min_width=60) for text in QUESTIONS]
         why = offered(given)
         possible = [name for name in why if not why[name]]
-        refused = "; ".join(said for said in why.values() if said)
+        refused = "; ".join(reason for reason in why.values() if reason)
         self.methods = gr.CheckboxGroup(
             possible, value=[VANILLA, OURS], label="Methods, side by side", elem_id="methods",
             info=f"Not offered: {refused}." if refused else None,

@@ -1,4 +1,4 @@
-"""A pocket scene as plain JSON and as Python lines. What a browser sends is checked field by field."""
+"""A pocket scene as plain JSON and as Python code. Every field from the browser is checked."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from mgap.pocket.themes import THEMES
 
 SIZES = (0.05, 1.0)  # of a thing, as shares of the picture's side
 TURNS = (-180.0, 180.0)  # degrees
-SEEDS = 2**32  # of a backdrop's texture, at most
+SEEDS = 2**32  # exclusive bound, of a backdrop's texture
 LINE = 88  # columns of a line of Python
 
 
 def scene_of(data: object) -> Scene:
-    """The scene that plain data describe; anything that is not quite that is refused.
+    """Read a scene from plain data; refuses anything else.
 
     {"theme": "kitchen", "things": [{"name": "banana", "colour": "blue", "x": 0.3, "y": 0.4}]} is enough. A thing may also have
-    width, height, degrees, mirrored and style, a scene seed and horizon.
+    width, height, degrees, mirrored and style; a scene seed and horizon.
     """
     given = _fields(data, "a scene", ("theme", "things"), ("seed", "horizon"))
     theme = _one_of(given["theme"], THEMES, "place")
@@ -42,12 +42,12 @@ def scene_of(data: object) -> Scene:
 
 
 def plain(scene: Scene) -> dict[str, Any]:
-    """The same as JSON can hold it, with every field; `scene_of` reads it back exactly."""
+    """A scene as JSON with every field; `scene_of` reads it back exactly."""
     return {**asdict(scene), "things": [asdict(thing) for thing in scene.things]}
 
 
 def python_lines(scene: Scene) -> str:
-    """Python source that builds this very scene and draws it."""
+    """Python source that builds this scene and draws it."""
     things = "".join(_call("Placed", asdict(thing), 8) for thing in scene.things)
     return (
         "from mgap.pocket.scenes import Placed, Scene, render\n\n"
@@ -98,13 +98,13 @@ def _number(value: object, what: str, low: float, high: float) -> float:
 
 
 def _shown(value: object) -> str:
-    """Enough of what was given to recognise it."""
+    """A value, shortened for an error message."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _call(name: str, fields: Mapping[str, object], indent: int) -> str:
-    """A call in as few lines as fit: on one, with its arguments on a second, or an argument a line."""
+    """A call on one line, with its arguments on a second, or one argument per line, whichever fits first."""
     pad = " " * indent
     given = [f"{key}={_literal(value)}" for key, value in fields.items()]
     together = ", ".join(given)

@@ -1,8 +1,8 @@
-"""Put the page on a port: of this machine only unless told otherwise, with a password if one is given, and nothing sent out.
+"""Serves the page on a port, by default for this machine only; optionally with a password. Nothing is sent out.
 
-with private_uploads():                       # before Gradio is imported
-    with bind("127.0.0.1", 7860) as door:     # a port that is taken is told before models are loaded
-        serve(build_page(...), door, ...)     # until Ctrl-C
+with private_uploads():                           # before Gradio is imported
+    with bind("127.0.0.1", 7860) as listener:     # a taken port is refused before models are loaded
+        serve(build_page(...), listener, ...)     # until Ctrl-C
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
     import gradio as gr
     from fastapi import FastAPI
 
-QUIET = {
-    "GRADIO_TEMP_DIR": "",  # where uploads lie; chosen below
-    "GRADIO_ANALYTICS_ENABLED": "False",  # its version check, and its counting of components
+ENVIRONMENT = {
+    "GRADIO_TEMP_DIR": "",  # for uploads; set below
+    "GRADIO_ANALYTICS_ENABLED": "False",  # version check and component statistics
     "HF_HUB_DISABLE_TELEMETRY": "True",
 }
 PASSWORD = "MGAP_INSPECT_PASSWORD"  # environment variable
-WAITING, TOGETHER = 32, 4  # events that may wait, and how many of one kind run at a time where a page does not say
-SESSIONS = 100  # pages whose state is kept
-KEPT = 3600  # seconds that an uploaded file is kept
-PATIENCE = 1  # seconds that open connections have when it ends
-MESSAGE = "Any user name will do. The password is the one that the inspector was started with."
+QUEUE_SIZE, CONCURRENCY = 32, 4  # events that may wait; default limit of those of one kind that run at a time
+SESSIONS = 100  # whose state is kept
+UPLOAD_SECONDS = 3600  # how long an uploaded file is kept
+SHUTDOWN_SECONDS = 1  # how long open connections have at the end
+LOGIN_MESSAGE = "Any user name will do. The password is the one that the inspector was started with."
 
 
 def require_gradio(purpose: str) -> None:
-    """Refuse to begin without it: quick, as nothing is imported."""
+    """Refuse to start without Gradio; quick, because nothing is imported."""
     if find_spec("gradio") is None:
         raise MissingExtra("gradio", "inspector", purpose)
 
 
 @contextmanager
 def private_uploads() -> Iterator[Path]:
-    """A folder for this process's uploads that only this user can read, gone at the end. Gradio is told to send nothing out."""
-    before = {name: os.environ.get(name) for name in QUIET}
+    """A temporary folder for uploads that only this user can read. Gradio is told to send nothing out."""
+    before = {name: os.environ.get(name) for name in ENVIRONMENT}
     with tempfile.TemporaryDirectory(prefix="mgap-inspect-", ignore_cleanup_errors=True) as folder:
-        os.environ.update({**QUIET, "GRADIO_TEMP_DIR": folder})
+        os.environ.update({**ENVIRONMENT, "GRADIO_TEMP_DIR": folder})
         try:
             yield Path(folder)
         finally:
@@ -66,7 +66,7 @@ def private_uploads() -> Iterator[Path]:
 
 
 def exposure(host: str, has_password: bool) -> str:
-    """What somebody should know who opens the page to more than this machine; empty if only this machine can reach it."""
+    """A warning about who can reach the page; empty if only this machine can."""
     if is_loopback(host):
         return ""
     who = "everyone on the networks of this machine" if host in ("0.0.0.0", "::") else f"everyone who can reach {host}"
@@ -80,49 +80,49 @@ def exposure(host: str, has_password: bool) -> str:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take a port, 0 being any that is free, and refuse by a sentence what cannot be had."""
+    """Listen on a port, 0 being any free one; raises SettingError if that fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError) as error:
         raise SettingError(f"--host {host}: no address of that name; give one of this machine, such as 127.0.0.1") from error
-    door = socket.socket(family, kind, protocol)
+    listener = socket.socket(family, kind, protocol)
     try:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind(address)
-        door.listen(128)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
     except OSError as error:
-        door.close()
+        listener.close()
         reasons = {
             errno.EADDRINUSE: f"port {port} is taken, perhaps by another inspector: choose another with --port, or --port 0",
             errno.EACCES: f"port {port} is not for this user: choose one above 1023 with --port, or --port 0",
             errno.EADDRNOTAVAIL: f"--host {host} is no address of this machine: give one of its own, such as 127.0.0.1",
         }
         raise SettingError(reasons.get(error.errno or 0, f"cannot listen on {host}, port {port} ({error.strerror})")) from error
-    return door
+    return listener
 
 
-def address_of(host: str, door: socket.socket) -> str:
-    """What to type into a browser on this machine."""
+def address_of(host: str, listener: socket.socket) -> str:
+    """The URL for a browser on this machine."""
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host.strip("[]"), host)
-    return f"http://{f'[{name}]' if ':' in name and not name.startswith('[') else name}:{door.getsockname()[1]}"
+    return f"http://{f'[{name}]' if ':' in name and not name.startswith('[') else name}:{listener.getsockname()[1]}"
 
 
 def application(page: gr.Blocks, *, local: bool, password: str | None, max_bytes: int, **look: Any) -> FastAPI:
-    """The page as a web application. `look` is how it is dressed: theme, css, js, head, as Gradio calls them."""
+    """The page as a web application. `look` has Gradio's theme, css, js and head."""
     import gradio
     from fastapi import FastAPI
     from gradio.utils import get_upload_folder
 
     page.state_session_capacity = SESSIONS
-    page.delete_cache = page.delete_cache or (KEPT // 6, KEPT)
-    page.queue(max_size=WAITING, default_concurrency_limit=TOGETHER, api_open=False)
+    page.delete_cache = page.delete_cache or (UPLOAD_SECONDS // 6, UPLOAD_SECONDS)
+    page.queue(max_size=QUEUE_SIZE, default_concurrency_limit=CONCURRENCY, api_open=False)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     gradio.mount_gradio_app(
         app,
         page,
         "/",
-        auth=None if password is None else _same_as(password),
-        auth_message=None if password is None else MESSAGE,
+        auth=None if password is None else _password_check(password),
+        auth_message=None if password is None else LOGIN_MESSAGE,
         max_file_size=max_bytes,
         footer_links=["settings"],
         run_history=False,
@@ -135,24 +135,24 @@ def application(page: gr.Blocks, *, local: bool, password: str | None, max_bytes
         app_kwargs={"openapi_url": None},
         **look,
     )
-    page.has_launched = True  # else Gradio lets a page name any file of this machine as one that was dropped
+    page.has_launched = True  # else Gradio lets a page pass off any file of this machine as an upload
     app.add_middleware(Guard, local=local, uploads=Path(get_upload_folder()))
     return app
 
 
-def _same_as(password: str) -> Callable[[str, str], Awaitable[bool]]:
-    async def is_right(_: str, given: str) -> bool:
+def _password_check(password: str) -> Callable[[str, str], Awaitable[bool]]:
+    async def is_correct(_: str, given: str) -> bool:
         if hmac.compare_digest(given.encode(), password.encode()):
             return True
-        await asyncio.sleep(1)  # guessing takes time
+        await asyncio.sleep(1)  # slows down guessing
         return False
 
-    return is_right
+    return is_correct
 
 
 def serve(
     page: gr.Blocks,
-    door: socket.socket,
+    listener: socket.socket,
     *,
     host: str,
     password: str | None,
@@ -161,11 +161,11 @@ def serve(
     ready: Callable[[str], None],
     **look: Any,
 ) -> None:
-    """Until Ctrl-C, where that is not ignored, or SIGTERM. `ready` hears the address once the page can be opened."""
+    """Serve until Ctrl-C (unless ignored) or SIGTERM. `ready` is called with the URL once the page can be opened."""
     import uvicorn
 
     app = application(page, local=is_loopback(host), password=password, max_bytes=max_bytes, **look)
-    address = address_of(host, door)
+    address = address_of(host, listener)
     is_interrupt_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
     class Server(uvicorn.Server):
@@ -176,37 +176,37 @@ def serve(
                 threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            if sig != signal.SIGINT or not is_interrupt_ignored:  # uvicorn would listen to it again
+            if sig != signal.SIGINT or not is_interrupt_ignored:  # uvicorn would handle it again
                 super().handle_exit(sig, frame)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.routes[-1].app.stop_event.set()  # type: ignore[attr-defined]  # Gradio's: ends the streams that pages listen to
+            app.routes[-1].app.stop_event.set()  # type: ignore[attr-defined]  # Gradio's: ends the event streams
             for connection in list(self.server_state.connections):
-                connection.transport.close()  # else a page would show how its wait was cancelled
+                connection.transport.close()  # else a page would show a cancelled request
             await super().shutdown(sockets)
 
     config = uvicorn.Config(
-        app, log_level="critical", access_log=False, timeout_graceful_shutdown=PATIENCE, server_header=False
+        app, log_level="critical", access_log=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS, server_header=False
     )
     is_ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if is_ours:
-        signal.signal(signal.SIGTERM, _end)
+        signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with suppress(KeyboardInterrupt):  # uvicorn's way to say that it has ended because of one
-            Server(config).run(sockets=[door])
+        with suppress(KeyboardInterrupt):  # uvicorn raises it again when it has stopped
+            Server(config).run(sockets=[listener])
     finally:
         if is_ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def leave(status: int) -> None:
-    """End the process though a thread is in the middle of an answer; returns if none is."""
+    """End the process even if a thread is still generating an answer; returns if none is."""
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
 
 
-def _end(*_: object) -> None:
-    """A request to end is as good as Ctrl-C: what is to be tidied up is."""
+def _interrupt(*_: object) -> None:
+    """Treat SIGTERM as Ctrl-C, so that everything is cleaned up."""
     raise KeyboardInterrupt

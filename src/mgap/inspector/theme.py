@@ -1,4 +1,4 @@
-"""How the page looks: its templates, style sheets and scripts. Text is escaped by the template engine, always."""
+"""Templates, style sheets, scripts and Gradio theme. The template engine always escapes text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _environment() -> Environment:
 
 
 def render(template: str, **content: object) -> str:
-    """Fill one of the templates of this package; a name that the template needs and is not given is an error."""
+    """Render a template of this package; a missing variable is an error."""
     return _environment().get_template(template).render(**content)
 
 
@@ -33,7 +33,7 @@ def style() -> str:
 
 
 def theme() -> Any:
-    """Gradio's plain theme with the fonts of the system, so that none is fetched, and colours that keep their contrast."""
+    """Gradio's base theme with system fonts, so that none is fetched, and colours with enough contrast."""
     import gradio as gr
 
     words = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Liberation Sans", "sans-serif")

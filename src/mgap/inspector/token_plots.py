@@ -1,4 +1,4 @@
-"""Plots of one token: where its state lies among those of normal decoding, and what becomes likely as methods grow stronger."""
+"""Plots of one token: its state among those of normal decoding, and probabilities as methods grow stronger."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from matplotlib.figure import Figure
 from mgap.diagnosis.landscape import Landscape, Place
 from mgap.pages.plots import GRID, INK, MARKS, SERIES, Plot, draw_svg, drawing, inline, standalone, tidy
 
-_LITTLE = 0.3  # of width and height: less is shown close up
+_CLOSE_UP_SHARE = 0.3  # of width and height: a smaller extent gets a close-up
 _TAU, _DISTANCE = "\N{GREEK SMALL LETTER TAU}", "d\N{LATIN SUBSCRIPT SMALL LETTER K}"
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A method's state at one token: the plain state, and the one that was decoded from."""
+    """A method's states at one token: the plain one, and the one decoded from."""
 
-    series: int  # which colour and mark it has on the page
+    series: int  # its colour and marker on the page
     before: Place
     after: Place
 
 
 def plot_spots(land: Landscape, spots: Mapping[str, Spot], path: Sequence[Place] = ()) -> Plot:
-    """The bank along its first two principal directions, and below it how far states are from it, against tau.
+    """The bank along its first two principal directions; below, the distance of states from it, against tau.
 
-    `spots` are by method; `path` has the other tokens of the answer.
+    `spots` by method; `path` has the other tokens of the answer.
     """
     with drawing():
         figure = Figure(figsize=(5.4, 5.2), layout="constrained")
@@ -46,9 +46,9 @@ def plot_spots(land: Landscape, spots: Mapping[str, Spot], path: Sequence[Place]
             above.indicate_inset_zoom(near, edgecolor=INK, alpha=0.6)
         _strip(below, land, spots)
         drawn = draw_svg(figure)
-    said = "; ".join(f"{name}: {_apart(spot.after)}" for name, spot in spots.items())
+    distances = "; ".join(f"{name}: {_distance_in_words(spot.after)}" for name, spot in spots.items())
     title = "Where the state lies"
-    text = f"{title}, among {land.states} states of normal decoding. {_TAU} is {land.manifold.tau:.3g}. {said}."
+    text = f"{title}, among {land.states} states of normal decoding. {_TAU} is {land.manifold.tau:.3g}. {distances}."
     return Plot(title, text, inline(drawn, "spots"), standalone(drawn))
 
 
@@ -66,7 +66,7 @@ def _cloud(axes: Axes, land: Landscape, spots: Mapping[str, Spot], path: Sequenc
 
 
 def _close_up(axes: Axes, spots: Mapping[str, Spot]) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    """What the methods take up, with room around it, where that is little of the whole; else None."""
+    """The axes limits around the methods' states, with a margin; None if they span much of the plot."""
     places = [place for spot in spots.values() for place in (spot.before, spot.after)]
     found, shares = [], []
     for values, limits in (([p.x for p in places], axes.get_xlim()), ([p.y for p in places], axes.get_ylim())):
@@ -74,11 +74,11 @@ def _close_up(axes: Axes, spots: Mapping[str, Spot]) -> tuple[tuple[float, float
         room = max(0.25 * reach, 0.02 * whole)
         found.append((min(values) - room, max(values) + room))
         shares.append((reach + 2 * room) / whole)
-    return (found[0], found[1]) if max(shares) < _LITTLE else None
+    return (found[0], found[1]) if max(shares) < _CLOSE_UP_SHARE else None
 
 
 def _strip(axes: Axes, land: Landscape, spots: Mapping[str, Spot]) -> None:
-    """d_k: a histogram of the bank's own members, tau, and the methods' marks."""
+    """d_k: a histogram of the bank's own states, tau, and the methods' markers."""
     tau = land.manifold.tau
     farthest = max([tau * 1.6, *(1.05 * spot.after.distance for spot in spots.values())])
     counts, _, _ = axes.hist([d for d in land.distances if d <= farthest], bins=40, range=(0, farthest), color=GRID)
@@ -95,7 +95,7 @@ def _strip(axes: Axes, land: Landscape, spots: Mapping[str, Spot]) -> None:
     tidy(axes, "x")
 
 
-def _apart(place: Place) -> str:
+def _distance_in_words(place: Place) -> str:
     return f"{_DISTANCE} {place.distance:.3g}, {'departed' if place.is_departed else f'within {_TAU}'}"
 
 
@@ -104,24 +104,31 @@ def plot_curves(
     own: Mapping[str, float],
     series: Mapping[str, int],
 ) -> Plot:
-    """A panel a word, in it a line a method: `curves[word][method]` has strengths and probabilities (0..1).
+    """One panel per word, one line per method: `curves[word][method]` has strengths and probabilities (0..1).
 
-    `own` is the strength that each method has, and is marked; `series` says which colour and mark it has on the page.
+    `own` has each method's strength, which is marked; `series` its colour and marker on the page.
     """
     words = list(curves)
-    across = min(3, len(words))
-    down = -(-len(words) // across)
+    columns = min(3, len(words))
+    rows = -(-len(words) // columns)
     with drawing():
-        figure = Figure(figsize=(1.2 + 2.9 * across, 0.5 + 2.5 * down), layout="constrained")
-        panels = figure.subplots(down, across, squeeze=False, sharey=True, sharex=True)
+        figure = Figure(figsize=(1.2 + 2.9 * columns, 0.5 + 2.5 * rows), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False, sharey=True, sharex=True)
         for axes in panels.flat[len(words) :]:
             axes.set_visible(False)
         for axes, word in zip(panels.flat, words, strict=False):
-            for method, (strengths, likely) in curves[word].items():
+            for method, (strengths, probabilities) in curves[word].items():
                 number = series[method]
-                axes.plot(strengths, [100 * p for p in likely], color=SERIES[number], linewidth=2.2)
-                at = min(range(len(strengths)), key=lambda place: abs(strengths[place] - own[method]))
-                axes.plot([strengths[at]], [100 * likely[at]], MARKS[number], color=SERIES[number], markersize=9, zorder=4)
+                axes.plot(strengths, [100 * p for p in probabilities], color=SERIES[number], linewidth=2.2)
+                nearest = min(range(len(strengths)), key=lambda place: abs(strengths[place] - own[method]))
+                axes.plot(
+                    [strengths[nearest]],
+                    [100 * probabilities[nearest]],
+                    MARKS[number],
+                    color=SERIES[number],
+                    markersize=9,
+                    zorder=4,
+                )
             axes.set_title(word, loc="left")
             axes.set_ylim(-4, 104)
             axes.set_yticks([0, 25, 50, 75, 100])

@@ -1,4 +1,4 @@
-"""From columns and tokens to HTML: the answers side by side, one token's card, figures, and the way to say where to look."""
+"""HTML of the ask page: the answers side by side, one token's card, the figures, and what is selected by default."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mgap.inspector.columns import (
     RUNNING,
     STOPPED,
     WAITING,
-    AskedColumns,
     Column,
+    Comparison,
     MeasuredToken,
     why_no_state,
 )
@@ -29,19 +29,19 @@ from mgap.types import Candidate, Step
 
 STATES = {WAITING: "waits", RUNNING: "answers \u2026", DONE: "", STOPPED: "stopped", FAILED: "failed", OPEN: "goes on \u2026"}
 END = "end"
-STRENGTHS = 33  # points of a sweep
-AT_LEAST = 2.0  # the largest strength of a sweep, or more where a method has more
+SWEEP_POINTS = 33
+MIN_SWEEP_END = 2.0  # the largest strength of a sweep, unless a method is stronger
 
 
 @dataclass(frozen=True)
 class Colouring:
-    """What tokens are coloured by: a number of each, and which value is the darkest."""
+    """A number that colours tokens, and the value that gets the darkest shade."""
 
     name: str
     about: str
-    scale: str  # what the two ends of the legend say, with a dash between
+    scale: str  # both ends of the legend, with a dash between
     of: Callable[[MeasuredToken], float | None]
-    most: Callable[[AskedColumns, Column], float]
+    maximum: Callable[[Comparison, Column], float]
 
 
 COLOURINGS = {
@@ -65,47 +65,47 @@ def alpha_of(column: Column) -> float:
     return column.method.settings.alpha if isinstance(column.method, MGAP) else 0.0
 
 
-def tau_of(asked: AskedColumns) -> float:
-    return 1.0 if asked.loaded.landscape is None else asked.loaded.landscape.manifold.tau
+def tau_of(comparison: Comparison) -> float:
+    return 1.0 if comparison.loaded.landscape is None else comparison.loaded.landscape.manifold.tau
 
 
 def title_of(column: Column) -> str:
-    """A method as the head of its column."""
+    """The heading of a column."""
     return VANILLA if column.name == VANILLA else type(column.method).__name__
 
 
 def settings_of(column: Column) -> str:
-    """In a line."""
+    """A method's settings in one line."""
     if column.name == VANILLA:
         return "plain decoding"
     if isinstance(column.method, MGAP):
         s, off = column.method.settings, []
         off += [] if s.gate else ["gate off"]
         off += [] if s.protect else ["protection off"]
-        said = (f"\u03b1 {s.alpha:g}", f"\u03bb {s.lam:g}", f"K {column.method.subspace.rank}", *off)
-        return ", ".join(said)
+        parts = (f"\u03b1 {s.alpha:g}", f"\u03bb {s.lam:g}", f"K {column.method.subspace.rank}", *off)
+        return ", ".join(parts)
     if column.settings:
         return ", ".join(f"{key} {value}" for key, value in column.settings.items())
     return column.method.summary
 
 
-def answers_html(asked: AskedColumns | None, colouring: str, selected: tuple[int, int] | None = None, hint: str = "") -> str:
+def answers_html(comparison: Comparison | None, colouring: str, selected: tuple[int, int] | None = None, hint: str = "") -> str:
     chosen = COLOURINGS[colouring]
-    columns = [] if asked is None else [_column(asked, n, chosen) for n in range(len(asked.columns))]
+    columns = [] if comparison is None else [_column(comparison, n, chosen) for n in range(len(comparison.columns))]
     return render(
         "answers.html.j2",
         columns=columns,
         colouring=chosen,
-        question="" if asked is None else asked.question,
+        question="" if comparison is None else comparison.question,
         selected=selected,
         hint=hint,
-        why_no_bank="" if asked is None or colouring != "departure" else asked.loaded.why_no_bank,
+        why_no_bank="" if comparison is None or colouring != "departure" else comparison.loaded.why_no_bank,
     )
 
 
-def _column(asked: AskedColumns, place: int, colouring: Colouring) -> dict[str, Any]:
-    column = asked.columns[place]
-    most = colouring.most(asked, column)
+def _column(comparison: Comparison, place: int, colouring: Colouring) -> dict[str, Any]:
+    column = comparison.columns[place]
+    maximum = colouring.maximum(comparison, column)
     return {
         "place": place,
         "title": title_of(column),
@@ -114,43 +114,43 @@ def _column(asked: AskedColumns, place: int, colouring: Colouring) -> dict[str, 
         "state": column.state,
         "state_label": STATES[column.state],
         "besides": column.method.besides if column.state == RUNNING and not column.tokens else "",
-        "tokens": [_token(asked, column, at, colouring, most) for at in range(len(column.tokens))],
+        "tokens": [_token(comparison, column, at, colouring, maximum) for at in range(len(column.tokens))],
         "note": column.note,
-        "differs": _differs(asked, column),
-        "lacks": _lacks(column, colouring),
+        "differs": _differs(comparison, column),
+        "lacks": _why_uncoloured(column, colouring),
     }
 
 
-def _token(asked: AskedColumns, column: Column, at: int, colouring: Colouring, most: float) -> dict[str, Any]:
+def _token(comparison: Comparison, column: Column, at: int, colouring: Colouring, maximum: float) -> dict[str, Any]:
     measured = column.tokens[at]
     step, value = measured.token.step, colouring.of(measured)
     plain = plain_choice(step)
     departed = measured.after is not None and measured.after.is_departed
-    number = "\u2013" if value is None else f"{value / tau_of(asked) if colouring.name == 'departure' else value:.2f}"
+    number = "\u2013" if value is None else f"{value / tau_of(comparison) if colouring.name == 'departure' else value:.2f}"
     return {
         "text": END if measured.token.is_end else visible(step.token),
         "is_end": measured.token.is_end,
         "is_glued": at > 0 and bool(measured.token.text) and not measured.token.text[0].isspace(),
         "number": number,
-        "shade": 0.0 if value is None or most <= 0 else min(1.0, max(0.0, value / most)),
+        "shade": 0.0 if value is None or maximum <= 0 else min(1.0, max(0.0, value / maximum)),
         "instead": None if plain.token_id == step.token_id else visible(plain.token),
         "departed": departed,
     }
 
 
 def plain_choice(step: Step) -> Candidate:
-    """What plain decoding takes: the likeliest, and of equal ones, as 16 bits often have them, the first in the vocabulary."""
+    """Plain decoding's token: the likeliest. Ties, common in 16 bits, go to the lowest id."""
     best = step.before[0].probability
     return min((c for c in step.before if c.probability == best), key=lambda c: c.token_id)
 
 
-def _differs(asked: AskedColumns, column: Column) -> str:
-    """What the records of a run have, where it is another text."""
-    told = asked.told.get(column.name, "")
-    return told if column.state == DONE and told and told.strip() != column.text else ""
+def _differs(comparison: Comparison, column: Column) -> str:
+    """The answer in a run's records, if it differs from this one."""
+    recorded = comparison.recorded.get(column.name, "")
+    return recorded if column.state == DONE and recorded and recorded.strip() != column.text else ""
 
 
-def _lacks(column: Column, colouring: Colouring) -> str:
+def _why_uncoloured(column: Column, colouring: Colouring) -> str:
     if not column.tokens or colouring.of(column.tokens[0]) is not None:
         return ""
     if colouring.name == "beta":
@@ -158,24 +158,24 @@ def _lacks(column: Column, colouring: Colouring) -> str:
     return why_no_state(column.method)
 
 
-def first_look(asked: AskedColumns) -> tuple[int, int] | None:
-    """Which token to show first: of MGAP, or else of the last column, one that was changed, or the one of the largest beta."""
-    filled = [place for place, column in enumerate(asked.columns) if column.tokens]
+def default_selection(comparison: Comparison) -> tuple[int, int] | None:
+    """The token to show first, in MGAP's column or else the last: a changed one, or the one with the largest beta."""
+    filled = [place for place, column in enumerate(comparison.columns) if column.tokens]
     if not filled:
         return None
-    ours = [place for place in filled if asked.columns[place].name == "mgap"]
+    ours = [place for place in filled if comparison.columns[place].name == "mgap"]
     place = (ours or filled)[-1]
-    tokens = asked.columns[place].tokens
+    tokens = comparison.columns[place].tokens
     changed = [at for at, m in enumerate(tokens) if plain_choice(m.token.step).token_id != m.token.step.token_id]
     return place, changed[0] if changed else max(range(len(tokens)), key=lambda at: tokens[at].beta or 0.0)
 
 
-def token_html(asked: AskedColumns | None, selected: tuple[int, int] | None) -> str:
+def token_html(comparison: Comparison | None, selected: tuple[int, int] | None) -> str:
     """The card of one token."""
-    if asked is None or selected is None:
+    if comparison is None or selected is None:
         return ""
     place, at = selected
-    column = asked.columns[place]
+    column = comparison.columns[place]
     m = column.tokens[at]
     step = m.token.step
     return render(
@@ -186,13 +186,13 @@ def token_html(asked: AskedColumns | None, selected: tuple[int, int] | None) -> 
         title=title_of(column),
         symbol=SYMBOLS[place],
         series=place,
-        facts=_facts(asked, column, m),
+        facts=_facts(comparison, column, m),
         lists=[("Without the method", _bars(step.before, step.token_id)), ("With it", _bars(step.after, step.token_id))],
-        said=_said(column, m),
+        explanation=_explain(column, m),
     )
 
 
-def _facts(asked: AskedColumns, column: Column, m: MeasuredToken) -> list[tuple[str, str, str]]:
+def _facts(comparison: Comparison, column: Column, m: MeasuredToken) -> list[tuple[str, str, str]]:
     values = m.token.step.values
     found = [
         ("entropy", f"{m.entropy:.3f}", "nats, of the plain prediction"),
@@ -208,7 +208,7 @@ def _facts(asked: AskedColumns, column: Column, m: MeasuredToken) -> list[tuple[
         found += [(name, f"{value:.3f}", f"of {column.name}") for name, value in values.items()]
     if m.after is not None:
         where = "departed" if m.after.is_departed else "within \u03c4"
-        found.append(("d\u2096", f"{m.after.distance:.2f}", f"\u03c4 = {tau_of(asked):.2f}: {where}"))
+        found.append(("d\u2096", f"{m.after.distance:.2f}", f"\u03c4 = {tau_of(comparison):.2f}: {where}"))
     return found
 
 
@@ -216,8 +216,8 @@ def _bars(candidates: Sequence[Candidate], chosen: int) -> list[dict[str, Any]]:
     return [{"word": visible(c.token), "percent": 100 * c.probability, "is_chosen": c.token_id == chosen} for c in candidates]
 
 
-def _said(column: Column, m: MeasuredToken) -> str:
-    """One sentence on what happened here."""
+def _explain(column: Column, m: MeasuredToken) -> str:
+    """What the method did at this token, in one sentence."""
     step = m.token.step
     before, after = plain_choice(step), next((c for c in step.after if c.token_id == step.token_id), step.after[0])
     if column.name == VANILLA:
@@ -230,63 +230,67 @@ def _said(column: Column, m: MeasuredToken) -> str:
     return f"Plain decoding would say \u201c{plain}\u201d here; {title_of(column)} says \u201c{ours}\u201d."
 
 
-def spots_plot(asked: AskedColumns, selected: tuple[int, int]) -> Plot | None:
-    """Where the state of the token lies, and those of the other methods at the same place of the same answer."""
-    land, (place, at) = asked.loaded.landscape, selected
+def spots_plot(comparison: Comparison, selected: tuple[int, int]) -> Plot | None:
+    """The token's state, and those of other methods at the same position after the same prefix."""
+    land, (place, at) = comparison.loaded.landscape, selected
     if land is None:
         return None
     spots = {}
-    for n in asked.alike(place, at):
-        m = asked.columns[n].tokens[at]
+    for n in comparison.columns_with_prefix(place, at):
+        m = comparison.columns[n].tokens[at]
         if m.before is not None and m.after is not None:
-            spots[f"{title_of(asked.columns[n])} {settings_of(asked.columns[n])}"] = Spot(n, m.before, m.after)
-    path = [m.after for t, m in enumerate(asked.columns[place].tokens) if t != at and m.after is not None]
+            spots[f"{title_of(comparison.columns[n])} {settings_of(comparison.columns[n])}"] = Spot(n, m.before, m.after)
+    path = [m.after for t, m in enumerate(comparison.columns[place].tokens) if t != at and m.after is not None]
     return plot_spots(land, spots, path) if spots else None
 
 
-def words_of(asked: AskedColumns, selected: tuple[int, int]) -> dict[str, int]:
-    """Tokens whose probability can be followed here, by their words, the likeliest of every method first."""
+def candidate_words(comparison: Comparison, selected: tuple[int, int]) -> dict[str, int]:
+    """Tokens whose probability can be followed here, by word, the likeliest of every method first."""
     found: dict[str, int] = {}
     for rank in range(5):
-        for step in _steps(asked, selected):
+        for step in _steps(comparison, selected):
             for side in (step.before, step.after):
                 if rank < len(side):
                     found.setdefault(visible(side[rank].token), side[rank].token_id)
     return found
 
 
-def first_words(asked: AskedColumns, selected: tuple[int, int]) -> list[str]:
-    """Which of them to follow at first: what is chosen with any method or without, and what else is likely; three at most."""
-    words, steps = words_of(asked, selected), _steps(asked, selected)
+def default_words(comparison: Comparison, selected: tuple[int, int]) -> list[str]:
+    """The words to follow at first, at most three: those chosen with any method or without, then other likely ones."""
+    words, steps = candidate_words(comparison, selected), _steps(comparison, selected)
     chosen = {step.token_id for step in steps} | {plain_choice(step).token_id for step in steps}
     first = [word for word, token in words.items() if token in chosen]
     return [*first, *(word for word in words if word not in first)][: max(2, min(3, len(first)))]
 
 
-def _steps(asked: AskedColumns, selected: tuple[int, int]) -> list[Step]:
-    """Of all methods whose answers are the same up to here."""
-    return [asked.columns[n].tokens[selected[1]].token.step for n in asked.alike(*selected)]
+def _steps(comparison: Comparison, selected: tuple[int, int]) -> list[Step]:
+    """The steps of all methods whose answers agree up to here."""
+    return [comparison.columns[n].tokens[selected[1]].token.step for n in comparison.columns_with_prefix(*selected)]
 
 
-def curves_plot(asked: AskedColumns, selected: tuple[int, int], words: Sequence[str]) -> Plot | None:
-    """The probability of words at this token as each method grows stronger; None: no method here has a strength."""
+def curves_plot(comparison: Comparison, selected: tuple[int, int], words: Sequence[str]) -> Plot | None:
+    """The probability of words at this token as each method grows stronger; None if no method here has a strength."""
     place, at = selected
-    known = words_of(asked, selected)
-    ids = {word: known[word] for word in words if word in known}
+    candidates = candidate_words(comparison, selected)
+    token_ids = {word: candidates[word] for word in words if word in candidates}
     shown = [
-        n for n in asked.alike(place, at) if asked.columns[n].name != VANILLA and not why_no_state(asked.columns[n].method)
+        n
+        for n in comparison.columns_with_prefix(place, at)
+        if comparison.columns[n].name != VANILLA and not why_no_state(comparison.columns[n].method)
     ]
-    if not ids or not shown:
+    if not token_ids or not shown:
         return None
-    most = max([AT_LEAST, *(1.5 * alpha_of(asked.columns[n]) for n in shown)])
-    strengths = [most * step / (STRENGTHS - 1) for step in range(STRENGTHS)]
-    curves = {n: curve(asked.columns[n].tokens[at].token.states, list(ids.values()), strengths) for n in shown}
-    names = {n: title_of(asked.columns[n]) for n in shown}
-    lines = {word: {names[n]: (c.strengths, c.probabilities[token]) for n, c in curves.items()} for word, token in ids.items()}
+    maximum = max([MIN_SWEEP_END, *(1.5 * alpha_of(comparison.columns[n]) for n in shown)])
+    strengths = [maximum * step / (SWEEP_POINTS - 1) for step in range(SWEEP_POINTS)]
+    curves = {n: curve(comparison.columns[n].tokens[at].token.states, list(token_ids.values()), strengths) for n in shown}
+    names = {n: title_of(comparison.columns[n]) for n in shown}
+    lines = {
+        word: {names[n]: (c.strengths, c.probabilities[token]) for n, c in curves.items()} for word, token in token_ids.items()
+    }
     return plot_curves(lines, {names[n]: c.own for n, c in curves.items()}, {names[n]: n for n in shown})
 
 
-def figure_html(plot: Plot | None, asked: AskedColumns, shown: Sequence[int], caption: str) -> str:
-    """A plot with its legend, or the sentence that stands in its place."""
-    legend = [(SYMBOLS[n], title_of(asked.columns[n]), n) for n in shown]
+def figure_html(plot: Plot | None, comparison: Comparison, shown: Sequence[int], caption: str) -> str:
+    """A plot with its legend; without a plot, the caption alone."""
+    legend = [(SYMBOLS[n], title_of(comparison.columns[n]), n) for n in shown]
     return render("figure.html.j2", plot=plot, legend=legend, caption=caption)

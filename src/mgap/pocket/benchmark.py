@@ -33,7 +33,7 @@ STATISTICS = 300_000  # counting frequencies
 REPORT = 500_000  # reporting once, with settings chosen elsewhere
 CALIBRATION = len(NAMES) * (len(language.EXISTENCE) + len(language.COLOUR) - 2)  # prompts for a prior, at most
 COUNTS = "counts.json"  # how many scenes from STATISTICS on have each object and each pair
-ASKED = 6  # questions per scene; half ask about objects that are present
+QUESTIONS_PER_SCENE = 6  # questions per scene; half ask about objects that are present
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class PocketQuestion:
 
 @dataclass(frozen=True)
 class ColourQuestion:
-    """What colour is the only object of its kind? It has a colour that it does not have in nature."""
+    """A question about the colour of the only object of its kind, which is drawn in an unnatural colour."""
 
     scene: Scene
     text: str
@@ -81,9 +81,9 @@ def pope(split: str, first: int = TEST, count: int = 500, *, held_out: bool = Fa
     if split not in SPLITS:
         raise SettingError(f"unknown split {split!r}: choose from {', '.join(SPLITS)}")
     candidates = (scene for seed in itertools.count(first) for scene in scenes(seed, 1, held_out=held_out))
-    for scene in itertools.islice((scene for scene in candidates if len(scene.names) >= ASKED // 2), count):
+    for scene in itertools.islice((scene for scene in candidates if len(scene.names) >= QUESTIONS_PER_SCENE // 2), count):
         rng = np.random.default_rng([WORLD, scene.seed, 3])
-        present = [scene.names[int(i)] for i in rng.permutation(len(scene.names))[: ASKED // 2]]
+        present = [scene.names[int(i)] for i in rng.permutation(len(scene.names))[: QUESTIONS_PER_SCENE // 2]]
         absent = _absent(scene, split, rng)[: len(present)]
         for one, other in zip(present, absent, strict=True):
             yield PocketQuestion(scene, language.ask_existence(one), "yes", one)

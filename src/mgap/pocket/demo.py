@@ -1,4 +1,4 @@
-"""The demo's work: chosen pictures side by side, then pocket-POPE and pocket-CHAIR on test scenes. No printing here."""
+"""Runs the demo: chosen pictures side by side, then pocket-POPE and pocket-CHAIR on test scenes. Prints nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mgap.io.progress import Progress
 from mgap.methods.base import Method
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP, PRESETS
-from mgap.pocket.benchmark import ASKED, TEST, PocketQuestion
+from mgap.pocket.benchmark import QUESTIONS_PER_SCENE, TEST, PocketQuestion
 from mgap.pocket.evaluation import CaptionScores, PopeAnswers, Scores, ask_pope, evaluate_captions
 from mgap.pocket.figures import FILE, NULLS, CardFigures, PickedSetting, fit_prior, mgap_at
 from mgap.pocket.language import mentions
@@ -34,16 +34,16 @@ from mgap.settings import check_strength
 from mgap.types import Answer
 
 PAPER_ALPHA = float(PRESETS["paper"]["alpha"])
-_SHORT, _LONG = 24, 96  # tokens of an answer, and of a description
-_BATCH = 10  # captions written together: a step of the progress bar
+_SHORT, _LONG = 24, 96  # tokens of an answer, and of a caption
+_BATCH = 10  # captions per batch: a step of the progress bar
 
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """What to do. `alpha=None` takes the settings that the model's figures.json records, else the paper's."""
+    """The demo's settings. `alpha=None` takes those in the model's figures.json, else the paper's."""
 
     model: str
-    questions: int = 300  # of each split; whole scenes, so a few more
+    questions: int = 300  # per split, rounded up to whole scenes
     captions: int = 40
     alpha: float | None = None
 
@@ -57,7 +57,7 @@ class DemoPlan:
 
 @dataclass(frozen=True)
 class DemoAnswer:
-    """One method's answer to one case: right, wrong or unclear; for a description, what it invents."""
+    """One method's answer to one case: right, wrong or unclear; for a caption, what it invents."""
 
     answer: Answer
     verdict: str | None
@@ -69,12 +69,12 @@ class Exhibit:
     """A case and its answers by method."""
 
     case: ShowcaseCase
-    told: Mapping[str, DemoAnswer]
+    answers: Mapping[str, DemoAnswer]
 
 
 @dataclass(frozen=True)
 class Change:
-    """A yes/no question that a method answers otherwise than plain decoding; None: neither yes nor no."""
+    """A yes/no question that a method answers differently from plain decoding; None: neither yes nor no."""
 
     question: PocketQuestion
     before: str | None
@@ -88,16 +88,16 @@ class Change:
 
 @dataclass(frozen=True)
 class Demo:
-    """Everything that came out."""
+    """All results."""
 
     plan: DemoPlan
     model: dict[str, Any]  # name, architecture, parameters, dtype, device
     methods: Mapping[str, MGAP | None]
-    bias: Bias | None  # a constant shift picked like them, for yes/no questions; None where nothing was picked
+    bias: Bias | None  # a constant shift picked by the same rule, for yes/no questions; None if nothing was picked
     picked_how: str
     exhibits: tuple[Exhibit, ...]
     seeds: dict[str, tuple[int, int]]  # of the test scenes, first and last
-    asked: Mapping[str, PopeAnswers]  # pocket-POPE by split
+    pope_answers: Mapping[str, PopeAnswers]  # by split
     captions: Mapping[str, CaptionScores]
     seconds: float
     made: str
@@ -105,48 +105,48 @@ class Demo:
 
     @cached_property
     def pope(self) -> Scores:
-        return {split: asked.scores() for split, asked in self.asked.items()}
+        return {split: answers.scores() for split, answers in self.pope_answers.items()}
 
     def label(self, name: str) -> str:
-        """How a method is called in tables."""
+        """A method's name in tables."""
         if self.bias is not None and name == self.bias.name:
             return f"bias ({self.bias.shift:+g}\u00a0to\u00a0yes)"
         method = self.methods[name]
         return name if method is None else f"MGAP, {name} (\u03b1\u00a0=\u00a0{method.settings.alpha:g})"
 
     def changes(self, split: str, method: str) -> list[Change]:
-        """What a method changes, in the order of asking."""
-        asked = self.asked[split]
-        told = zip(asked.questions, asked.verdicts("vanilla"), asked.verdicts(method), strict=True)
-        return [Change(question, before, after) for question, before, after in told if before != after]
+        """The questions whose verdict a method changes, in order."""
+        answers = self.pope_answers[split]
+        rows = zip(answers.questions, answers.verdicts("vanilla"), answers.verdicts(method), strict=True)
+        return [Change(question, before, after) for question, before, after in rows if before != after]
 
 
 def run_demo(model: Model, plan: DemoPlan, *, began: float | None = None, progress: Progress | None = None) -> Demo:
-    """`began` is a time of `time.perf_counter` to count the seconds from: before the model was loaded, say."""
+    """Run everything. `began` is a `time.perf_counter` time to count seconds from, e.g. before loading the model."""
     began = time.perf_counter() if began is None else began
     report = progress or (lambda *_: None)
     methods, picked_how = choose_methods(plan, lambda null: fit_prior(model, null, progress=progress))
     chosen = cases()
     exhibits = []
     for number, case in enumerate(chosen, start=1):
-        exhibits.append(Exhibit(case, {name: _tell(model, method, case) for name, method in methods.items()}))
+        exhibits.append(Exhibit(case, {name: _answer_case(model, method, case) for name, method in methods.items()}))
         report("chosen pictures", number, len(chosen))
     choice = recorded_choice(plan.model)
     bias = None if choice is None else Bias(shift=choice.shift)
     compared: dict[str, Method | None] = {**methods, **({} if bias is None else {bias.name: bias})}
-    asked = ask_pope(model, compared, TEST, scenes_for(plan.questions), progress=progress)
+    pope_answers = ask_pope(model, compared, TEST, scenes_for(plan.questions), progress=progress)
     return Demo(
         plan=plan,
-        model=_about(model),
+        model=_describe_model(model),
         methods=methods,
         bias=bias,
         picked_how=picked_how,
         exhibits=tuple(exhibits),
         seeds={
-            "pope": (TEST, max(question.scene.seed for question in asked[SPLITS[0]].questions)),
+            "pope": (TEST, max(question.scene.seed for question in pope_answers[SPLITS[0]].questions)),
             "captions": (TEST, TEST + plan.captions - 1),
         },
-        asked=asked,
+        pope_answers=pope_answers,
         captions=evaluate_captions(
             model, methods, TEST, plan.captions, max_new_tokens=_LONG, batch_size=_BATCH, progress=progress
         ),
@@ -163,18 +163,18 @@ def run_demo(model: Model, plan: DemoPlan, *, began: float | None = None, progre
 
 
 def scenes_for(questions: int) -> int:
-    """How many test scenes it takes to ask so many questions of each split."""
-    return -(-questions // ASKED)
+    """The number of test scenes for so many questions per split."""
+    return -(-questions // QUESTIONS_PER_SCENE)
 
 
 def recorded_choice(model: str) -> PickedSetting | None:
-    """What was picked for a model on development scenes, as its figures.json has it; None without one."""
+    """The settings picked for a model on development scenes, from its figures.json; None without one."""
     folder = locate(model)
     return CardFigures.load(folder).choice if (Path(folder) / FILE).is_file() else None
 
 
 def to_json(demo: Demo) -> dict[str, Any]:
-    """The same facts for machines."""
+    """All results as JSON."""
     return {
         "made": demo.made,
         "seconds": round(demo.seconds, 1),
@@ -188,15 +188,15 @@ def to_json(demo: Demo) -> dict[str, Any]:
         "cases": [_exhibit_json(exhibit) for exhibit in demo.exhibits],
         "pope": {split: {name: asdict(score) for name, score in of.items()} for split, of in demo.pope.items()},
         "changed": {
-            split: {name: [_change_json(c) for c in demo.changes(split, name)] for name in asked.words if name != "vanilla"}
-            for split, asked in demo.asked.items()
+            split: {name: [_change_json(c) for c in demo.changes(split, name)] for name in answers.words if name != "vanilla"}
+            for split, answers in demo.pope_answers.items()
         },
-        "captions": {name: {**asdict(found.score), "texts": found.texts} for name, found in demo.captions.items()},
+        "captions": {name: {**asdict(of.score), "texts": of.texts} for name, of in demo.captions.items()},
     }
 
 
 def choose_methods(plan: DemoPlan, fit: Callable[[str], Subspace]) -> tuple[dict[str, MGAP | None], str]:
-    """By name, None being plain decoding; and how the settings beside the paper's were chosen. `fit` takes a null image."""
+    """Methods by name (None: plain decoding), and how the settings beside the paper's were chosen. `fit` takes a null image."""
     paper = fit(NULLS[0])
     methods: dict[str, MGAP | None] = {"vanilla": None, "paper": MGAP(paper, preset="paper")}
     choice = recorded_choice(plan.model)
@@ -214,7 +214,7 @@ def choose_methods(plan: DemoPlan, fit: Callable[[str], Subspace]) -> tuple[dict
     return methods, how
 
 
-def _tell(model: Model, method: MGAP | None, case: ShowcaseCase) -> DemoAnswer:
+def _answer_case(model: Model, method: MGAP | None, case: ShowcaseCase) -> DemoAnswer:
     picture, length = render(case.scene), _LONG if case.truth == CAPTION else _SHORT
     if method is None:
         answer = model.answer(picture, case.question, max_new_tokens=length)
@@ -226,7 +226,7 @@ def _tell(model: Model, method: MGAP | None, case: ShowcaseCase) -> DemoAnswer:
     return DemoAnswer(answer, judge(case, answer.text), ())
 
 
-def _about(model: Model) -> dict[str, Any]:
+def _describe_model(model: Model) -> dict[str, Any]:
     weights = list(model.backbone.model.parameters())
     return {
         "name": model.backbone.name,
@@ -253,11 +253,11 @@ def _method_json(method: MGAP) -> dict[str, Any]:
 
 
 def _change_json(change: Change) -> dict[str, Any]:
-    asked = change.question
+    question = change.question
     return {
-        "seed": asked.scene.seed,
-        "question": asked.text,
-        "truth": asked.label,
+        "seed": question.scene.seed,
+        "question": question.text,
+        "truth": question.label,
         "before": change.before,
         "after": change.after,
         "effect": change.effect,
@@ -274,12 +274,12 @@ def _exhibit_json(exhibit: Exhibit) -> dict[str, Any]:
         "truth": list(case.scene.names) if case.truth == CAPTION else case.truth,
         "answers": {
             name: {
-                "text": told.answer.text,
-                "stop": told.answer.stop,
-                "verdict": told.verdict,
-                "invented": list(told.invented),
-                "trace": [asdict(step) for step in told.answer.trace or ()],
+                "text": result.answer.text,
+                "stop": result.answer.stop,
+                "verdict": result.verdict,
+                "invented": list(result.invented),
+                "trace": [asdict(step) for step in result.answer.trace or ()],
             }
-            for name, told in exhibit.told.items()
+            for name, result in exhibit.answers.items()
         },
     }

@@ -1,4 +1,4 @@
-"""The demo's page: the results of `pocket.demo` as text, tables and figures for `demo.html.j2`."""
+"""The demo's page: results of `pocket.demo` as text, tables and figures for `demo.html.j2`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RATES: dict[str, Callable[[PopeScore], Rate]] = {
 }
 PLOTTED = ("Precision", "Recall", "F1")
 HARDEST, SHOWN = "adversarial", 4  # the split whose changed answers are shown, and how many per effect
-EFFECTS = {"corrected": "right", "spoilt": "wrong", "wrong either way": "unclear"}  # with the verdict that colours each
+EFFECTS = {"corrected": "right", "spoilt": "wrong", "wrong either way": "unclear"}  # effect -> the verdict that sets its colour
 _VERDICTS = {"right": "\u2713 right", "wrong": "\u2717 wrong", "unclear": "? unclear"}
 
 
@@ -102,7 +102,7 @@ def caption_table(demo: Demo) -> Table:
 
 
 def _plots(demo: Demo, labels: dict[str, str]) -> list[Plot]:
-    """Plots on one scale, so that they can be compared."""
+    """Plots on one common scale."""
     rates = {
         title: {split: {labels[name]: RATES[title](score) for name, score in of.items()} for split, of in demo.pope.items()}
         for title in PLOTTED
@@ -123,7 +123,9 @@ def _card(exhibit: Exhibit, demo: Demo, labels: dict[str, str]) -> dict[str, Any
         "question": case.question,
         "truth_label": "Drawn:" if is_caption else "True answer:",
         "truth": ", ".join(case.scene.names) if is_caption else case.truth,
-        "answers": [_answer(told, labels[name], _strength(demo, name), is_caption) for name, told in exhibit.told.items()],
+        "answers": [
+            _answer(answer, labels[name], _strength(demo, name), is_caption) for name, answer in exhibit.answers.items()
+        ],
     }
 
 
@@ -143,7 +145,7 @@ def _answer(result: DemoAnswer, name: str, alpha: float, is_caption: bool) -> di
     }
 
 
-def _span(seeds: tuple[int, int]) -> str:
+def _seed_range(seeds: tuple[int, int]) -> str:
     return f"{seeds[0]} to {seeds[1]}"
 
 
@@ -163,17 +165,17 @@ def _pope_about(demo: Demo) -> tuple[str, str]:
     )
 
 
-def _last(demo: Demo) -> str:
-    """The method whose changes are shown: the last one, beside the paper's if there is one."""
+def _shown_method(demo: Demo) -> str:
+    """The method whose changes are shown: the last one."""
     return list(demo.methods)[-1]
 
 
 def _change_about(demo: Demo, labels: dict[str, str]) -> str:
-    name = _last(demo)
+    name = _shown_method(demo)
     changes = demo.changes(HARDEST, name)
     effects = Counter(change.effect for change in changes)
     counts = ", ".join(f"{count} {effect}" for effect, count in effects.most_common()) or "none"
-    total = len(demo.asked[HARDEST].questions)
+    total = len(demo.pope_answers[HARDEST].questions)
     return (
         f"Of {total} {HARDEST} questions, {labels[name]} answers {len(changes)} otherwise than plain decoding: {counts}. "
         f"Below, the first {SHOWN} of each kind, in the order of asking."
@@ -181,8 +183,8 @@ def _change_about(demo: Demo, labels: dict[str, str]) -> str:
 
 
 def _changes(demo: Demo) -> list[dict[str, Any]]:
-    """The first few changes of every effect, corrected ones first."""
-    changes = demo.changes(HARDEST, _last(demo))
+    """The first few changes of each effect, corrected ones first."""
+    changes = demo.changes(HARDEST, _shown_method(demo))
     shown = [change for effect in EFFECTS for change in [c for c in changes if c.effect == effect][:SHOWN]]
     return [
         {
@@ -242,8 +244,8 @@ def _facts(demo: Demo, labels: dict[str, str]) -> list[tuple[str, str]]:
         ("Settings", f"{demo.picked_how}.{above}"),
         (
             "Scenes",
-            f"world {WORLD}; seeds {_span(demo.seeds['pope'])} for pocket-POPE, {_span(demo.seeds['captions'])} for captions; "
-            "the pictures above are drawn by hand",
+            f"world {WORLD}; seeds {_seed_range(demo.seeds['pope'])} for pocket-POPE, "
+            f"{_seed_range(demo.seeds['captions'])} for captions; the pictures above are drawn by hand",
         ),
         ("Right or wrong", "by the first word of its kind in the answer: yes or no, a color, a number"),
         ("Versions", ", ".join(f"{name} {version}" for name, version in demo.versions.items())),

@@ -1,6 +1,6 @@
-"""Pocket models on pocket scenes: POPE, AMBER's yes/no questions, captions and odd colours, plainly and under methods.
+"""Evaluates pocket models on pocket scenes: POPE, AMBER's yes/no questions, captions and odd colours.
 
-Greedy everywhere. Methods are given by name, None being plain decoding. Captions and colours are generated once a method; for
+Decoding is greedy. Methods are given by name; None is plain decoding. Captions and colours are generated once per method; for
 yes/no questions the first word counts.
 """
 
@@ -33,19 +33,19 @@ AMBER_KINDS = {
     "discriminative-relation": "relation",
     "relation": "relation",
 }
-DRAWING = Encoder(render)  # scenes instead of names of pictures
+SCENE_ENCODER = Encoder(render)  # of rows with scenes instead of picture names
 _COLOUR = re.compile(rf"\b(?:{'|'.join(COLOURS)})\b")
 
 
 @dataclass(frozen=True)
 class PopeAnswers:
-    """Yes/no questions, and the first word of every method's answers."""
+    """Yes/no questions, and the first word of every answer by method."""
 
     questions: list[PocketQuestion]
     words: dict[str, list[str]]  # by method
 
     def verdicts(self, method: str) -> list[str | None]:
-        """yes, no, or None where the word is neither."""
+        """yes, no, or None if the word is neither."""
         return [yes_or_no(word) for word in self.words[method]]
 
     def scores(self) -> dict[str, PopeScore]:
@@ -55,7 +55,7 @@ class PopeAnswers:
 
 @dataclass(frozen=True)
 class CaptionScores:
-    """What one method wrote, a caption a scene, and its figures."""
+    """One method's captions, one per scene, and their score."""
 
     score: ChairScore
     texts: list[str]
@@ -63,10 +63,10 @@ class CaptionScores:
 
 @dataclass(frozen=True)
 class OddColours:
-    """How the colour of oddly coloured things is answered; the three shares add up to one."""
+    """Answers about the colour of oddly coloured things; the three shares add up to one."""
 
     questions: int
-    usual: Rate  # the colour that such a thing has in nature: what the prior says
+    usual: Rate  # its colour in nature: what the prior says
     true: Rate  # the colour in the picture
     other: Rate  # another colour, or none
 
@@ -81,9 +81,9 @@ def evaluate_pope(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> Scores:
-    """Pocket-POPE by split and method."""
-    asked = ask_pope(model, methods, first, count, held_out=held_out, batch_size=batch_size, progress=progress)
-    return {split: found.scores() for split, found in asked.items()}
+    """Pocket-POPE scores by split and method."""
+    answers = ask_pope(model, methods, first, count, held_out=held_out, batch_size=batch_size, progress=progress)
+    return {split: of.scores() for split, of in answers.items()}
 
 
 def ask_pope(
@@ -96,7 +96,7 @@ def ask_pope(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> dict[str, PopeAnswers]:
-    """The questions of pocket-POPE by split, with the answers."""
+    """Pocket-POPE's questions with their answers, by split."""
     groups = {split: list(pope(split, first, count, held_out=held_out)) for split in SPLITS}
     return ask_groups(model, groups, methods, batch_size=batch_size, progress=progress)
 
@@ -111,10 +111,10 @@ def evaluate_amber(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> Scores:
-    """Pocket-AMBER's yes/no questions by kind and method: read the accuracy; of existence, the truth is always no."""
+    """Scores of pocket-AMBER's yes/no questions by kind and method. Read the accuracy: for existence the truth is always no."""
     groups = amber_questions(first, count, held_out=held_out)
-    asked = ask_groups(model, groups, methods, batch_size=batch_size, progress=progress)
-    return {kind: found.scores() for kind, found in asked.items()}
+    answers = ask_groups(model, groups, methods, batch_size=batch_size, progress=progress)
+    return {kind: of.scores() for kind, of in answers.items()}
 
 
 def amber_questions(first: int = TEST, count: int = 500, *, held_out: bool = False) -> dict[str, list[PocketQuestion]]:
@@ -139,15 +139,15 @@ def evaluate_captions(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> dict[str, CaptionScores]:
-    """Pocket-CHAIR by method: one caption a scene."""
+    """Pocket-CHAIR by method: one caption per scene."""
     shown = list(scenes(first, count, held_out=held_out))
     truths = [scene.names for scene in shown]
-    found = {}
+    scores = {}
     for name, method in methods.items():
         prompts = [DESCRIBE[0]] * len(shown)
         texts = _generate(model, method, shown, prompts, max_new_tokens, batch_size, _labelled(progress, f"captions, {name}"))
-        found[name] = CaptionScores(score_chair(texts, [mentions(text) for text in texts], truths), texts)
-    return found
+        scores[name] = CaptionScores(score_chair(texts, [mentions(text) for text in texts], truths), texts)
+    return scores
 
 
 def evaluate_odd_colours(
@@ -160,22 +160,22 @@ def evaluate_odd_colours(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> dict[str, OddColours]:
-    """Which colour is named of things that are drawn in a colour they do not have in nature, by method."""
-    asked = list(odd_colours(first, count, held_out=held_out))
-    found = {}
+    """The colour named for things drawn in an unnatural colour, by method."""
+    questions = list(odd_colours(first, count, held_out=held_out))
+    scores = {}
     for name, method in methods.items():
         label = _labelled(progress, f"odd colours, {name}")
-        texts = _generate(model, method, [q.scene for q in asked], [q.text for q in asked], 12, batch_size, label)
-        said = [read_colour(text, question) for text, question in zip(texts, asked, strict=True)]
-        usual = sum(colour == question.usual for colour, question in zip(said, asked, strict=True))
-        true = sum(colour == question.true for colour, question in zip(said, asked, strict=True))
-        total = len(asked)
-        found[name] = OddColours(total, wilson(usual, total), wilson(true, total), wilson(total - usual - true, total))
-    return found
+        texts = _generate(model, method, [q.scene for q in questions], [q.text for q in questions], 12, batch_size, label)
+        colours = [read_colour(text, question) for text, question in zip(texts, questions, strict=True)]
+        usual = sum(colour == question.usual for colour, question in zip(colours, questions, strict=True))
+        true = sum(colour == question.true for colour, question in zip(colours, questions, strict=True))
+        total = len(questions)
+        scores[name] = OddColours(total, wilson(usual, total), wilson(true, total), wilson(total - usual - true, total))
+    return scores
 
 
 def read_colour(text: str, question: ColourQuestion) -> str | None:
-    """The first colour that an answer names, past the thing itself: an orange is not orange for its name."""
+    """The first colour in an answer after the thing's name: "the orange" does not make an orange orange."""
     rest = re.sub(rf"^the {question.name}\b", "", text.strip().lower())
     match = _COLOUR.search(rest)
     return None if match is None else match[0]
@@ -187,15 +187,15 @@ def ask_groups(
     methods: Methods,
     *,
     batch_size: int = 64,
-    encode: Encoder = DRAWING,
+    encode: Encoder = SCENE_ENCODER,
     progress: Progress | None = None,
 ) -> dict[str, PopeAnswers]:
-    """All groups at once, so that a question of several is asked once, and a scene is drawn once."""
+    """Answers all groups together, so that shared questions are asked once and scenes drawn once."""
     rows = sorted({(q.scene, q.text): None for group in groups.values() for q in group}, key=lambda row: row[0].seed)
     words = first_words(model, rows, methods, encode, batch_size=batch_size, progress=progress)
-    answers = {name: dict(zip(rows, said, strict=True)) for name, said in words.items()}
+    word_of = {name: dict(zip(rows, of, strict=True)) for name, of in words.items()}
     return {
-        key: PopeAnswers(group, {name: [said[q.scene, q.text] for q in group] for name, said in answers.items()})
+        key: PopeAnswers(group, {name: [of[q.scene, q.text] for q in group] for name, of in word_of.items()})
         for key, group in groups.items()
     }
 
@@ -207,7 +207,7 @@ def _generate(
     prompts: Sequence[str],
     max_new_tokens: int,
     batch_size: int,
-    told: Callable[[int, int], None],
+    report: Callable[[int, int], None],
 ) -> list[str]:
     refuse_attached(model)
     texts: list[str] = []
@@ -215,7 +215,7 @@ def _generate(
         pictures = [render(scene) for scene in shown]
         for answer in model.answers(pictures, prompts, batch_size=batch_size, max_new_tokens=max_new_tokens):
             texts.append(answer.text)
-            told(len(texts), len(prompts))
+            report(len(texts), len(prompts))
     return texts
 
 

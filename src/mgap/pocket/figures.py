@@ -1,9 +1,9 @@
-"""Everything that a pocket model's card reports: plain decoding, MGAP as published, and MGAP and a bias as a rule picks them.
+"""Measures what a pocket model's card reports: plain decoding, MGAP as published, and MGAP and a bias with picked settings.
 
-The rule: of all pairs of NULLS and ALPHAS, with everything else as in the preset "paper", the one with the highest F1, averaged
-over the three splits of pocket-POPE, on development scenes; ties go to the smallest alpha, then to the first null image. The
-bias, a constant shift of yes against no, is picked among SHIFTS in the same way: on yes/no questions whatever does not beat it
-has shown nothing. Everything else is measured on test scenes.
+The rule that picks them: of all pairs of NULLS and ALPHAS, all else as in the preset "paper", take the one with the highest F1
+on development scenes, averaged over the three splits of pocket-POPE; ties go to the smallest alpha, then to the first null
+image. The bias, a constant shift of yes against no, is picked among SHIFTS in the same way: on yes/no questions, a method that
+does not beat it has shown nothing. Everything else is measured on test scenes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mgap.pocket.scenes import WORLD
 from mgap.priors.subspace import Subspace
 from mgap.run.first_words import Methods
 
-NULLS = ("black336", "mean_colour", "no_image")  # what the model is shown while its prior is fitted; the first is published
+NULLS = ("black336", "mean_colour", "no_image")  # null images that priors are fitted with; the first is the published one
 ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 SHIFTS = (-0.25, 0.25, -0.5, 0.5, -1.0, 1.0, -1.5, 1.5, -2.0, 2.0, -3.0, 3.0, -4.0, 4.0, -6.0, 6.0)  # of yes, in log-odds
 FILE = "figures.json"
@@ -45,7 +45,7 @@ FILE = "figures.json"
 
 @dataclass(frozen=True)
 class Size:
-    """What kind of network it is, and how large."""
+    """The kind and size of a network."""
 
     architecture: str
     model_type: str
@@ -81,7 +81,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Trial(Scored):
-    """Of MGAP with one null image and strength."""
+    """MGAP with one null image and strength."""
 
     null_image: str
     alpha: float
@@ -89,14 +89,14 @@ class Trial(Scored):
 
 @dataclass(frozen=True)
 class ShiftTrial(Scored):
-    """Of a bias."""
+    """A bias with one shift."""
 
     shift: float
 
 
 @dataclass(frozen=True)
 class PickedSetting:
-    """What the rule picks, and every trial it was picked from."""
+    """What the rule picked, and every trial."""
 
     null_image: str
     alpha: float
@@ -108,7 +108,7 @@ class PickedSetting:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the prior was fitted on, and what it holds."""
+    """What a prior was fitted on, and how much variance it explains."""
 
     rank: int
     prompts: int
@@ -129,7 +129,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class CardFigures:
-    """By method: vanilla, bias (yes/no questions only), paper, picked. POPE by split first, AMBER by kind first."""
+    """All figures, by method: vanilla, bias (yes/no questions only), paper, picked. POPE is by split first, AMBER by kind."""
 
     model: str
     world: int
@@ -160,7 +160,7 @@ class CardFigures:
 
 
 def mgap_at(prior: Subspace, alpha: float) -> MGAP:
-    """MGAP of a strength, the rest as in the preset "paper"; no warning of strengths above 1, which are meant here."""
+    """MGAP at a strength, the rest as in the preset "paper"; without the warning about strengths above 1."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="alpha=", category=UserWarning)
         return MGAP(prior, alpha=alpha)
@@ -177,7 +177,7 @@ def pick(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> PickedSetting:
-    """Apply the rule above."""
+    """Apply the rule of this module."""
     if not (nulls and alphas and shifts):
         raise SettingError("no null images, alphas or shifts to pick from: give at least one of each")
     priors = {null: fit_prior(model, null, batch_size=batch_size, progress=progress) for null in nulls}
@@ -189,13 +189,15 @@ def pick(
     scores = evaluate_pope(model, methods, first, count, batch_size=batch_size, progress=progress)
     f1 = {name: {split: of[name].f1.value for split, of in scores.items()} for name in methods}
     trials = [Trial(f1[name], null, alpha) for name, (null, alpha) in pairs.items()]
-    shifted = [ShiftTrial(f1[f"bias {shift}"], shift) for shift in sorted(shifts, key=abs)]
+    shift_trials = [ShiftTrial(f1[f"bias {shift}"], shift) for shift in sorted(shifts, key=abs)]
     best = max(trials, key=lambda trial: trial.mean)  # the first of equals
-    return PickedSetting(best.null_image, best.alpha, max(shifted, key=lambda t: t.mean).shift, count, trials, shifted)
+    return PickedSetting(
+        best.null_image, best.alpha, max(shift_trials, key=lambda t: t.mean).shift, count, trials, shift_trials
+    )
 
 
 def fit_prior(model: Model, null_image: str = NULLS[0], *, batch_size: int = 64, progress: Progress | None = None) -> Subspace:
-    """The prior of a pocket model: rank 5, from questions that no test asks."""
+    """Fit a pocket model's prior: rank 5, on questions that no test asks."""
     prompts = calibration_prompts()
     report = None if progress is None else lambda done: progress(f"prompts, {null_image}", done, len(prompts))
     return Subspace.fit(model, prompts, rank=5, null_image=null_image, batch_size=batch_size, progress=report)
@@ -210,7 +212,7 @@ def measure(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> CardFigures:
-    """Pick the settings on development scenes, and measure the model, the paper's settings and these on test scenes."""
+    """Pick settings on development scenes; measure the model, the paper's settings and the picked ones on test scenes."""
 
     def stage(name: str) -> Progress | None:
         return None if progress is None else lambda label, done, total: progress(f"{name}: {label}", done, total)
@@ -225,9 +227,9 @@ def measure(
         "paper": MGAP(priors["paper"]),
         "picked": mgap_at(priors["picked"], choice.alpha),
     }
-    questioned: Methods = {"vanilla": None, "bias": Bias(shift=choice.shift), **methods}
-    each: dict[str, Any] = {"batch_size": batch_size}
-    captions = evaluate_captions(model, methods, TEST, scenes, progress=stage("CHAIR"), **each)
+    with_bias: Methods = {"vanilla": None, "bias": Bias(shift=choice.shift), **methods}
+    options: dict[str, Any] = {"batch_size": batch_size}
+    captions = evaluate_captions(model, methods, TEST, scenes, progress=stage("CHAIR"), **options)
     network = model.backbone.model
     return CardFigures(
         model=model.backbone.name,
@@ -238,12 +240,12 @@ def measure(
         scenes=scenes,
         priors={name: Calibration.of(prior) for name, prior in priors.items()},
         choice=choice,
-        pope=evaluate_pope(model, questioned, TEST, scenes, progress=stage("POPE"), **each),
+        pope=evaluate_pope(model, with_bias, TEST, scenes, progress=stage("POPE"), **options),
         pope_held_out=evaluate_pope(
-            model, questioned, TEST, scenes, held_out=True, progress=stage("POPE, held-out style"), **each
+            model, with_bias, TEST, scenes, held_out=True, progress=stage("POPE, held-out style"), **options
         ),
-        amber=evaluate_amber(model, questioned, TEST, scenes, progress=stage("AMBER"), **each),
-        captions={name: found.score for name, found in captions.items()},
-        odd_colours=evaluate_odd_colours(model, methods, TEST, odd_scenes, progress=stage("colours"), **each),
+        amber=evaluate_amber(model, with_bias, TEST, scenes, progress=stage("AMBER"), **options),
+        captions={name: of.score for name, of in captions.items()},
+        odd_colours=evaluate_odd_colours(model, methods, TEST, odd_scenes, progress=stage("colours"), **options),
         versions=dict(priors["paper"].origin["versions"]),
     )

@@ -1,4 +1,4 @@
-"""States of plain answers about pocket scenes, as a bank: what departures are measured from, and what a tether leads to."""
+"""Collects states of plain answers about pocket scenes in a bank, for measuring departures and for the tether."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mgap.pocket.language import DESCRIBE
 from mgap.pocket.scenes import Scene, render
 from mgap.priors.bank import Bank
 
-KINDS = ("questions", "captions")  # of prompts that plain answers are collected to
-LONGEST = 96  # tokens of an answer
+KINDS = ("questions", "captions")  # of prompts
+MAX_ANSWER_TOKENS = 96
 
-Row = tuple[Scene, str]  # what is shown, and what is asked
+Row = tuple[Scene, str]  # scene and prompt
 
 
 def fit_bank(
@@ -34,22 +34,22 @@ def fit_bank(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> Bank:
-    """Plain states of every token of answers to questions, to requests to describe, or to both.
+    """Plain states of every token of answers to questions, to caption prompts, or to both.
 
-    A scene is described once and asked about a dozen times: questions are about the first quarter of the scenes only.
+    A scene has one caption and about a dozen questions, so questions cover only the first quarter of the scenes.
     """
     rows = [row for kind in kinds for row in rows_of(kind, first, count if kind == "captions" else -(-count // 4))]
-    return collect(model, rows, LONGEST, batch_size=batch_size, progress=progress)
+    return collect(model, rows, MAX_ANSWER_TOKENS, batch_size=batch_size, progress=progress)
 
 
 def rows_of(kind: str, first: int, count: int, splits: Sequence[str] = SPLITS) -> list[Row]:
-    """The yes/no questions about so many scenes, each once, or a request to describe each; scenes one after the other."""
+    """The distinct yes/no questions about `count` scenes, or a caption prompt for each; sorted by scene."""
     if kind == "captions":
         return [(scene, DESCRIBE[0]) for scene in scenes(first, count)]
     if kind != "questions":
         raise SettingError(f"{kind!r} is no kind of prompts: choose from {', '.join(KINDS)}")
-    asked = {(q.scene, q.text): None for split in splits for q in pope(split, first, count)}
-    return sorted(asked, key=lambda row: row[0].seed)
+    questions = {(q.scene, q.text): None for split in splits for q in pope(split, first, count)}
+    return sorted(questions, key=lambda row: row[0].seed)
 
 
 def collect(
@@ -61,13 +61,13 @@ def collect(
     label: str = "plain states",
     progress: Progress | None = None,
 ) -> Bank:
-    """The plain states along the answers to these rows. A row of the bank is a scene: other answers about it are too near."""
+    """Plain states along the answers to these rows. A row of the bank is a scene: other answers about it are too near."""
     drawn = lru_cache(maxsize=1)(render)
     images: Iterator[Image.Image] = (drawn(scene) for scene, _ in rows)
-    told = None if progress is None else lambda done: progress(label, done, len(rows))
+    report = None if progress is None else lambda done: progress(label, done, len(rows))
     prompts = [text for _, text in rows]
-    how: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, "progress": told}
-    bank = Bank.collect(model, images, prompts, **how)
-    places = {seed: place for place, seed in enumerate(dict.fromkeys(scene.seed for scene, _ in rows))}
-    shown = torch.tensor([places[scene.seed] for scene, _ in rows], dtype=torch.int32)
-    return replace(bank, rows=shown[bank.rows.long()])
+    options: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, "progress": report}
+    bank = Bank.collect(model, images, prompts, **options)
+    index_of = {seed: index for index, seed in enumerate(dict.fromkeys(scene.seed for scene, _ in rows))}
+    scene_index = torch.tensor([index_of[scene.seed] for scene, _ in rows], dtype=torch.int32)
+    return replace(bank, rows=scene_index[bank.rows.long()])

@@ -1,4 +1,4 @@
-"""Steering vectors of a pocket model (ASD's calibration): its own captions of development scenes, labelled exactly."""
+"""Fits a pocket model's steering vectors (ASD's calibration) on its own captions of development scenes, labelled exactly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mgap.priors.steering import Caption, Steering
 def fit_steering(
     model: Model, first: int = DEVELOPMENT, count: int = 300, *, batch_size: int = 64, progress: Progress | None = None
 ) -> Steering:
-    """The model describes scenes, and each word that names a thing is true or invented; other words count as neither."""
+    """The model describes scenes. Each word for a thing is labelled true or invented; other words are neither."""
     shown = list(scenes(first, count))
     pictures = [render(scene) for scene in shown]
     texts = []
@@ -21,12 +21,12 @@ def fit_steering(
         texts.append(answer.text)
         report_progress(progress, "captions for steering", len(texts), count)
     captions = [Caption(*row) for row in zip(pictures, [DESCRIBE[0]] * count, map(label_caption, texts, shown), strict=True)]
-    told = None if progress is None else lambda done: progress("steering", done, count)
-    return Steering.fit(model, captions, progress=told)
+    report = None if progress is None else lambda done: progress("steering", done, count)
+    return Steering.fit(model, captions, progress=report)
 
 
 def label_caption(text: str, scene: Scene) -> list[tuple[str, bool | None]]:
-    """The caption in pieces: words for things that are drawn, for things that are not, and all others."""
+    """The caption in labelled pieces: words for drawn things (True), for others (False), and the rest (None)."""
     pieces: list[tuple[str, bool | None]] = []
     done = 0
     for name, start, end in mention_spans(text):

@@ -1,4 +1,4 @@
-"""The pocket world's benchmarks as runs read them. Pictures are drawn when they are needed, by the seed in their name."""
+"""The pocket world's benchmarks as samples of a run. Pictures are drawn on demand from the seed in their name."""
 
 from __future__ import annotations
 
@@ -25,11 +25,17 @@ AMBER_GROUPS = {
     "discriminative-relation": "relation",
     "relation": "relation",
 }
-KINDS = {"a": "", "g": "generative", "de": "existence", "da": "attribute", "dr": "relation"}  # beginnings of groups
+KINDS = {
+    "a": "",
+    "g": "generative",
+    "de": "existence",
+    "da": "attribute",
+    "dr": "relation",
+}  # AMBER's kinds -> prefixes of groups
 
 
 class SceneRenderer:
-    """From a picture's name to the picture."""
+    """Draws the picture of a given name."""
 
     def __init__(self, *, held_out: bool = False) -> None:
         self.held_out = held_out
@@ -43,7 +49,7 @@ def name_of(scene: Scene) -> str:
 
 
 def scene_of(name: str, *, held_out: bool = False) -> Scene:
-    """The scene that a picture shows, by its name."""
+    """The scene of a picture's name."""
     match = re.fullmatch(r"pocket_(\d{1,12})\.png", name)
     if match is None:
         raise BenchmarkError(f"{name!r:.60} is no picture of the pocket world: they are called pocket_SEED.png")
@@ -52,19 +58,20 @@ def scene_of(name: str, *, held_out: bool = False) -> Scene:
 
 
 def pope_samples(splits: Sequence[str] = SPLITS, count: int = 500, *, first: int = TEST, held_out: bool = False) -> Benchmark:
-    """Pocket-POPE: six questions a scene and split."""
+    """Pocket-POPE: six questions per scene and split."""
     samples = []
     for split in splits:
-        for number, asked in enumerate(benchmark.pope(split, first, count, held_out=held_out), start=1):
-            samples.append(Sample(f"{split}/{number}", name_of(asked.scene), asked.text, split, asked.label))
+        for number, question in enumerate(benchmark.pope(split, first, count, held_out=held_out), start=1):
+            sample_id = f"{split}/{number}"
+            samples.append(Sample(sample_id, name_of(question.scene), question.text, split, question.label))
     return Benchmark("pocket-pope", "yesno", tuple(samples), SceneRenderer(held_out=held_out))
 
 
 def chair_samples(count: int = 500, *, first: int = TEST, held_out: bool = False, prompt: str | None = None) -> Benchmark:
-    """Pocket-CHAIR: a caption a scene."""
-    asked = prompt or language.DESCRIBE[0]
+    """Pocket-CHAIR: one caption per scene."""
+    prompt = prompt or language.DESCRIBE[0]
     samples = tuple(
-        Sample(str(scene.seed), name_of(scene), asked, "captions", sorted(scene.names))
+        Sample(str(scene.seed), name_of(scene), prompt, "captions", sorted(scene.names))
         for scene in benchmark.scenes(first, count, held_out=held_out)
     )
     return Benchmark(
@@ -73,7 +80,7 @@ def chair_samples(count: int = 500, *, first: int = TEST, held_out: bool = False
 
 
 def amber_samples(kinds: str = "a", count: int = 500, *, first: int = TEST, held_out: bool = False) -> Benchmark:
-    """Pocket-AMBER: requests to describe, and yes/no questions by kind; `kinds` as AMBER calls them."""
+    """Pocket-AMBER: caption prompts, and yes/no questions by kind; `kinds` has AMBER's names."""
     samples = []
     for query, annotation in zip(*benchmark.amber(first, count, held_out=held_out), strict=True):
         group = AMBER_GROUPS[str(annotation["type"])]
@@ -87,33 +94,33 @@ def amber_samples(kinds: str = "a", count: int = 500, *, first: int = TEST, held
 
 
 def true_captions(samples: Sequence[Sample], wordings: int = 32) -> dict[str, list[str]]:
-    """By sample, what an honest annotator could write of its scene: captions that invent nothing, in so many wordings."""
-    found = {}
+    """For each sample, captions that invent nothing, as an honest annotator could write them, in up to `wordings` wordings."""
+    captions = {}
     for sample in samples:
         scene = scene_of(sample.image)
         rng = np.random.default_rng([WORLD, scene.seed, 11])
-        found[sample.id] = list(dict.fromkeys(language.caption(scene, None, rng) for _ in range(wordings)))
-    return found
+        captions[sample.id] = list(dict.fromkeys(language.caption(scene, None, rng) for _ in range(wordings)))
+    return captions
 
 
 class PocketWorld:
-    """The pocket world as `mgap run` knows it: POPE, CHAIR and AMBER about drawn scenes."""
+    """The pocket world for `mgap run`: POPE, CHAIR and AMBER about drawn scenes."""
 
     @staticmethod
     def read(keys: RunKeys) -> Benchmark:
-        return _ask(keys, keys.scenes, TEST)
+        return _read(keys, keys.scenes, TEST)
 
     @staticmethod
     def development(keys: RunKeys, count: int) -> Benchmark:
-        return _ask(keys, count, benchmark.DEVELOPMENT)
+        return _read(keys, count, benchmark.DEVELOPMENT)
 
     @staticmethod
     def captions(count: int, *, held_out: bool) -> tuple[Benchmark, dict[str, list[str]]]:
-        asked = chair_samples(count, held_out=held_out)
-        return asked, true_captions(asked.samples)
+        chair = chair_samples(count, held_out=held_out)
+        return chair, true_captions(chair.samples)
 
 
-def _ask(keys: RunKeys, count: int, first: int) -> Benchmark:
+def _read(keys: RunKeys, count: int, first: int) -> Benchmark:
     if keys.prompt is not None:
         raise SettingError(f"prompt={keys.prompt!r}: the pocket models know one way to be asked; leave it out")
     if keys.asks == "pope":

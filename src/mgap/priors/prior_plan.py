@@ -1,7 +1,7 @@
-"""How a method's prior subspace is made: from which prompts, with which null image, or from which folder.
+"""How a method's prior subspace is made: fitted on prompts with a null image, or read from a folder.
 
-`Prior()` is the default everywhere, and it belongs to the model: the first 50 prompts of the set "pocket" for an embedded
-model, of the set "default" for any other; a black picture of 336 pixels; rank 5.
+`Prior()` is the default everywhere. It depends on the model: the first 50 prompts of the set "pocket" for an embedded model, of
+"default" for any other; a black picture of 336 pixels; rank 5.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ PROMPT_SETS = ("default", "questions", "captions", "colours")
 
 @dataclass(frozen=True)
 class Prior:
-    """How a method's subspace is made: fitted on prompts with a null image, or taken from a folder."""
+    """The recipe of a subspace: how to fit it, or the folder to read it from."""
 
     rank: int | str = 5
     count: int = 50  # prompts
-    prompts: str = "auto"  # a name of the registry's PROMPTS, or a file with one a line; auto: the model's own set
+    prompts: str = "auto"  # a set in the registry's PROMPTS, or a file with one per line; auto: the model's own set
     null_image: str = "black336"
-    folder: str | None = None  # a saved one, or a hub repository; nothing is fitted then
+    folder: str | None = None  # a saved subspace, or a hub repository; then nothing is fitted
 
     @classmethod
     def of(cls, data: Any) -> Prior:
-        """From a folder's name, or from keys."""
+        """From the name of a folder, or from keys."""
         if isinstance(data, str):
             return cls(folder=data)
         if not isinstance(data, Mapping):
@@ -60,34 +60,38 @@ class Prior:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"}
 
     def of_model(self, name: str) -> Prior:
-        """With the prompts' set by its name, for the model of this name."""
+        """Replace `auto` by the name of the model's prompt set."""
         return replace(self, prompts=set_name(self.prompts, pocket=name in EMBEDDED))
 
-    def fit(self, model: Backbone | HasBackbone, told: Progress | None = None, *, batch_size: int | None = None) -> Subspace:
-        """Run the prompts; refuses a source with fewer than were asked for."""
+    def fit(
+        self, model: Backbone | HasBackbone, progress: Progress | None = None, *, batch_size: int | None = None
+    ) -> Subspace:
+        """Fit the subspace. Refuses a source with fewer prompts than `count`."""
         from mgap.backbones.base import Backbone
         from mgap.priors.subspace import Subspace
 
         backbone = Backbone.of(model)
         plan = self.of_model(backbone.name)
         prompts = calibration(plan, pocket=False)
-        report = None if told is None else lambda done: told("fitting the prior", done, len(prompts))
-        found = Subspace.fit(backbone, prompts, plan.rank, null_image=plan.null_image, batch_size=batch_size, progress=report)
-        return replace(found, origin={**found.origin, "prompts": plan.prompts})
+        report = None if progress is None else lambda done: progress("fitting the prior", done, len(prompts))
+        subspace = Subspace.fit(
+            backbone, prompts, plan.rank, null_image=plan.null_image, batch_size=batch_size, progress=report
+        )
+        return replace(subspace, origin={**subspace.origin, "prompts": plan.prompts})
 
-    def fitted(self, model: Backbone | HasBackbone, told: Progress | None = None) -> Subspace:
-        """The same, or what an earlier call has left in the cache."""
+    def fitted(self, model: Backbone | HasBackbone, progress: Progress | None = None) -> Subspace:
+        """Like `fit`, but through the cache."""
         from mgap.backbones.base import Backbone
         from mgap.priors.learnt_cache import through_cache
 
         plan = self.of_model(Backbone.of(model).name)
         how = {**plan.to_json(), "prompts": calibration(plan, pocket=False)}
-        found: Subspace = through_cache("subspace", how, model, lambda: plan.fit(model, told))
-        return found
+        subspace: Subspace = through_cache("subspace", how, model, lambda: plan.fit(model, progress))
+        return subspace
 
 
 def describe_prior(prior: Subspace) -> str:
-    """What it was fitted on, in a few words: 50 prompts of 'pocket', black336, rank 5."""
+    """How it was fitted, in a few words: 50 prompts of 'pocket', black336, rank 5."""
     named = f" of {prior.origin['prompts']!r}" if "prompts" in prior.origin else ""
     null = f", {prior.origin['null_image']}" if "null_image" in prior.origin else ""
     return f"{prior.count} prompts{named}{null}, rank {prior.rank}"
@@ -95,51 +99,51 @@ def describe_prior(prior: Subspace) -> str:
 
 @dataclass(frozen=True)
 class Priors:
-    """The subspaces of a run, each fitted once and kept in its folder, so that a run that is taken up again uses the same."""
+    """The subspaces of a run. Each is fitted once and saved in its folder, so that a resumed run uses the same."""
 
-    folder: Path | None = None  # None: there is no run, and they are kept in the cache only
+    folder: Path | None = None  # None: no run; they are in the cache only
 
     def place(self, prior: Prior) -> str:
-        """Where it is, or will be once it is fitted: a folder, or a hub repository."""
+        """Where it is saved, or will be: a folder or a hub repository."""
         if prior.folder is not None:
             return prior.folder
         words = (prior.prompts.replace("/", "-"), prior.count, prior.null_image, prior.rank)
         return str((self.folder or Path()) / "-".join(map(str, words)))
 
     def has(self, prior: Prior) -> bool:
-        """Whether there is nothing to fit."""
+        """Whether it exists already."""
         if prior.folder is not None:
             return True
         return self.folder is not None and (Path(self.place(prior)) / "subspace.json").is_file()
 
-    def get(self, prior: Prior, model: HasBackbone | None, told: Progress | None = None) -> Subspace:
-        """Read, or fitted with the model; without one, it must be there."""
+    def get(self, prior: Prior, model: HasBackbone | None, progress: Progress | None = None) -> Subspace:
+        """Read it, or fit it with the model. Without a model it must exist."""
         from mgap.priors.subspace import Subspace
 
         if model is None or self.has(prior):
             return Subspace.load(self.place(prior))
-        found = prior.fitted(model, told)
+        subspace = prior.fitted(model, progress)
         if self.folder is not None:
-            found.save(self.place(prior))
-        return found
+            subspace.save(self.place(prior))
+        return subspace
 
 
 def set_name(name: str, *, pocket: bool) -> str:
-    """The set that a plan's word means: `auto` is the model's own, and so is `questions` for a pocket model."""
+    """The prompt set's real name: `auto` is the model's own set, and so is `questions` for a pocket model."""
     if name == "auto":
         return "pocket" if pocket else "default"
     return "pocket" if name == "questions" and pocket else name
 
 
 def prompt_set(name: str, count: int, *, pocket: bool) -> list[str]:
-    """The first `count` prompts of a named set, or of a file; fewer where it has no more."""
+    """The first `count` prompts of a named set or a file, or as many as it has."""
     name = set_name(name, pocket=pocket)
-    found = PROMPTS.get(name)() if name in PROMPTS else read_prompts(name)
-    return list(islice(found, count))
+    prompts = PROMPTS.get(name)() if name in PROMPTS else read_prompts(name)
+    return list(islice(prompts, count))
 
 
 def calibration(prior: Prior, *, pocket: bool) -> list[str]:
-    """The prompts that a prior is fitted on; refuses a source with fewer than were asked for."""
+    """The prompts to fit a prior on. Refuses a source with fewer than `count`."""
     prompts = prompt_set(prior.prompts, prior.count, pocket=pocket)
     if len(prompts) < prior.count:
         raise PromptError(f"a prior from {prior.count} prompts: {prior.prompts} has {len(prompts)}; give a file with more")

@@ -26,7 +26,7 @@ def departures_by_step(scores: Scores) -> dict[str, dict[str, list[tuple[int, in
     has "own".
     """
     run, tau = scores.run, float(scores.run.plan["departure"]["tau"])
-    return {arm.label: departed_by_step(run.records(arm).values(), tau) for arm in run.arms}
+    return {method.label: departed_by_step(run.records(method).values(), tau) for method in run.methods}
 
 
 def step_tables(runs: Sequence[Scores]) -> list[Table]:

@@ -18,7 +18,7 @@ from mgap.reports.published_comparison import beside_tables
 from mgap.reports.report_plots import Plots, draw
 from mgap.reports.score_tables import coverage_table, effort_table, matched_tables, paired_tables, run_names, score_tables
 from mgap.reports.scores import Scores
-from mgap.run.records import Arm
+from mgap.run.records import RunMethod
 from mgap.types import Decoding
 
 FILES = ("report.md", "report.tex", "report.json", "report.html")
@@ -121,12 +121,12 @@ def _learnt(plan: Mapping[str, Any], label: str) -> Mapping[str, str]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _method(arm: Arm, learnt: Mapping[str, str]) -> str:
-    text = "plain decoding" if arm.method == "vanilla" else arm.method
-    text += f" with {_settings(arm.settings)}" if arm.settings else ""
-    text += f"; prior: {_settings(arm.prior)}" if arm.prior and "prior" not in learnt else ""
+def _method(method: RunMethod, learnt: Mapping[str, str]) -> str:
+    text = "plain decoding" if method.method == "vanilla" else method.method
+    text += f" with {_settings(method.settings)}" if method.settings else ""
+    text += f"; prior: {_settings(method.prior)}" if method.prior and "prior" not in learnt else ""
     text += "".join(f"; {setting.replace('_', ' ')}: {_value(about)}" for setting, about in learnt.items())
-    return f"{text}; questions about one picture share its keys and values" if arm.prefill == "shared" else text
+    return f"{text}; questions about one picture share its keys and values" if method.prefill == "shared" else text
 
 
 def _settings(values: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from mgap.diagnosis.departure_by_step import tallies_by_step
 from mgap.diagnosis.departure_tally import departure_tally
 from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
-from mgap.run.records import Arm, Record, Run
+from mgap.run.records import Record, Run, RunMethod
 from mgap.types import Sample
 
 FORMAT = 1
@@ -80,7 +80,7 @@ class Matched:
 class MethodScores:
     """The scores of one method of a run."""
 
-    arm: Arm
+    arm: RunMethod  # named as its key in scores.json
     coverage: Coverage
     effort: Effort | None = None
     groups: dict[str, Part] = field(default_factory=dict)
@@ -133,18 +133,18 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
     `against` names the baseline; default: the plain method, else the first. `match_length` scores the baseline's captions
     again, cut to the mean length of each method's.
     """
-    records = {arm.label: run.records(arm) for arm in run.arms}
+    records = {method.label: run.records(method) for method in run.methods}
     coverage = {label: _coverage(run.samples, by_id) for label, by_id in records.items()}
-    arms = [arm for arm in run.arms if coverage[arm.label].answered]
-    samples = [sample for sample in run.samples if all(_is_answered(records[arm.label], sample) for arm in arms)]
-    if not arms or not samples:
+    methods = [method for method in run.methods if coverage[method.label].answered]
+    samples = [sample for sample in run.samples if all(_is_answered(records[method.label], sample) for method in methods)]
+    if not methods or not samples:
         raise RunError(f"{run.folder}: {_no_answers(coverage)}; go on with the command that began it and --out {run.folder}")
-    baseline = _baseline(arms, against)
+    baseline = _baseline(methods, against)
     if run.plan.get("departure"):
         if settings or match_length:
             raise SettingError(f"{run.folder} holds distances, not answers: {', '.join(settings) or 'match_length'} has no use")
         scorer, scored_with = None, dict(run.plan["departure"])
-        measured = {arm.label: [records[arm.label][sample.id] for sample in samples] for arm in arms}
+        measured = {method.label: [records[method.label][sample.id] for sample in samples] for method in methods}
         tau = scored_with["tau"]
         if scored_with.get("along") == "answers":
             tallies = {label: tallies_by_step(samples, departures, tau) for label, departures in measured.items()}
@@ -153,20 +153,20 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
     else:
         scorer = build_scorer(run, **settings)
         scored_with = {"task": run.plan["benchmark"]["task"], **scorer.settings()}
-        tallies = {arm.label: scorer.tally(samples, _texts(records[arm.label], samples)) for arm in arms}
+        tallies = {method.label: scorer.tally(samples, _texts(records[method.label], samples)) for method in methods}
     figures = {name: f for groups in tallies.values() for tally in groups.values() for name, f in tally.figures.items()}
     results = {}
-    for arm in run.arms:
-        groups = tallies.get(arm.label, {})
-        other = tallies[baseline] if scorer is not None and arm.label != baseline else {}
+    for method in run.methods:
+        groups = tallies.get(method.label, {})
+        other = tallies[baseline] if scorer is not None and method.label != baseline else {}
         matched = None
         if match_length and other and groups:
-            plain, own = (_texts(records[label], samples) for label in (baseline, arm.label))
+            plain, own = (_texts(records[label], samples) for label in (baseline, method.label))
             matched = _match(scorer, samples, plain, own, groups)
-        results[arm.label] = MethodScores(
-            arm=arm,
-            coverage=coverage[arm.label],
-            effort=_effort(samples, records[arm.label]) if groups else None,
+        results[method.label] = MethodScores(
+            arm=method,
+            coverage=coverage[method.label],
+            effort=_effort(samples, records[method.label]) if groups else None,
             groups={name: _part(tally, other.get(name)) for name, tally in groups.items()},
             matched=matched,
         )
@@ -178,7 +178,7 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         figures={name: Kind(figure.percent, figure.better) for name, figure in figures.items()},
         results=results,
         right={label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()},
-        texts={arm.label: _texts(records[arm.label], samples) for arm in arms},
+        texts={method.label: _texts(records[method.label], samples) for method in methods},
         warnings=tuple(_warnings(run, len(samples), coverage, tallies)),
     )
 
@@ -197,11 +197,11 @@ def _part(tally: Tally, other: Tally | None) -> Part:
     return Part(len(tally.right), tally.unparsed, tally.rates(), counts, None if other is None else compare(tally, other))
 
 
-def _baseline(arms: Sequence[Arm], against: str | None) -> str:
-    labels = [arm.label for arm in arms]
+def _baseline(methods: Sequence[RunMethod], against: str | None) -> str:
+    labels = [method.label for method in methods]
     if against is not None and against not in labels:
         raise SettingError(f"no method with answers is called {against!r}: compare against one of {', '.join(labels)}")
-    plain = [arm.label for arm in arms if arm.method == "vanilla"]
+    plain = [method.label for method in methods if method.method == "vanilla"]
     return against or (plain or labels)[0]
 
 

@@ -1,1 +1,1 @@
-"""Runs of benchmarks: configuration, plan, engine. No mathematics."""
+"""Running benchmarks: config, job, engine, folder. No formulas."""

@@ -1,4 +1,4 @@
-"""Measure departures at every token of whole answers, as a run does: every method decodes a description at each strength."""
+"""The worker that measures departures at every token of whole answers: each method decodes a description at each strength."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mgap.diagnosis.departure_by_step import OWN
 from mgap.errors import SettingError
 from mgap.methods.base import Method
 from mgap.priors.manifold import Manifold
-from mgap.run.records import Arm, Record
+from mgap.run.records import Record, RunMethod
 from mgap.run.worker import Work
 from mgap.types import Decoding, Sample
 
@@ -26,9 +26,9 @@ Variants = Mapping[str, Method | None]  # by strength
 
 
 def variants_of(method: Method | None, strengths: Sequence[float] = STRENGTHS) -> Variants:
-    """A method at each strength, by the name of the strength; refuses one that decodes from no state.
+    """A method at each strength, by the strength's name. Refuses a method that decodes from no state.
 
-    Plain decoding (None) has strength 0 only. A method whose strength is no setting is measured once, as it is.
+    Plain decoding (None) has strength 0 only. A method without a strength setting is measured once, as it is.
     """
     named = named_strengths(strengths)
     if method is None:
@@ -43,11 +43,11 @@ def variants_of(method: Method | None, strengths: Sequence[float] = STRENGTHS) -
     return {key: method.with_strength(strength) for key, strength in named.items()}
 
 
-class AlongWorker:
-    """Turns samples into records of distances, `extra["distances"][strength]` a list with one for every token of the answer.
+class AnswerDepartureWorker:
+    """Turns samples into records of distances: `extra["distances"][strength]` has one per token of the answer.
 
-    Needs samples about other pictures than the bank's. `variants` are what to decode with, by label and strength (variants_of).
-    A record's text is the answer of the last one.
+    The samples must be about other pictures than the bank's. `variants` holds the methods to decode with, by label and strength
+    (`variants_of`). A record's text is the answer of the last variant.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class AlongWorker:
         self.model, self.picture, self.manifold, self.variants, self.decoding = model, picture, manifold, variants, decoding
 
     @contextmanager
-    def using(self, arm: Arm) -> Iterator[Work]:
-        variants = self.variants[arm.label]
+    def using(self, method: RunMethod) -> Iterator[Work]:
+        variants = self.variants[method.label]
         yield lambda samples: self._measure(samples, variants)
 
     def _measure(self, samples: Sequence[Sample], variants: Variants) -> list[Record]:
@@ -74,15 +74,15 @@ class AlongWorker:
         for key, method in variants.items():
             with answer_states(self.model, method, self.decoding) as read:
                 answers = read(inputs)
-            far = self.manifold.distances(torch.cat([answer.used for answer in answers]))
-            for found, part in zip(distances, far.split([len(answer.tokens) for answer in answers]), strict=True):
-                found[key] = [float(f"{distance:.6g}") for distance in part.tolist()]
-        said = backbone.tokenizer.batch_decode([answer.tokens for answer in answers], skip_special_tokens=True)
+            per_token = self.manifold.distances(torch.cat([answer.used for answer in answers]))
+            for by_strength, part in zip(distances, per_token.split([len(a.tokens) for a in answers]), strict=True):
+                by_strength[key] = [float(f"{distance:.6g}") for distance in part.tolist()]
+        texts = backbone.tokenizer.batch_decode([answer.tokens for answer in answers], skip_special_tokens=True)
         spent, now = 1000 * (time.perf_counter() - started), datetime.now(timezone.utc).isoformat(timespec="seconds")
         return [
             Record(
                 id=sample.id,
-                text=said[row].strip(),
+                text=texts[row].strip(),
                 prompt=backbone.render(sample.prompt),
                 image=hashlib.sha256(images[row].tobytes()).hexdigest(),
                 tokens=len(answers[row].tokens),

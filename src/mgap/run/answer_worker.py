@@ -1,4 +1,4 @@
-"""The workers that answer: what any of them does with samples and pictures, and the one that has a model of transformers."""
+"""Workers that answer questions: what all engines share, and the one for transformers."""
 
 from __future__ import annotations
 
@@ -17,38 +17,40 @@ from mgap.benchmarks.base import Benchmark
 from mgap.decoding.model import Model
 from mgap.methods.base import Method
 from mgap.run.picture_workers import PictureOpening, Pictures, Ready
-from mgap.run.records import Arm, Record
+from mgap.run.records import Record, RunMethod
 from mgap.run.worker import Work
 from mgap.types import Answer, Decoding, Sample
 
 
 class AnsweringWorker(ABC):
-    """Turns samples into records: pictures are opened, what is asked twice is answered once, and failures are written down."""
+    """Turns samples into records: opens pictures, answers repeated questions once, and records failures."""
 
     decoding: Decoding
 
     @property
     @abstractmethod
     def pictures(self) -> Pictures:
-        """Where pictures come from."""
+        """The source of pictures."""
 
     @property
     def clock(self) -> Clock:
-        """Tells where the time goes; by default off."""
+        """Measures the time of each stage; off by default."""
         return Clock()
 
     @abstractmethod
-    def answers(self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], arm: Arm) -> Iterable[Answer]:
-        """Answer these rows under the arm's method, which is on; `ids` are of the samples that ask, the first of each row."""
+    def answers(
+        self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], method: RunMethod
+    ) -> Iterable[Answer]:
+        """Answer these rows; the method is on. `ids` are those of the first sample of each row."""
 
-    def ask(self, samples: Sequence[Sample], arm: Arm) -> list[Record]:
-        """A record each, in order."""
+    def ask(self, samples: Sequence[Sample], method: RunMethod) -> list[Record]:
+        """One record per sample, in order."""
         with self.clock.stage(WAITING):
             taken = self.pictures.take(sample.image for sample in samples)
-        ready = {name: found for name, found in taken.items() if isinstance(found, Ready)}
-        asked = [sample for sample in samples if sample.image in ready]
+        ready = {name: picture for name, picture in taken.items() if isinstance(picture, Ready)}
+        readable = [sample for sample in samples if sample.image in ready]
         records = {s.id: Record(s.id, failed=str(taken[s.image]), at=_now()) for s in samples if s.image not in ready}
-        for sample, answer in self._decode(asked, ready, arm):
+        for sample, answer in self._decode(readable, ready, method):
             records[sample.id] = Record(
                 id=sample.id,
                 text=answer.text,
@@ -56,28 +58,30 @@ class AnsweringWorker(ABC):
                 image=ready[sample.image].digest,
                 tokens=len(answer.token_ids),
                 stop=answer.stop,
-                milliseconds=round(answer.milliseconds / len(asked), 3),
-                rows=len(asked),
+                milliseconds=round(answer.milliseconds / len(readable), 3),
+                rows=len(readable),
                 at=_now(),
                 extra={"alternatives": [other.text for other in answer.alternatives]} if answer.alternatives else {},
             )
         return [records[sample.id] for sample in samples]
 
-    def _decode(self, asked: Sequence[Sample], ready: Mapping[str, Ready], arm: Arm) -> Iterator[tuple[Sample, Answer]]:
-        """Answers in order. What several samples ask of one picture is answered once, unless answers are drawn by lot."""
-        keys = [(sample.image, sample.prompt, sample.id if self.decoding.sample else "") for sample in asked]
+    def _decode(
+        self, samples: Sequence[Sample], ready: Mapping[str, Ready], method: RunMethod
+    ) -> Iterator[tuple[Sample, Answer]]:
+        """Answers in order. The same question about the same picture is answered once, unless answers are sampled."""
+        keys = [(sample.image, sample.prompt, sample.id if self.decoding.sample else "") for sample in samples]
         rows: dict[tuple[str, str, str], str] = {}
-        for key, sample in zip(keys, asked, strict=True):
+        for key, sample in zip(keys, samples, strict=True):
             rows.setdefault(key, sample.id)
         if not rows:
             return
         pictures, prompts = [ready[image].picture for image, _, _ in rows], [prompt for _, prompt, _ in rows]
-        found = dict(zip(rows, self.answers(pictures, prompts, list(rows.values()), arm), strict=True))
-        yield from ((sample, found[key]) for sample, key in zip(asked, keys, strict=True))
+        answers = dict(zip(rows, self.answers(pictures, prompts, list(rows.values()), method), strict=True))
+        yield from ((sample, answers[key]) for sample, key in zip(samples, keys, strict=True))
 
 
 class TransformersWorker(AnsweringWorker):
-    """Answers samples under the methods of a run. `methods` are by label; None is plain decoding."""
+    """Answers with a transformers model. `methods` are by label; None is plain decoding."""
 
     def __init__(
         self,
@@ -97,34 +101,36 @@ class TransformersWorker(AnsweringWorker):
 
     @cached_property
     def pictures(self) -> Pictures:
-        """The same for all methods: none of them changes how a picture is opened and prepared."""
+        """Shared by all methods: none changes how a picture is opened and prepared."""
         backbone = self.model.backbone
         return Pictures(PictureOpening(self.benchmark.picture, Preparer.of(backbone)), self.workers, backbone.device)
 
     @contextmanager
-    def using(self, arm: Arm) -> Iterator[Work]:
-        method, backbone = self.methods[arm.label], self.model.backbone
+    def using(self, method: RunMethod) -> Iterator[Work]:
+        built, backbone = self.methods[method.label], self.model.backbone
         with ExitStack() as stack:
-            if method is not None:
-                stack.enter_context(self.model.using(method))
-            if arm.prefill == "own":
+            if built is not None:
+                stack.enter_context(self.model.using(built))
+            if method.prefill == "own":
                 stack.enter_context(shared_pictures(backbone))
-            yield lambda samples: self.ask(samples, arm)
+            yield lambda samples: self.ask(samples, method)
 
     @contextmanager
-    def foreseeing(self) -> Iterator[None]:
-        """Processes that prepare pictures live as long as this block."""
+    def prefetching(self) -> Iterator[None]:
+        """The processes that prepare pictures live as long as this block."""
         with self.pictures:
             yield
 
-    def expect(self, batches: Iterable[Sequence[Sample]]) -> None:
-        """Begin with the pictures of batches that will come in this order."""
+    def prefetch(self, batches: Iterable[Sequence[Sample]]) -> None:
+        """Start preparing the pictures of the coming batches, in order."""
         with self.clock.stage(STARTING):
-            self.pictures.expect(sample.image for batch in batches for sample in batch)
+            self.pictures.prefetch(sample.image for batch in batches for sample in batch)
 
-    def answers(self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], arm: Arm) -> Iterable[Answer]:
+    def answers(
+        self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], method: RunMethod
+    ) -> Iterable[Answer]:
         options = asdict(self.decoding)
-        return self.model.answers(pictures, prompts, batch_size=len(ids), prefill=arm.prefill, **options)
+        return self.model.answers(pictures, prompts, batch_size=len(ids), prefill=method.prefill, **options)
 
 
 def _now() -> str:

@@ -1,4 +1,4 @@
-"""From a run's keys to the samples that it asks: of a drawn world, or of a benchmark of the registry."""
+"""Reads the samples of a run: from a drawn world, or from a benchmark of the registry."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ CHOOSING = ("data", "questions", "splits", "kinds", "image_set", "prompt", "scen
 
 
 def read_benchmark(config: Config) -> Benchmark:
-    """What is asked; refuses missing files and pictures with names and counts. Needs no model."""
+    """The benchmark that a config names. Refuses missing files and pictures, with names and counts. Needs no model."""
     asks = "own" if config.questions is not None else config.asks
     source: BenchmarkSource | DrawnWorld = WORLDS.get(config.data_set) if config.is_drawn else BENCHMARKS.get(asks)
-    found = source.read(config)
+    benchmark = source.read(config)
     if config.limit is None:
-        return found
-    shown = set(list(dict.fromkeys(sample.image for sample in found.samples))[: config.limit])
-    return replace(found, samples=tuple(sample for sample in found.samples if sample.image in shown))
+        return benchmark
+    pictures = set(list(dict.fromkeys(sample.image for sample in benchmark.samples))[: config.limit])
+    return replace(benchmark, samples=tuple(sample for sample in benchmark.samples if sample.image in pictures))
 
 
 def refuse_chosen(config: Config) -> None:
-    """Raise if the keys choose samples, for a run whose samples are in hand: such a key would be ignored."""
+    """Raise if a key chooses samples although the samples are given: it would be ignored."""
     defaults = {f.name: f.default for f in fields(config)}
     if chosen := [name for name in CHOOSING if getattr(config, name) != defaults[name]]:
         raise SettingError(f"{chosen[0]}={getattr(config, chosen[0])!r} chooses samples, and these are given: leave it out")
 
 
 def read_bank(config: Config, judged: Benchmark) -> tuple[Benchmark, tuple[Sample, ...]]:
-    """For a measurement of departures: what is judged, and what is asked for the plain states of the bank, of other pictures.
+    """For departures: the samples to judge, and those of the bank, which are about other pictures.
 
-    In a drawn world the bank is of development scenes; elsewhere of a share of the pictures, which are then not judged.
+    In a drawn world the bank takes development scenes; elsewhere a share of the pictures, which are then not judged.
     """
     if config.is_drawn:
         world: DrawnWorld = WORLDS.get(config.data_set)

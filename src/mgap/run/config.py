@@ -1,4 +1,4 @@
-"""What a run is asked to do: the same keys in YAML, on the command line and in Python; checked before a model is loaded."""
+"""The config of a run: the same keys in YAML, on the command line and in Python. Checked before a model is loaded."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from mgap.types import Decoding
 
 DEPARTURE = "departure"  # measured on the questions of POPE, or along the descriptions of CHAIR
 PREFILLS = ("auto", "shared", "own")
-BATCH_OF_VLLM = 256  # requests that it is handed together; how many it computes at once is its own business
+BATCH_OF_VLLM = 256  # requests per call; vLLM itself decides how many it computes at once
 ALONG = ("first", "answers")  # where departures are measured: at the first token, or at every token of a description
-SOME = ("splits", "kinds", "image_set", "questions", "departure")  # keys that mean nothing to every benchmark
+SELECTIVE = ("splits", "kinds", "image_set", "questions", "departure")  # keys that only some benchmarks read
 
 
 def benchmarks() -> list[str]:
-    """What `mgap run` can be asked to do."""
+    """The names that `mgap run` accepts as benchmarks."""
     return [*BENCHMARKS, DEPARTURE]
 
 
 def datasets() -> list[str]:
-    """Where pictures can come from."""
+    """The sources of pictures."""
     published = (dataset for name in BENCHMARKS for dataset in BENCHMARKS.get(name).datasets)
     return list(dict.fromkeys([*WORLDS, *published]))
 
 
 def _keys_of(benchmark: str) -> frozenset[str]:
-    """Those of SOME that a benchmark reads."""
+    """The SELECTIVE keys that a benchmark reads."""
     if benchmark == DEPARTURE:
         return frozenset({"splits", "image_set", "questions", "departure"})
-    found: frozenset[str] = BENCHMARKS.get(benchmark).keys
-    return found
+    keys: frozenset[str] = BENCHMARKS.get(benchmark).keys
+    return keys
 
 
 @dataclass(frozen=True)
@@ -50,36 +50,36 @@ class Config:
     benchmark: str
     model: str
     methods: tuple[MethodPlan, ...]
-    dataset: str | None = None  # default: pocket without `images`, else the benchmark's first
+    dataset: str | None = None  # default: pocket for an embedded model without `images`, else the benchmark's first
     images: str | None = None  # folder of the pictures
-    data: str | None = None  # folder of the published files; default: the cache
+    data: str | None = None  # folder of the benchmark's published files; default: the cache
     questions: str | None = None  # own, departure: JSONL or CSV with image, question, label
     splits: tuple[str, ...] = ("random", "popular", "adversarial")
     kinds: str = "a"  # of AMBER: a, g, d, de, da or dr
-    image_set: str | None = None  # of CHAIR: a published list of pictures, or a file with one id a line
-    prompt: str | None = None  # a published way to ask; default: the paper's
-    scenes: int = 500  # of the pocket world
-    held_out: bool = False  # pocket: drawing styles that no training showed
-    limit: int | None = None  # pictures; the first so many
-    missing: str = "refuse"  # pictures that are not there: refuse, or skip
+    image_set: str | None = None  # of CHAIR: a published list of pictures, or a file with one id per line
+    prompt: str | None = None  # a published wording of the question; default: the paper's
+    scenes: int = 500  # number of pictures in the pocket world
+    held_out: bool = False  # pocket: drawing styles not seen in training
+    limit: int | None = None  # only this many pictures, the first ones
+    missing: str = "refuse"  # pictures that cannot be found: refuse, or skip
     decoding: Mapping[str, Any] = field(default_factory=dict)
-    scoring: Mapping[str, Any] = field(default_factory=dict)  # parser, language, ...: of the scorer
+    scoring: Mapping[str, Any] = field(default_factory=dict)  # settings of the scorer: parser, language, ...
     departure: Mapping[str, Any] = field(default_factory=dict)  # along, k, delta, metric, search, bank, strengths
-    pocket: Mapping[str, Any] = field(default_factory=dict)  # settings by method that hold in the pocket world only
-    engine: str = "transformers"  # or vllm: continuous batching, tensor parallel
-    engine_options: Mapping[str, Any] = field(default_factory=dict)  # of vllm.LLM, such as tensor_parallel_size
-    batch_size: int = 32  # with engine vllm 256, where it is not given
-    warm_up: bool = False  # answer each method's first batch once before it counts; for times
-    prefill: str = "auto"  # shared where that changes nothing, else own
-    workers: int | str = "auto"  # processes that open and prepare pictures; 0: this one
-    profile: bool = False  # tell where the time goes, stage by stage
+    pocket: Mapping[str, Any] = field(default_factory=dict)  # settings by method, for the pocket world only
+    engine: str = "transformers"  # or vllm, or one of another package
+    engine_options: Mapping[str, Any] = field(default_factory=dict)  # arguments of vllm.LLM, such as tensor_parallel_size
+    batch_size: int = 32  # default with engine vllm: 256
+    warm_up: bool = False  # answer each method's first batch once before timing starts
+    prefill: str = "auto"  # auto: shared where that changes nothing, else own
+    workers: int | str = "auto"  # processes that open and prepare pictures; 0: none but this one
+    profile: bool = False  # measure the time of each stage
     device: str | None = None
     dtype: str = "auto"
     revision: str | None = None
     trust_remote_code: bool = False
     title: str = ""  # of an experiment
     axis: str = ""  # what the methods' `x` is, such as alpha
-    published: Mapping[str, Any] = field(default_factory=dict)  # figures to show beside ours
+    published: Mapping[str, Any] = field(default_factory=dict)  # published figures to show beside ours
 
     def __post_init__(self) -> None:
         self._refuse_types()
@@ -90,15 +90,15 @@ class Config:
         _choose("missing", self.missing, ("refuse", "skip"))
         if not self.methods:
             raise SettingError("a run without methods answers nothing: name at least one, such as vanilla")
-        labels = [arm.label for arm in self.methods]
-        if len({arm.folder for arm in self.methods}) < len(labels):
+        labels = [plan.label for plan in self.methods]
+        if len({plan.folder for plan in self.methods}) < len(labels):
             raise SettingError(
                 f"methods of this run have the same name, or nearly so: {', '.join(labels)}; give each its own label"
             )
         for name in ("batch_size", "scenes", "limit"):
             value = getattr(self, name)
-            is_left_out = value is None and name == "limit"
-            if not is_left_out and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            is_unset = value is None and name == "limit"
+            if not is_unset and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise SettingError(f"{name}={value!r} must be a whole number of at least 1")
         is_count = isinstance(self.workers, int) and not isinstance(self.workers, bool) and self.workers >= 0
         if not is_count and self.workers != "auto":
@@ -130,13 +130,13 @@ class Config:
                 _choose("decoding key along answers, which are greedy", key, ("max_new_tokens",))
         ENGINES.get(self.engine).refuse(self)
         self._refuse_modes()
-        for arm in self.methods:
-            arm.refuse_unlearnt(self.model)
+        for plan in self.methods:
+            plan.refuse_unlearnt(self.model)
 
     def _refuse_types(self) -> None:
         hints = get_type_hints(Config)
         for f in fields(self):
-            if f.name not in ("methods", "batch_size", "scenes", "limit", "workers"):  # which have sentences of their own
+            if f.name not in ("methods", "batch_size", "scenes", "limit", "workers"):  # which have their own messages
                 try:
                     typed(hints[f.name], getattr(self, f.name), f.name)
                 except TypeError as error:
@@ -146,17 +146,17 @@ class Config:
                 raise SettingError(f"pocket: {name!r} must hold settings, not {settings!r:.60}")
 
     def _refuse_modes(self) -> None:
-        """A method that does not decode so is refused before the others have answered."""
+        """Refuse a method that does not support this decoding before the others have answered."""
         from mgap.decoding.attach import refuse_modes
 
         modes = self.decode().modes(rows=self.batch_size)
-        for arm in self.methods:
-            if arm.method != VANILLA:
-                refuse_modes(METHODS.get(arm.method), modes)
+        for plan in self.methods:
+            if plan.method != VANILLA:
+                refuse_modes(METHODS.get(plan.method), modes)
 
     @property
     def data_set(self) -> str:
-        """Where the pictures come from."""
+        """The source of the pictures."""
         if self.dataset is not None:
             return self.dataset
         if self.images is None and self.model in EMBEDDED and self.benchmark != "own":
@@ -166,23 +166,23 @@ class Config:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether a world draws the pictures."""
+        """Whether the pictures are drawn by a world."""
         return self.data_set in WORLDS
 
     @property
     def along(self) -> str:
-        """Where departures are measured."""
+        """Where departures are measured: at the first token, or along answers."""
         return str(self.departure.get("along", "first"))
 
     @property
     def asks(self) -> str:
-        """The benchmark whose samples are asked: questions for the first token, descriptions for whole answers."""
+        """The benchmark that provides the samples. Departures use POPE's at the first token, CHAIR's along answers."""
         if self.benchmark != "departure":
             return self.benchmark
         return "chair" if self.along == "answers" else "pope"
 
     def decode(self) -> Decoding:
-        """How answers are decoded: short ones to questions, long ones to requests to describe."""
+        """The decoding settings. The default length depends on the benchmark: short for questions, long for descriptions."""
         longest: int = BENCHMARKS.get(self.asks).max_new_tokens
         if self.is_drawn:
             longest = min(longest, 96)
@@ -198,9 +198,9 @@ class Config:
         settings: Mapping[str, Mapping[str, Any]] | None = None,
         prior: str | None = None,
     ) -> Config:
-        """From plain keys; unknown and missing ones are named. `settings` are more for methods, by their name or label.
+        """From plain keys. Unknown and missing keys are refused by name. `settings` adds settings by method name or label.
 
-        `prior` is a folder with something that was learnt, or a hub repository: for every method that needs its kind.
+        `prior` is a folder or hub repository with something learnt, for every method that needs its kind.
         """
         known = [f.name for f in fields(cls)]
         for key in data:
@@ -209,16 +209,16 @@ class Config:
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise SettingError(f"{where}: unknown key {key!r:.60}: choose from {', '.join(known)}{hint}")
         if data.get("benchmark") in benchmarks():
-            for key in SOME:
+            for key in SELECTIVE:
                 if key in data and key not in _keys_of(data["benchmark"]):
-                    those = " and ".join(name for name in benchmarks() if key in _keys_of(name))
-                    raise SettingError(f"{where}: {key} is a key of {those}, not of {data['benchmark']}: leave it out")
-        along = data.get("departure")
+                    owners = " and ".join(name for name in benchmarks() if key in _keys_of(name))
+                    raise SettingError(f"{where}: {key} is a key of {owners}, not of {data['benchmark']}: leave it out")
+        departure = data.get("departure")
         if data.get("benchmark") == "departure":
-            is_long = isinstance(along, Mapping) and along.get("along", "first") != "first"
+            is_long = isinstance(departure, Mapping) and departure.get("along", "first") != "first"
             if (other := "splits" if is_long else "image_set") in data:
-                asked = "descriptions" if is_long else "POPE's questions"
-                raise SettingError(f"{where}: these departures are of {asked}, which have no {other}: leave it out")
+                subject = "descriptions" if is_long else "POPE's questions"
+                raise SettingError(f"{where}: these departures are of {subject}, which have no {other}: leave it out")
         for f in fields(cls):
             if f.name not in data and f.default is MISSING and f.default_factory is MISSING:
                 raise SettingError(f"{where}: {f.name} is missing, and has no default")
@@ -234,38 +234,38 @@ class Config:
             if not isinstance(values.get(key, {}), Mapping):
                 raise SettingError(f"{where}: {key} must hold keys and values, not {values[key]!r:.60}")
         config = cls(**values)
-        there = {name for arm in config.methods for name in (arm.method, arm.label)}
+        names = {name for plan in config.methods for name in (plan.method, plan.label)}
         pocket = {
             name: {key: value for key, value in own.items() if key not in more.get(name, {})}
             for name, own in config.pocket.items()
-            if name in there
+            if name in names
         }
         return config.with_settings(pocket) if config.data_set == "pocket" else config
 
     @classmethod
     def read(cls, path: str, **given: Any) -> Config:
-        """From a YAML file, or from an experiment that comes with the package; keys that are given replace the file's."""
+        """From a YAML file or an experiment of the package. Given keys replace the file's."""
         return cls.of({**read_yaml(path), **given}, path)
 
     def with_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> Config:
-        """The same with more settings for the methods of these names or labels."""
-        arms, used = [], set()
-        for arm in self.methods:
+        """A copy with more settings, by method name or label."""
+        plans, used = [], set()
+        for plan in self.methods:
             more: dict[str, Any] = {}
-            for key in (arm.method, arm.label):
+            for key in (plan.method, plan.label):
                 if key in settings:
                     used.add(key)
                     more.update(settings[key])
-            arms.append(arm.with_settings(more) if more else arm)
-        _refuse_unused(settings, used, [arm.label for arm in arms])
-        return replace(self, methods=tuple(arms))
+            plans.append(plan.with_settings(more) if more else plan)
+        _refuse_unused(settings, used, [plan.label for plan in plans])
+        return replace(self, methods=tuple(plans))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def _with_more(entries: Iterable[Any], settings: Mapping[str, Mapping[str, Any]]) -> list[Any]:
-    """Entries of methods as they were written, with more settings: a method that needs one is checked with it."""
+    """Add settings to method entries before they are checked: a method may need one of them."""
     merged, used = list[Any](), set[str]()
     for entry in entries:
         keys: Any = {"method": entry} if isinstance(entry, str) else entry
@@ -280,7 +280,7 @@ def _with_more(entries: Iterable[Any], settings: Mapping[str, Mapping[str, Any]]
 
 
 def _with_saved(plans: Sequence[MethodPlan], place: str) -> list[MethodPlan]:
-    """Methods with what lies in a folder, each that needs something of its kind; refuses one that none needs."""
+    """Give a saved folder to every method that needs its kind. Refused if no method does."""
     if not any(plan.takes(place) for plan in plans):
         inside = " and ".join(called(kind) for kind in kinds_in(place) or ("subspace",))
         raise SettingError(f"--prior {place}: no method of this run needs {inside}: {', '.join(p.label for p in plans)}")
@@ -293,9 +293,11 @@ def _refuse_unused(settings: Mapping[str, Any], used: set[str], labels: list[str
 
 
 def read_yaml(path: str) -> dict[str, Any]:
-    """The keys of a YAML file; `experiments/NAME.yaml` and `NAME` also find those that come with the package."""
+    """The keys of a YAML file. `experiments/NAME.yaml` and `NAME` also find the package's experiments."""
     named = EXPERIMENTS.get(Path(path).stem, "")
-    file = next((Path(place) for place in (path, named) if os.path.isfile(place)), None)  # unlike Path's, also of a long name
+    file = next(
+        (Path(place) for place in (path, named) if os.path.isfile(place)), None
+    )  # unlike Path.is_file, accepts a name of any length
     if file is None:
         raise SettingError(f"{path}: no such file, nor an experiment or a benchmark of that name; see `mgap ls experiments`")
     try:

@@ -1,8 +1,8 @@
-"""Measure departures (paper, sections 3.2 and 5.4) as a run does: a bank first, then distances, method by method.
+"""The worker that measures departures (paper, sections 3.2 and 5.4): first a bank, then distances, method by method.
 
-bank, judged = set_aside(samples, share=0.5)                 # or the bank from scenes of its own
-manifold = prepare(model, bank, picture, folder)             # collected once, then read again
-worker = DepartureWorker(model, picture, manifold, build)    # build: an arm's method, None for vanilla
+bank, judged = set_aside(samples, share=0.5)                 # or take the bank from other scenes
+manifold = prepare(model, bank, picture, folder)             # collected once, then read from the folder
+worker = DepartureWorker(model, picture, manifold, build)    # build(RunMethod): the Method, None for vanilla
 plan["departure"] = {**manifold.to_json(), "strengths": [...]}
 """
 
@@ -21,15 +21,15 @@ from mgap.diagnosis.departure import STRENGTHS, Picture, named_strengths
 from mgap.errors import SettingError
 from mgap.methods.base import Method
 from mgap.priors.manifold import Manifold
-from mgap.run.records import Arm, Record
+from mgap.run.records import Record, RunMethod
 from mgap.run.worker import Work
 from mgap.types import Sample
 
 
 class DepartureWorker:
-    """Turns samples into records of distances; `build` makes an arm's method, None for vanilla, which has strength 0 only.
+    """Turns samples into records of distances. `build` makes a method; None is vanilla, which has strength 0 only.
 
-    Needs samples about other pictures than the bank's. A record's text is the plain model's first token.
+    The samples must be about other pictures than the bank's. A record's text is the plain model's first token.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class DepartureWorker:
         model: Model,
         picture: Picture,
         manifold: Manifold,
-        build: Callable[[Arm], Method | None],
+        build: Callable[[RunMethod], Method | None],
         *,
         strengths: Sequence[float] = STRENGTHS,
     ) -> None:
@@ -45,22 +45,22 @@ class DepartureWorker:
         self.strengths = named_strengths(strengths)
 
     @contextmanager
-    def using(self, arm: Arm) -> Iterator[Work]:
-        method = self.build(arm)
-        if method is None and "0" not in self.strengths:
+    def using(self, method: RunMethod) -> Iterator[Work]:
+        built = self.build(method)
+        if built is None and "0" not in self.strengths:
             raise SettingError(
                 "vanilla is measured at strength 0, which is not among the strengths: add it, or leave vanilla out"
             )
-        with first_states(self.model, method) as read:
+        with first_states(self.model, built) as read:
             yield lambda samples: self._measure(samples, read)
 
     def _measure(self, samples: Sequence[Sample], read: Callable[..., StepStates]) -> list[Record]:
         started, backbone = time.perf_counter(), self.model.backbone
         images = open_pictures(samples, self.picture)
-        seen = read(backbone.encode(images, [sample.prompt for sample in samples]))
-        strengths = {"0": 0.0} if seen.method is None else self.strengths
-        distances = {key: self.manifold.distances(seen.at(value)).tolist() for key, value in strengths.items()}
-        words = backbone.words(seen.plain_tokens())
+        states = read(backbone.encode(images, [sample.prompt for sample in samples]))
+        strengths = {"0": 0.0} if states.method is None else self.strengths
+        distances = {key: self.manifold.distances(states.at(value)).tolist() for key, value in strengths.items()}
+        words = backbone.words(states.plain_tokens())
         spent, now = 1000 * (time.perf_counter() - started), datetime.now(timezone.utc).isoformat(timespec="seconds")
         return [
             Record(

@@ -1,4 +1,4 @@
-"""What `mgap diagnose` measures beside a run's distances, into the run's folder: each analysis once, whole or not at all."""
+"""The analyses that `mgap diagnose` adds to a run of departures. Each is written once, completely or not at all."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ from mgap.run.method_plans import VANILLA, build_method
 from mgap.run.records import Run, analysis_file
 from mgap.types import Sample
 
-PICTURES = 100  # whose questions, or captions, the representation is measured on, at most
+PICTURES = 100  # at most, whose questions or captions measure the representation
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A run of departures that is done, and the model it is of."""
+    """A finished run of departures, and its model."""
 
     job: Job
     model: Model
-    told: Progress | None = None
+    progress: Progress | None = None
     other: Callable[[], Model] | None = None  # another model, to compare priors with
 
-    def carry_out(self, noted: Callable[[str], None]) -> None:
-        """Every analysis that is not in the run's folder yet; `noted` hears of those that these questions do not allow."""
-        wanted: dict[str, Callable[[], dict[str, Any]]] = {"subspace": self.subspace, "picture": self.picture}
-        right = {label: len(states) for label, states in self._known.items()}
+    def carry_out(self, note: Callable[[str], None]) -> None:
+        """Make every analysis the folder does not have yet. `note` is told of those that these questions do not allow."""
+        analyses: dict[str, Callable[[], dict[str, Any]]] = {"subspace": self.subspace, "picture": self.picture}
+        right = {label: len(states) for label, states in self._right_states.items()}
         if not all(sample.truth in LABELS for sample in (*self._judged.samples, *self.job.bank)):
-            noted("where states are moved to is left out: not all of these questions are answered by yes or no")
+            note("where states are moved to is left out: not all of these questions are answered by yes or no")
         elif min(right.get(label, 0) for label in LABELS) < self._k:
-            noted(f"where states are moved to is left out: of the bank's states {right} are right, not {self._k} of each")
+            note(f"where states are moved to is left out: of the bank's states {right} are right, not {self._k} of each")
         else:
-            wanted["representation"] = self.representation
+            analyses["representation"] = self.representation
         if self._readout is None:
-            noted(f"how {' and '.join(READOUT)} lie to the prior is left out: they are not one token each of this model")
+            note(f"how {' and '.join(READOUT)} lie to the prior is left out: they are not one token each of this model")
         if self.other is not None:
-            wanted["models"] = partial(self.models, self.other)
-        for name, measure in wanted.items():
+            analyses["models"] = partial(self.models, self.other)
+        for name, measure in analyses.items():
             path = analysis_file(self.job.out, name)
             if not path.is_file():
                 write_files(path.parent, {path.name: json.dumps(measure(), ensure_ascii=False) + "\n"})
@@ -74,16 +74,16 @@ class Diagnosis:
             size=open_image(self._judged.picture(self._judged.samples[0].image)).size,
             readout=self._readout,
             states={"with pictures": self._bank.states},
-            progress=self.told,
+            progress=self.progress,
         ).to_json()
 
     def models(self, load: Callable[[], Model]) -> dict[str, Any]:
-        """This model's prior and another's, fitted alike, by what they do to the words that both can say."""
+        """Compare this model's prior with another's, fitted alike, by their effect on the words that both models have."""
         other = load()
         plan = replace(self._prior_plan, folder=None)
         priors = Priors(self.job.out / "priors" / "other")
-        pair = (self.model, self._prior), (other, priors.get(plan, other, self.told))
-        return compare_models(*pair, progress=self.told).to_json()
+        pair = (self.model, self._prior), (other, priors.get(plan, other, self.progress))
+        return compare_models(*pair, progress=self.progress).to_json()
 
     def representation(self) -> dict[str, Any]:
         return measure_representation(
@@ -97,19 +97,19 @@ class Diagnosis:
             captions=self._captions(),
             k=self._k,
             batch_size=self.job.config.batch_size,
-            progress=self.told,
+            progress=self.progress,
         ).to_json()
 
     def picture(self) -> dict[str, Any]:
-        """The first question that plain decoding answers wrongly, or the first one at all, as every method moves it."""
+        """How every method moves one state: of the first question that plain decoding gets wrong, or of the first question."""
         samples, run = self._judged.samples, Run.load(self.job.out)
-        (plain,) = (arm for arm in run.arms if arm.method == VANILLA)
+        (plain,) = (method for method in run.methods if method.method == VANILLA)
         wrong = wrong_answers(samples, {id: record.text for id, record in run.records(plain).items()})
         sample, rule = (
             (wrong[0], FIRST_WRONG) if wrong else (samples[0], "the first {group} question; none is answered wrongly")
         )
-        asked = self.job.config.departure
-        how = {key: asked[key] for key in ("k", "delta", "metric", "search") if key in asked}
+        given = self.job.config.departure
+        how = {key: given[key] for key in ("k", "delta", "metric", "search") if key in given}
         return picture_manifold(
             self.model,
             Manifold.of(self._bank, device=self.model.backbone.device, **how),
@@ -121,20 +121,20 @@ class Diagnosis:
             strengths=self._strengths,
             reference=self._reference(sample),
             null_image=self._prior_plan.null_image,
-            progress=self.told,
+            progress=self.progress,
         ).to_json()
 
     def _reference(self, sample: Sample) -> Tensor | None:
-        """Where the state would lie if the model knew; None where the bank has too few states that rightly say so."""
-        if sample.truth not in self._known or len(self._known[sample.truth]) < self._k:
+        """Where the state would be if the model knew; None if the bank has too few states with that right answer."""
+        if sample.truth not in self._right_states or len(self._right_states[sample.truth]) < self._k:
             return None
         image = open_image(self._judged.picture(sample.image))
         with first_states(self.model, None) as read:
             h = read(self.model.backbone.encode([image], [sample.prompt])).h
-        return aligned_states(h, [sample.truth], self._known, self._k)
+        return aligned_states(h, [sample.truth], self._right_states, self._k)
 
     def _captions(self) -> TrueCaptions | None:
-        """True captions are known of drawn scenes only, and followed for methods at the head only."""
+        """True captions exist for drawn scenes only, and are used for methods at the head only."""
         if not self.job.config.is_drawn or not any(method.seam is Seam.HEAD for method in self._methods.values()):
             return None
         world: DrawnWorld = WORLDS.get(self.job.config.data_set)
@@ -142,7 +142,7 @@ class Diagnosis:
 
     @cached_property
     def _readout(self) -> tuple[str, str] | None:
-        """The two answers, where each is one token of the model."""
+        """The two answers, if each is a single token of the model."""
         try:
             for word in READOUT:
                 token_ids(word, self.model.backbone.tokenizer)
@@ -151,12 +151,12 @@ class Diagnosis:
         return READOUT
 
     @cached_property
-    def _known(self) -> dict[str, Tensor]:
+    def _right_states(self) -> dict[str, Tensor]:
         return known_answers(self.model, self._bank, self.job.bank)
 
     @property
     def _k(self) -> int:
-        """Right states that a reference is the mean of; as many as a distance is the mean over."""
+        """Number of right states averaged into a reference; the same k as for distances."""
         return int(self.job.config.departure.get("k", 10))
 
     @property
@@ -169,15 +169,15 @@ class Diagnosis:
 
     @cached_property
     def _judged(self) -> Benchmark:
-        """The first pictures of those that are judged."""
+        """The first pictures of the judged ones."""
         samples = self.job.benchmark.samples
-        shown = set(list(dict.fromkeys(sample.image for sample in samples))[:PICTURES])
-        return replace(self.job.benchmark, samples=tuple(sample for sample in samples if sample.image in shown))
+        pictures = set(list(dict.fromkeys(sample.image for sample in samples))[:PICTURES])
+        return replace(self.job.benchmark, samples=tuple(sample for sample in samples if sample.image in pictures))
 
     @cached_property
     def _prior_plan(self) -> Prior:
-        """That of the first method which has one, else what a run fits by default."""
-        return next((arm.prior for arm in self.job.config.methods if arm.prior is not None), Prior())
+        """The prior of the first method that has one, else the default."""
+        return next((plan.prior for plan in self.job.config.methods if plan.prior is not None), Prior())
 
     @cached_property
     def _priors(self) -> Priors:
@@ -185,10 +185,10 @@ class Diagnosis:
 
     @cached_property
     def _prior(self) -> Subspace:
-        return self._priors.get(self._prior_plan, self.model, self.told)
+        return self._priors.get(self._prior_plan, self.model, self.progress)
 
     @cached_property
     def _methods(self) -> dict[str, Method]:
-        """All but plain decoding, by label."""
-        built = {arm.label: build_method(arm, self.model, self._priors, self.told) for arm in self.job.config.methods}
+        """By label, without plain decoding."""
+        built = {plan.label: build_method(plan, self.model, self._priors, self.progress) for plan in self.job.config.methods}
         return {label: method for label, method in built.items() if method is not None}

@@ -1,7 +1,7 @@
-"""The engine: goes through a run's batches, writes every batch down, survives what can go wrong, and can be taken up again.
+"""The loop of a run: answer batch by batch, write each to disk, survive failures, and resume.
 
-Batches are fixed by the plan: samples in its order, cut into equal batches, dealt out to the shares in turn. So a run that was
-killed, or that several processes did, answers the same batches as one that was not, and says the same.
+The plan fixes the batches: samples in its order, cut into equal batches, dealt to the shards in turn. A run that was killed, or
+split over processes, therefore answers the same batches as any other, with the same answers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from mgap.backbones.clock import WRITING, Clock
 from mgap.errors import ImageError, PromptError
 from mgap.run.folder import Journal, Shard, claim
-from mgap.run.records import Arm, Record, Run
-from mgap.run.worker import Foreseeing, Work, Worker
+from mgap.run.records import Record, Run, RunMethod
+from mgap.run.worker import Prefetching, Work, Worker
 from mgap.types import Sample
 
 Batch = tuple[Sample, ...]
@@ -24,21 +24,21 @@ Batch = tuple[Sample, ...]
 
 @dataclass
 class RunState:
-    """How far one method is; a listener is given this after every batch."""
+    """Progress of one method. Listeners get it after every batch."""
 
-    arm: Arm
-    total: int  # samples of this share
-    before: int = 0  # of them, answered by an earlier process
+    method: RunMethod
+    total: int  # samples of this shard
+    before: int = 0  # of these, answered by earlier processes
     done: int = 0
     failed: int = 0
     tokens: int = 0  # of this process's answers
     seconds: float = 0.0  # of this process's work
-    latest: tuple[Batch, Sequence[Record]] = ((), ())  # the batch just done
+    latest: tuple[Batch, Sequence[Record]] = ((), ())  # the last batch and its records
 
     @property
     def seconds_left(self) -> float | None:
-        fresh = self.done - self.before
-        return None if fresh == 0 else self.seconds / fresh * (self.total - self.done)
+        answered = self.done - self.before
+        return None if answered == 0 else self.seconds / answered * (self.total - self.done)
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,25 @@ class Spent:
 
     samples: int
     seconds: float
-    stages: dict[str, float]  # seconds each; what they leave of the whole is the loop itself
+    stages: dict[str, float]  # seconds per stage; the remainder is the loop itself
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a process found and did."""
+    """The outcome of one process."""
 
-    answered: dict[str, int] = field(default_factory=dict)  # by label; by anyone, in this share
+    answered: dict[str, int] = field(default_factory=dict)  # by label: answers in this shard, of all processes so far
     failed: dict[str, list[Record]] = field(default_factory=dict)
-    spent: dict[str, Spent] = field(default_factory=dict)  # by label; where a clock was on and something was answered
+    spent: dict[str, Spent] = field(default_factory=dict)  # by label, if a clock was on and something was answered
 
 
 Listener = Callable[[RunState], None]
 
 
 def batches(samples: Sequence[Sample], size: int, order: Sequence[str] = ()) -> list[Batch]:
-    """Samples in the order of these ids; without them in the order in which pictures first appear, those of one together."""
-    places = {name: place for place, name in enumerate(order or dict.fromkeys(sample.image for sample in samples))}
-    sorted_ = sorted(samples, key=lambda sample: places[sample.id if order else sample.image])
+    """Cut the samples into batches, in the order of these ids. Default: by first appearance of their picture."""
+    position = {name: number for number, name in enumerate(order or dict.fromkeys(sample.image for sample in samples))}
+    sorted_ = sorted(samples, key=lambda sample: position[sample.id if order else sample.image])
     return [tuple(sorted_[start : start + size]) for start in range(0, len(sorted_), size)]
 
 
@@ -79,56 +79,55 @@ def execute(
     listener: Listener | None = None,
     clock: Clock | None = None,
 ) -> Summary:
-    """Answer what is not answered yet of this share; `labels` are the methods to go through, by default all of the run's.
+    """Answer what is still unanswered in this shard. `labels` choose the methods; default: all of the run's.
 
-    `clock` is the model's, where the time is to be told stage by stage.
+    `clock` is the model's, to measure the time of each stage.
     """
     summary = Summary()
-    share = batches(run.samples, int(run.plan["batch_size"]), run.order)[shard.number :: shard.of]
+    shard_batches = batches(run.samples, int(run.plan["batch_size"]), run.order)[shard.number :: shard.of]
     with ExitStack() as stack:
         stack.enter_context(claim(run.folder, shard))
-        if isinstance(worker, Foreseeing):
-            stack.enter_context(worker.foreseeing())
-        for arm in run.arms:
-            if labels is None or arm.label in labels:
-                _execute_arm(run, worker, arm, share, shard, retry_failed, listener, summary, clock or Clock())
+        if isinstance(worker, Prefetching):
+            stack.enter_context(worker.prefetching())
+        for method in run.methods:
+            if labels is None or method.label in labels:
+                _execute_method(run, worker, method, shard_batches, shard, retry_failed, listener, summary, clock or Clock())
     return summary
 
 
-def _execute_arm(
+def _execute_method(
     run: Run,
     worker: Worker,
-    arm: Arm,
-    share: list[Batch],
+    method: RunMethod,
+    shard_batches: list[Batch],
     shard: Shard,
     retry_failed: bool,
     listener: Listener | None,
     summary: Summary,
     clock: Clock,
 ) -> None:
-    found = run.records(arm)
-    kept = {name: record for name, record in found.items() if not (retry_failed and record.failed)}
-    ids = [sample.id for batch in share for sample in batch]
-    state = RunState(arm, len(ids), before=sum(name in kept for name in ids))
+    records = {name: record for name, record in run.records(method).items() if not (retry_failed and record.failed)}
+    ids = [sample.id for batch in shard_batches for sample in batch]
+    state = RunState(method, len(ids), before=sum(name in records for name in ids))
     state.done = state.before
-    state.failed = sum(bool(kept[name].failed) for name in ids if name in kept)
-    todo = [batch for batch in share if any(sample.id not in kept for sample in batch)]
+    state.failed = sum(bool(records[name].failed) for name in ids if name in records)
+    todo = [batch for batch in shard_batches if any(sample.id not in records for sample in batch)]
     if todo:
-        with Journal(run.folder, arm, shard) as journal, worker.using(arm) as work:
+        with Journal(run.folder, method, shard) as journal, worker.using(method) as work:
             if run.plan["warm_up"]:
-                _careful(work, todo[0])
-            clock.take()  # what came before does not count
+                _answer_batch(work, todo[0])
+            clock.take()  # resets it
             started = time.perf_counter()
-            if isinstance(worker, Foreseeing):
-                worker.expect(todo)
+            if isinstance(worker, Prefetching):
+                worker.prefetch(todo)
             state.seconds += time.perf_counter() - started
             for batch in todo:
                 started = time.perf_counter()
-                made = _careful(work, batch)  # the whole batch, so that a cut-off one is answered as it would have been
-                fresh = [record for record in made if record.id not in kept]
+                made = _answer_batch(work, batch)  # the whole batch: a resumed one gets the same answers
+                fresh = [record for record in made if record.id not in records]
                 with clock.stage(WRITING):
                     journal.write(fresh)
-                kept.update({record.id: record for record in fresh})
+                records.update({record.id: record for record in fresh})
                 state.done += len(fresh)
                 state.failed += sum(bool(record.failed) for record in fresh)
                 state.tokens += sum(record.tokens for record in fresh)
@@ -137,18 +136,18 @@ def _execute_arm(
                 if listener is not None:
                     listener(state)
         if clock.is_on:
-            summary.spent[arm.label] = Spent(state.done - state.before, state.seconds, clock.take())
+            summary.spent[method.label] = Spent(state.done - state.before, state.seconds, clock.take())
     elif listener is not None:
         listener(state)
-    ours = [kept[name] for name in ids]
-    summary.answered[arm.label] = sum(not record.failed for record in ours)
-    summary.failed[arm.label] = [record for record in ours if record.failed]
+    ours = [records[name] for name in ids]
+    summary.answered[method.label] = sum(not record.failed for record in ours)
+    summary.failed[method.label] = [record for record in ours if record.failed]
 
 
-def _careful(work: Work, batch: Sequence[Sample]) -> list[Record]:
-    """A batch that does not fit into memory is halved until it does; a sample that cannot be asked is written down as such.
+def _answer_batch(work: Work, batch: Sequence[Sample]) -> list[Record]:
+    """Answer a batch. One that does not fit into memory is halved until it does; a sample that cannot be asked is recorded.
 
-    Any other error ends the run; nothing that is on disk is lost.
+    Any other error ends the run. Nothing on disk is lost.
     """
     try:
         return work(batch)
@@ -158,11 +157,11 @@ def _careful(work: Work, batch: Sequence[Sample]) -> list[Record]:
         if not _is_out_of_memory(error):
             raise
         reason = "out of memory, alone in its batch"
-    free_memory()  # here, because the error holds the batch's tensors until its block is left
+    free_memory()  # not inside `except`: the error still holds the batch's tensors there
     if len(batch) == 1:
         return [Record(batch[0].id, failed=reason)]
     middle = len(batch) // 2
-    return [*_careful(work, batch[:middle]), *_careful(work, batch[middle:])]
+    return [*_answer_batch(work, batch[:middle]), *_answer_batch(work, batch[middle:])]
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -172,7 +171,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory() -> None:
-    """Of what nothing refers to any more, on the GPU too."""
+    """Collect garbage, and empty the GPU cache."""
     import torch
 
     gc.collect()

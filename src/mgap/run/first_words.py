@@ -1,9 +1,8 @@
-"""The first word of every answer to many questions, as greedy decoding says it, under many methods.
+"""The first word of the greedy answer to many questions, under many methods.
 
-A method at the head costs no forward of its own: the state that the head reads is kept, and goes through the head once more
-under the method, whose own hook acts on it. Methods whose branch is the same, as they differ in strength only, share one
-forward of it, and each weighs what the head says of both, or moves the state by both. Any other method decodes by itself. A
-picture that several questions of a batch are about is encoded once.
+A method at the head needs no forward of its own: the state before the head is kept and goes through the head again, with the
+method's hook on. Methods that differ only in strength have the same branch: they share its forward, and each combines the two
+logits or moves the state. Any other method decodes by itself. A picture shared by questions of a batch is encoded once.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ from mgap.methods.kinds.paired_forward import ALONE
 from mgap.types import Decoding
 
 Methods = Mapping[str, Method | None]
-Row = tuple[Any, str]  # a picture's name, or whatever else `picture` opens, and the question about it
-Batch = tuple[dict[str, Tensor], int]  # rows as the model reads them, and how many there were so far
+Row = tuple[Any, str]  # a picture's name, or whatever `picture` opens, and the question
+Batch = tuple[dict[str, Tensor], int]  # model inputs, and the number of rows so far
 
 _ONE = Decoding(max_new_tokens=1)
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Opens pictures and encodes rows in batches, as they are needed. A picture is prepared once for its rows in a batch."""
+    """Opens pictures and encodes rows lazily, in batches. A picture is prepared once per batch."""
 
     picture: Callable[[Any], ImageSource]  # from the first part of a row to its picture
 
@@ -58,7 +57,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class CachingEncoder(Encoder):
-    """Keeps the batches of one model for the next method that asks the same rows: about a tenth of a megabyte a row."""
+    """Keeps a model's batches for the next method with the same rows: about 0.1 MB per row."""
 
     batches: dict[Hashable, list[Batch]] = field(default_factory=dict)
 
@@ -78,26 +77,26 @@ def first_words(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> dict[str, list[str]]:
-    """By method, a word a question. Rows that occur twice are answered once; order them by picture, and it is opened once."""
+    """By method, one word per question. Repeated rows are answered once. Order rows by picture, so that each is opened once."""
     refuse_attached(model)
     rows = list(dict.fromkeys(questions))
-    at_head = {name: method for name, method in methods.items() if _needs_the_state_only(method)}
+    at_head = {name: method for name, method in methods.items() if _needs_only_the_state(method)}
 
     def batches() -> Iterable[Batch]:
         return encode(model, rows, batch_size)
 
-    told = dict(_at_the_head(model, batches(), at_head, len(rows), progress)) if at_head else {}
-    for group in _alike({name: method for name, method in methods.items() if name not in at_head}):
+    words = dict(_at_the_head(model, batches(), at_head, len(rows), progress)) if at_head else {}
+    for group in _by_branch({name: method for name, method in methods.items() if name not in at_head}):
         if len(group) > 1:
-            told.update(_from_one_branch(model, batches(), group, len(rows), progress))
+            words.update(_from_one_branch(model, batches(), group, len(rows), progress))
         else:
             ((name, method),) = group.items()
-            told[name] = _by_itself(model, batches(), method, len(rows), progress, name)
-    found = {}
+            words[name] = _by_itself(model, batches(), method, len(rows), progress, name)
+    answers = {}
     for name in methods:
-        by_row = dict(zip(rows, told[name], strict=True))
-        found[name] = [by_row[row] for row in questions]
-    return found
+        by_row = dict(zip(rows, words[name], strict=True))
+        answers[name] = [by_row[row] for row in questions]
+    return answers
 
 
 def refuse_attached(model: Model) -> None:
@@ -106,18 +105,18 @@ def refuse_attached(model: Model) -> None:
 
 
 def using(model: Model, method: Method | None) -> AbstractContextManager[object]:
-    """The method switched on, or nothing for None."""
+    """Switch the method on; None does nothing."""
     return nullcontext() if method is None else model.using(method)
 
 
 def _at_the_head(
     model: Model, batches: Iterable[Batch], methods: Methods, total: int, progress: Progress | None
 ) -> Iterator[tuple[str, list[str]]]:
-    """One forward a row for all methods."""
+    """One forward per row, for all methods."""
     backbone, states = model.backbone, list[Tensor]()
     for inputs, done in batches:
         with catch_states(backbone) as caught, shared_pictures(backbone):
-            generate(backbone, inputs, _ONE)  # to the bit as decoding computes them
+            generate(backbone, inputs, _ONE)  # bit-equal to decoding
         states += caught
         report_progress(progress, "questions", done, total)
     head = backbone.probe_head()
@@ -126,13 +125,13 @@ def _at_the_head(
             yield name, _spell(model, [token for state in states for token in _next_tokens(head, state)])
 
 
-def _needs_the_state_only(method: Method | None) -> bool:
-    """At the head, and whatever came before: a method that looks at the prompt has to decode."""
+def _needs_only_the_state(method: Method | None) -> bool:
+    """Whether a method at the head needs nothing but the state; one that looks at the prompt has to decode."""
     return method is None or (method.seam is Seam.HEAD and method.shares_prefill)
 
 
-def _alike(methods: Methods) -> list[dict[str, Method | None]]:
-    """Those together whose branch is the same; every other one alone."""
+def _by_branch(methods: Methods) -> list[dict[str, Method | None]]:
+    """Group methods with the same branch; every other method is alone in its group."""
     groups: dict[Hashable, dict[str, Method | None]] = {}
     for name, method in methods.items():
         key: Hashable = name
@@ -151,37 +150,37 @@ def _alike(methods: Methods) -> list[dict[str, Method | None]]:
 def _from_one_branch(
     model: Model, batches: Iterable[Batch], methods: Methods, total: int, progress: Progress | None
 ) -> dict[str, list[str]]:
-    """One forward of the rows and of the branch for all methods."""
+    """One forward of the rows and one of the branch, for all methods."""
     tokens: dict[str, list[int]] = {name: [] for name in methods}
     first, *_ = methods
-    shown = methods[first]
-    if isinstance(shown, BlindMethod):  # what others ask for, it may not
-        shown = replace(shown, unsure=0.0, branch_mode="batched")
-    with first_states(model, shown) as read:
+    representative = methods[first]
+    if isinstance(representative, BlindMethod):  # its own settings may skip what the others need
+        representative = replace(representative, unsure=0.0, branch_mode="batched")
+    with first_states(model, representative) as read:
         for inputs, done in batches:
-            seen = read(inputs)
+            states = read(inputs)
             for name, method in methods.items():
-                tokens[name] += _weighed(seen, method)
+                tokens[name] += _combine(states, method)
             report_progress(progress, f"questions, {first} and {len(methods) - 1} more", done, total)
-    return {name: _spell(model, said) for name, said in tokens.items()}
+    return {name: _spell(model, ids) for name, ids in tokens.items()}
 
 
-def _weighed(seen: StepStates, method: Method | None) -> list[int]:
-    """The likeliest tokens of a method, by what the head says of the rows and of another strength's branch."""
+def _combine(step: StepStates, method: Method | None) -> list[int]:
+    """The likeliest tokens of a method, from the states of the rows and of a branch that methods share."""
     if isinstance(method, BlindMethod):
         with torch.no_grad():
-            is_open = method.is_open(seen.head.post(seen.head.product(seen.h)).float()).to(seen.h)
-            asked = replace(seen.inputs, values={**seen.inputs.values, OPEN: is_open})
-            moved = method.effective_states(seen.head, asked, method.rho)
-            said: list[int] = seen.head.post(seen.head.product(moved)).float().argmax(-1).tolist()
-        return said
-    states = torch.cat([seen.h, *seen.branches]).unsqueeze(1)  # [rows, 1, d], as decoding hands them to the head
+            is_open = method.is_open(step.head.post(step.head.product(step.h)).float()).to(step.h)
+            opened = replace(step.inputs, values={**step.inputs.values, OPEN: is_open})
+            moved = method.effective_states(step.head, opened, method.rho)
+            likeliest: list[int] = step.head.post(step.head.product(moved)).float().argmax(-1).tolist()
+        return likeliest
+    states = torch.cat([step.h, *step.branches]).unsqueeze(1)  # [rows, 1, d], as decoding hands them to the head
     with torch.no_grad():
-        logits = seen.head.post(seen.head.product(states))[:, -1].float()  # [rows, vocab]
-    main, *branches = logits.chunk(1 + len(seen.branches))
+        logits = step.head.post(step.head.product(states))[:, -1].float()  # [rows, vocab]
+    main, *branches = logits.chunk(1 + len(step.branches))
     scores, _ = method.weigh(main, branches, 1, {})  # type: ignore[union-attr]  # of branch methods only
-    if ALONE in seen.inputs.values:
-        scores = torch.where(seen.inputs.values[ALONE].bool().unsqueeze(-1), main, scores)
+    if ALONE in step.inputs.values:
+        scores = torch.where(step.inputs.values[ALONE].bool().unsqueeze(-1), main, scores)
     tokens: list[int] = scores.argmax(-1).tolist()
     return tokens
 
@@ -198,7 +197,7 @@ def _by_itself(
 
 
 def _next_tokens(head: Head, states: Tensor) -> Iterator[int]:
-    """The likeliest token after each state [B, d]; the head is called as decoding calls it, with its hooks."""
+    """The likeliest token after each state [B, d]. Calls the head as decoding does, with its hooks."""
     with torch.no_grad():
         logits = head.post(head.module(states.unsqueeze(1)))  # [B, 1, vocab]
     yield from logits[:, -1].float().argmax(-1).tolist()

@@ -1,4 +1,4 @@
-"""A run's folder as it is written: made or joined, locked, and appended to. What is in it once stays in it."""
+"""Writing a run's folder: make or join it, lock it, append to it. Nothing in it is ever removed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 from mgap.errors import RunError, SettingError
 from mgap.io.atomic_files import is_unfinished
 from mgap.io.output_folder import check_folder, write_files
-from mgap.run.records import ANSWERS, FORMAT, ORDER, RUN, SAMPLES, Arm, Record, Run, read_lines
+from mgap.run.records import ANSWERS, FORMAT, ORDER, RUN, SAMPLES, Record, Run, RunMethod, read_lines
 from mgap.types import Sample
 
 LOCK = ".lock"
-OURS = ("priors", "bank", "processes.jsonl")  # beside run.json, samples.jsonl and answers
-SAME = (  # what changes answers, beside the samples and the methods
+PREPARED = ("priors", "bank", "processes.jsonl")  # what a run writes before run.json
+SAME = (  # keys that change answers, besides the samples and the methods
     "benchmark",
     "engine",
     "engine_options",
@@ -28,7 +28,7 @@ SAME = (  # what changes answers, beside the samples and the methods
     "batch_size",
     "departure",
 )
-PLACING = (  # engine options that say on what and how much at once, not what
+PLACING = (  # engine options about hardware and batching, which may change when a run is resumed
     "tensor_parallel_size",
     "pipeline_parallel_size",
     "distributed_executor_backend",
@@ -45,7 +45,7 @@ PLACING = (  # engine options that say on what and how much at once, not what
 
 @dataclass(frozen=True)
 class Shard:
-    """Which share of a run's batches a process answers: every `of`-th, from `number` on."""
+    """The batches that one process answers: every `of`-th, starting at `number`."""
 
     number: int = 0
     of: int = 1
@@ -61,88 +61,92 @@ class Shard:
 
 
 def open_run(
-    folder: Path, plan: Mapping[str, Any], samples: Sequence[Sample], arms: Sequence[Arm], order: Sequence[str] = ()
+    folder: Path, plan: Mapping[str, Any], samples: Sequence[Sample], methods: Sequence[RunMethod], order: Sequence[str] = ()
 ) -> Run:
-    """Make the folder, or join the run that is in it; a run of other settings is refused.
+    """Make the folder, or join the run in it. A run with other settings is refused.
 
-    Methods that the folder does not have are added to it. Its order stays, whichever one is given.
+    New methods are added to it. An existing run keeps its order.
     """
     check_folder(folder, [RUN, SAMPLES, ORDER])
     folder.mkdir(parents=True, exist_ok=True)
-    with alone(folder):
+    with locked(folder):
         if not (folder / RUN).exists():
             lines = "".join(json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in samples)
-            whole = {"format": FORMAT, **plan, "arms": [asdict(arm) for arm in arms]}
+            written = {"format": FORMAT, **plan, "arms": [asdict(method) for method in methods]}
             ordered = {ORDER: json.dumps(list(order), indent=0, ensure_ascii=False) + "\n"} if order else {}
-            write_files(folder, {SAMPLES: lines, **ordered, RUN: json.dumps(whole, indent=1, ensure_ascii=False) + "\n"})
+            write_files(folder, {SAMPLES: lines, **ordered, RUN: json.dumps(written, indent=1, ensure_ascii=False) + "\n"})
             return Run.load(folder)
         run = Run.load(folder)
-        refuse_other(run, plan, samples, arms)
-        known = {arm.label for arm in run.arms}
-        if added := [arm for arm in arms if arm.label not in known]:
-            whole = {**run.plan, "arms": [asdict(arm) for arm in (*run.arms, *added)]}
+        refuse_other(run, plan, samples, methods)
+        labels = {method.label for method in run.methods}
+        if added := [method for method in methods if method.label not in labels]:
+            written = {**run.plan, "arms": [asdict(method) for method in (*run.methods, *added)]}
             if "learnt" in plan:
-                whole["learnt"] = {**plan["learnt"], **run.plan.get("learnt", {})}
-            write_files(folder, {RUN: json.dumps(whole, indent=1, ensure_ascii=False) + "\n"})
+                written["learnt"] = {**plan["learnt"], **run.plan.get("learnt", {})}
+            write_files(folder, {RUN: json.dumps(written, indent=1, ensure_ascii=False) + "\n"})
             run = Run.load(folder)
         return run
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """One process at a time: those that start together make what they share once, and wait for each other."""
-    with _held(folder / f"{LOCK}.plan", wait=True):
+def locked(folder: Path) -> Iterator[None]:
+    """Lock the folder, so that processes that start together prepare what they share only once."""
+    with _lock(folder / f"{LOCK}.plan", wait=True):
         yield
 
 
 def refuse_strangers(folder: Path) -> None:
-    """Raise if a folder that is no run yet holds anything but what runs leave before they begin."""
+    """Raise if a folder without run.json holds anything that a run does not prepare."""
     if not folder.is_dir() or (folder / RUN).exists():
         return
-    begun = (folder / f"{LOCK}.plan").exists()  # by a process that was killed before run.json, the last, was there
-    ours = {*OURS, SAMPLES, ORDER} if begun else set(OURS)
+    was_killed = (folder / f"{LOCK}.plan").exists()  # before it wrote run.json, the last file
+    expected = {*PREPARED, SAMPLES, ORDER} if was_killed else set(PREPARED)
     names = (path.name for path in folder.iterdir() if not path.name.startswith(LOCK))
-    if found := sorted(name for name in names if name not in ours and not (begun and is_unfinished(name))):
-        raise RunError(f"{folder}: holds {found[0]} and no run; name a new or empty folder")
+    if others := sorted(name for name in names if name not in expected and not (was_killed and is_unfinished(name))):
+        raise RunError(f"{folder}: holds {others[0]} and no run; name a new or empty folder")
 
 
-def refuse_other(run: Run, plan: Mapping[str, Any], samples: Sequence[Sample], arms: Sequence[Arm] = ()) -> None:
-    """Raise if the folder's answers came from other settings; keys that the plan does not have yet are not compared."""
-    theirs, ours = _unplaced(run.plan), _unplaced(plan)
+def refuse_other(run: Run, plan: Mapping[str, Any], samples: Sequence[Sample], methods: Sequence[RunMethod] = ()) -> None:
+    """Raise if the folder's answers were made with other settings. Keys that the plan does not have yet are not compared."""
+    before, now = _comparable(run.plan), _comparable(plan)
     for key in SAME:
-        if key in ours and (where := _first_difference(key, theirs.get(key), ours[key])):
-            raise RunError(f"{run.folder}: its answers were made with {where}; name another folder, or use the same settings")
+        if key in now and (difference := _first_difference(key, before.get(key), now[key])):
+            raise RunError(
+                f"{run.folder}: its answers were made with {difference}; name another folder, or use the same settings"
+            )
     if tuple(samples) != run.samples:
         raise RunError(f"{run.folder}: it asks {len(run.samples)} other samples than these {len(samples)}; name another folder")
-    known = {arm.folder: arm for arm in run.arms}
-    for arm in arms:
-        before = known.get(arm.folder, arm)
-        if where := _first_difference(arm.label, _plain(before), _plain(arm)):
-            raise RunError(f"{run.folder}: its answers of {arm.label} were made with {where}; give this one another label")
+    existing = {method.folder: method for method in run.methods}
+    for method in methods:
+        earlier = existing.get(method.folder, method)
+        if difference := _first_difference(method.label, _as_json(earlier), _as_json(method)):
+            raise RunError(
+                f"{run.folder}: its answers of {method.label} were made with {difference}; give this one another label"
+            )
 
 
-def _unplaced(plan: Mapping[str, Any]) -> Any:
-    """As it is read back from JSON, with the files by what is in them: they may lie elsewhere now, and so may the engine."""
-    found = json.loads(json.dumps(plan))
-    found["benchmark"]["sources"] = sorted(found["benchmark"].get("sources", {}).values())
-    found.setdefault("engine", "transformers")  # runs of earlier versions do not say
-    options = found.get("engine_options", {})
-    found["engine_options"] = {name: value for name, value in options.items() if name not in PLACING}
-    return found
+def _comparable(plan: Mapping[str, Any]) -> Any:
+    """The plan as JSON, without what may differ: the paths of files, and where the engine runs."""
+    result = json.loads(json.dumps(plan))
+    result["benchmark"]["sources"] = sorted(result["benchmark"].get("sources", {}).values())
+    result.setdefault("engine", "transformers")  # runs of earlier versions have no such key
+    options = result.get("engine_options", {})
+    result["engine_options"] = {name: value for name, value in options.items() if name not in PLACING}
+    return result
 
 
-def _plain(arm: Arm) -> Any:
-    return json.loads(json.dumps(asdict(replace(arm, x=None))))
+def _as_json(method: RunMethod) -> Any:
+    return json.loads(json.dumps(asdict(replace(method, x=None))))
 
 
-def _first_difference(name: str, theirs: Any, ours: Any) -> str:
-    """In words; empty where there is none."""
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        for key in (*theirs, *(key for key in ours if key not in theirs)):
-            if where := _first_difference(f"{name}.{key}", theirs.get(key), ours.get(key)):
-                return where
+def _first_difference(name: str, before: Any, now: Any) -> str:
+    """The first difference in words; empty if there is none."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in (*before, *(key for key in now if key not in before)):
+            if difference := _first_difference(f"{name}.{key}", before.get(key), now.get(key)):
+                return difference
         return ""
-    return "" if theirs == ours else f"{name} = {_short(theirs)}, not {_short(ours)}"
+    return "" if before == now else f"{name} = {_short(before)}, not {_short(now)}"
 
 
 def _short(value: Any) -> str:
@@ -152,28 +156,28 @@ def _short(value: Any) -> str:
 
 @contextmanager
 def claim(folder: Path, shard: Shard) -> Iterator[None]:
-    """Hold this share of the run; a share that another process holds is refused, and so is another way of sharing.
+    """Lock this shard of the run. Refused: a shard that another process holds, and another number of shards.
 
-    The kernel lets go of a lock when its process ends, however it ends.
+    The kernel releases a lock when its process ends, however it ends.
     """
-    with (folder / LOCK).open("a+") as whole:
+    with (folder / LOCK).open("a+") as lock:
         try:
-            fcntl.flock(whole, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody is at work here: we say in how many shares it is done
-            whole.truncate(0)
-            whole.write(str(shard.of))
-            whole.flush()
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no other process: ours sets the number of shards
+            lock.truncate(0)
+            lock.write(str(shard.of))
+            lock.flush()
         except BlockingIOError:
             pass
-        fcntl.flock(whole, fcntl.LOCK_SH)
-        whole.seek(0)
-        if (others := whole.read()) != str(shard.of):
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        lock.seek(0)
+        if (others := lock.read()) != str(shard.of):
             raise RunError(f"{folder}: is being answered in {others} shares, not in {shard.of}; wait for it, or use as many")
-        with _held(folder / f"{LOCK}.{shard.number}-of-{shard.of}"):
+        with _lock(folder / f"{LOCK}.{shard.number}-of-{shard.of}"):
             yield
 
 
 @contextmanager
-def _held(path: Path, *, wait: bool = False) -> Iterator[None]:
+def _lock(path: Path, *, wait: bool = False) -> Iterator[None]:
     with path.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -187,17 +191,17 @@ def _held(path: Path, *, wait: bool = False) -> Iterator[None]:
 
 
 def drop_cut_line(path: Path) -> None:
-    """A line that a kill cut off is no record: its sample is answered again."""
+    """Remove an incomplete last line, left by a kill. Its sample is answered again."""
     data = path.read_bytes()
     if data and not data.endswith(b"\n"):
         os.truncate(path, data.rfind(b"\n") + 1)
 
 
 class Journal:
-    """Where one process writes the records of one method: whole lines, on disk before the next batch begins."""
+    """Appends the records of one method, written by one process. Each batch is on disk before the next begins."""
 
-    def __init__(self, folder: Path, arm: Arm, shard: Shard) -> None:
-        self.path = folder / ANSWERS / arm.folder / f"{shard.number}-of-{shard.of}.jsonl"
+    def __init__(self, folder: Path, method: RunMethod, shard: Shard) -> None:
+        self.path = folder / ANSWERS / method.folder / f"{shard.number}-of-{shard.of}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("ab", buffering=0)
         drop_cut_line(self.path)
@@ -216,7 +220,7 @@ class Journal:
 
 
 def note_process(folder: Path, facts: Mapping[str, Any]) -> list[str]:
-    """Keep under which versions, on what device and by which command a process works here; tells what differs from the last."""
+    """Append a process's versions, device and command to processes.jsonl. Returns what differs from the last process."""
     path = folder / "processes.jsonl"
     lines = list(read_lines(path)) if path.is_file() else []
     before = lines[-1] if lines else {}
@@ -224,6 +228,6 @@ def note_process(folder: Path, facts: Mapping[str, Any]) -> list[str]:
         drop_cut_line(path)
         file.write(json.dumps(facts, ensure_ascii=False) + "\n")
     watched = {**facts.get("versions", {}), "device": facts.get("device")}
-    known = before.get("versions")
-    earlier = {**known, "device": before.get("device")} if isinstance(known, dict) else watched
+    versions = before.get("versions")
+    earlier = {**versions, "device": before.get("device")} if isinstance(versions, dict) else watched
     return [f"{name} was {earlier.get(name)} and is {value}" for name, value in watched.items() if earlier.get(name) != value]

@@ -1,11 +1,11 @@
-"""From a config to a run on disk: read and check, build the methods, and make or join the folder."""
+"""From a config to a run on disk: check, build the methods, and make or join the folder."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import cached_property
@@ -28,12 +28,12 @@ from mgap.registry import ENGINES, SCORERS, locate
 from mgap.run.answer_worker import TransformersWorker
 from mgap.run.benchmarks import read_bank, read_benchmark, refuse_chosen
 from mgap.run.config import Config
-from mgap.run.folder import Shard, alone, note_process, open_run, refuse_other, refuse_strangers
+from mgap.run.folder import Shard, locked, note_process, open_run, refuse_other, refuse_strangers
 from mgap.run.method_plans import MethodPlan, about_learnt, build_method
-from mgap.run.picture_workers import foresee
-from mgap.run.records import RUN, Arm, Run
+from mgap.run.picture_workers import start_server
+from mgap.run.records import RUN, Run, RunMethod
 from mgap.run.sample_order import plan_order
-from mgap.run.worker import Worker
+from mgap.run.worker import Notify, Worker
 from mgap.types import Sample
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pillow")
@@ -41,13 +41,13 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pillow")
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is checked and may begin: its config, its benchmark and its folder."""
+    """A checked run, ready to begin: config, benchmark, folder and shard."""
 
     config: Config
     benchmark: Benchmark
     out: Path
     shard: Shard
-    bank: tuple[Sample, ...] = ()  # for departures: what is asked for the plain states that the others are held against
+    bank: tuple[Sample, ...] = ()  # for departures: samples whose plain states are the reference
 
     @classmethod
     def prepare(
@@ -58,21 +58,21 @@ class Job:
         *,
         benchmark: Benchmark | None = None,
     ) -> Job:
-        """Everything that can be checked without the model is checked here.
+        """Check all that needs no model.
 
-        `benchmark` is what to ask instead of what the config's keys would read; keys that choose samples are then refused.
+        A given `benchmark` replaces the one that the config names; keys that choose samples are then refused.
         """
-        share = shard or launched_shard()
-        ENGINES.get(config.engine).require(config, is_launched=shard is None and share.of > 1)
-        if out is None and share.of > 1:
+        own_shard = shard or launched_shard()
+        ENGINES.get(config.engine).require(config, is_launched=shard is None and own_shard.of > 1)
+        if out is None and own_shard.of > 1:
             raise SettingError("several processes need one folder: give --out")
         folder = Path(out) if out is not None else default_folder(config)
         check_folder(folder, [RUN])
         refuse_strangers(folder)
         locate(config.model, config.revision)
-        for arm in config.methods:
-            if arm.is_learnt:
-                build_method(arm, None, Priors())  # what was saved and cannot be read is told before the model is loaded
+        for plan in config.methods:
+            if plan.is_learnt:
+                build_method(plan, None, Priors())  # refuses an unreadable file before the model is loaded
         bank: tuple[Sample, ...] = ()
         if benchmark is None:
             benchmark = read_benchmark(config)
@@ -80,27 +80,27 @@ class Job:
             refuse_chosen(config)
         if config.benchmark == "departure":
             benchmark, bank = read_bank(config, benchmark)
-        job = cls(config, benchmark, folder, share, bank)
-        job.scorer  # noqa: B018  refuses settings that it does not have
+        job = cls(config, benchmark, folder, own_shard, bank)
+        job.scorer  # noqa: B018  refuses unknown settings
         if (folder / RUN).is_file():
             run = Run.load(folder)
-            prefills = {arm.label: arm.prefill for arm in run.arms}
-            arms = [arm.arm(prefills.get(arm.label, "own")) for arm in config.methods]
-            refuse_other(run, job.plan(), job.benchmark.samples, arms)
+            prefills = {method.label: method.prefill for method in run.methods}
+            methods = [plan.run_method(prefills.get(plan.label, "own")) for plan in config.methods]
+            refuse_other(run, job.plan(), job.benchmark.samples, methods)
         return job
 
     def plan(self) -> dict[str, Any]:
-        """run.json, without the methods and what only the loaded model tells."""
-        config, found = self.config, self.benchmark
+        """The content of run.json, except the methods and what is only known once the model is loaded."""
+        config, benchmark = self.config, self.benchmark
         return {
             "benchmark": {
-                "name": found.name,
-                "task": found.task,
-                "lexicon": dict(found.lexicon),
-                "sources": dict(found.sources),
-                "notes": list(found.notes),
+                "name": benchmark.name,
+                "task": benchmark.task,
+                "lexicon": dict(benchmark.lexicon),
+                "sources": dict(benchmark.sources),
+                "notes": list(benchmark.notes),
             },
-            "images": config.images and os.path.abspath(config.images),  # where its pictures were; for who looks at them later
+            "images": config.images and os.path.abspath(config.images),  # so that the inspector finds the pictures later
             "engine": config.engine,
             "engine_options": dict(config.engine_options),
             "decoding": asdict(config.decode()),
@@ -113,43 +113,41 @@ class Job:
             "versions": versions(),
         }
 
-    def foresee(self, device: str | None = None) -> None:
-        """Before the model is loaded onto this device: processes that will prepare pictures begin with what they import."""
+    def start_picture_server(self, device: str | None = None) -> None:
+        """Call before loading the model onto `device`: processes that will prepare pictures start their imports."""
         if not self.bank:
             pictures = len({sample.image for sample in self.benchmark.samples}) // self.shard.of
-            foresee(self.config.workers, check_device(device), pictures)
+            start_server(self.config.workers, check_device(device), pictures)
 
-    def begin(
-        self, model: Model, *, told: Progress | None = None, noted: Callable[[str], None] | None = None
-    ) -> tuple[Run, Worker]:
-        """The folder, made or joined, and what will answer. `told` hears of preparations, `noted` of what one should know."""
+    def begin(self, model: Model, *, progress: Progress | None = None, note: Notify | None = None) -> tuple[Run, Worker]:
+        """Build the methods, make or join the folder, and return the run with its worker. `note` takes lines for the user."""
         device = model.backbone.device.type
         plan = {**self.plan(), "model": describe(model), "device": device}
         self.out.mkdir(parents=True, exist_ok=True)
         priors = Priors(self.out / "priors")
-        with alone(self.out):
-            methods = {arm.label: build_method(arm, model, priors, told) for arm in self.config.methods}
+        with locked(self.out):
+            methods = {planned.label: build_method(planned, model, priors, progress) for planned in self.config.methods}
             plan["learnt"] = {label: about for label, method in methods.items() if (about := about_learnt(method))}
             worker: Worker = TransformersWorker(
                 model, self.benchmark, self.config.decode(), methods, workers=self.config.workers
             )
             if self.bank:
-                worker, plan["departure"] = self._measuring(model, methods, told)
-        arms = [self._arm(arm, model, methods[arm.label], noted) for arm in self.config.methods]
-        return self.open(plan, arms, told=told, noted=noted), worker
+                worker, plan["departure"] = self._departure_worker(model, methods, progress)
+        run_methods = [self._run_method(each, model, methods[each.label], note) for each in self.config.methods]
+        return self.open(plan, run_methods, progress=progress, note=note), worker
 
     def open(
         self,
         plan: Mapping[str, Any],
-        arms: Sequence[Arm],
+        methods: Sequence[RunMethod],
         *,
-        told: Progress | None = None,
-        noted: Callable[[str], None] | None = None,
+        progress: Progress | None = None,
+        note: Notify | None = None,
     ) -> Run:
-        """The folder, made or joined, once the model is known; keeps that this process works in it."""
+        """Make or join the folder once the model is known, and note this process in it."""
         samples, is_new = self.benchmark.samples, not (self.out / RUN).exists()
-        order = plan_order(samples, self.benchmark.picture, told) if is_new else ()  # a run keeps the one it has
-        run = open_run(self.out, plan, samples, arms, order)
+        order = plan_order(samples, self.benchmark.picture, progress) if is_new else ()  # a run keeps its order
+        run = open_run(self.out, plan, samples, methods, order)
         facts = {
             "versions": plan["versions"],
             "device": plan["device"],
@@ -157,28 +155,28 @@ class Job:
             "pid": os.getpid(),
         }
         for difference in note_process(self.out, facts):
-            (noted or _silent)(f"this run was begun elsewhere: {difference}")
+            (note or _silent)(f"this run was begun elsewhere: {difference}")
         return run
 
-    def _measuring(
-        self, model: Model, methods: Mapping[str, Method | None], told: Progress | None
+    def _departure_worker(
+        self, model: Model, methods: Mapping[str, Method | None], progress: Progress | None
     ) -> tuple[Worker, dict[str, Any]]:
-        """What measures departures instead of answering, and what it is held against."""
+        """The worker that measures departures instead of answering, and the key `departure` of run.json."""
         from mgap.diagnosis.departure import STRENGTHS, prepare
-        from mgap.run.answer_departure_worker import AlongWorker, variants_of
+        from mgap.run.answer_departure_worker import AnswerDepartureWorker, variants_of
         from mgap.run.departure_worker import DepartureWorker
 
-        wanted = {key: value for key, value in self.config.departure.items() if key not in ("along", "bank", "strengths")}
+        options = {key: value for key, value in self.config.departure.items() if key not in ("along", "bank", "strengths")}
         strengths = [float(value) for value in self.config.departure.get("strengths", STRENGTHS)]
         picture, folder, decoding = self.benchmark.picture, self.out / "bank", self.config.decode()
         is_long = self.config.along == "answers"
         variants = {label: variants_of(method, strengths) for label, method in methods.items()} if is_long else {}
-        wanted |= {"batch_size": self.config.batch_size, "max_new_tokens": decoding.max_new_tokens if is_long else 1}
-        manifold = prepare(model, self.bank, picture, folder, progress=told, **wanted)
-        measured = {**manifold.to_json(), "strengths": strengths}
+        options |= {"batch_size": self.config.batch_size, "max_new_tokens": decoding.max_new_tokens if is_long else 1}
+        manifold = prepare(model, self.bank, picture, folder, progress=progress, **options)
+        facts = {**manifold.to_json(), "strengths": strengths}
         if is_long:
-            return AlongWorker(model, picture, manifold, variants, decoding), {**measured, "along": "answers"}
-        return DepartureWorker(model, picture, manifold, lambda arm: methods[arm.label], strengths=strengths), measured
+            return AnswerDepartureWorker(model, picture, manifold, variants, decoding), {**facts, "along": "answers"}
+        return DepartureWorker(model, picture, manifold, lambda method: methods[method.label], strengths=strengths), facts
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -187,22 +185,22 @@ class Job:
 
     @property
     def labels(self) -> list[str]:
-        return [arm.label for arm in self.config.methods]
+        return [plan.label for plan in self.config.methods]
 
-    def _arm(self, plan: MethodPlan, model: Model, method: Method | None, noted: Callable[[str], None] | None) -> Arm:
-        """Whether it shares prefills is settled here: where it cannot, auto takes its own, and shared is refused."""
+    def _run_method(self, plan: MethodPlan, model: Model, method: Method | None, note: Notify | None) -> RunMethod:
+        """Decide whether the method shares prefills. Where it cannot, `auto` falls back to its own and `shared` is refused."""
         if self.config.prefill == "own" or self.bank:
-            return plan.arm("own")
+            return plan.run_method("own")
         reason = can_share(model, method)
         if reason and self.config.prefill == "shared":
             raise SettingError(f"{plan.label}: prefills cannot be shared: {reason}; use prefill auto or own")
-        if reason and noted is not None:
-            noted(f"{plan.label} reads every picture anew for each question: {reason}")
-        return plan.arm("own" if reason else "shared")
+        if reason and note is not None:
+            note(f"{plan.label} reads every picture anew for each question: {reason}")
+        return plan.run_method("own" if reason else "shared")
 
 
 def describe(model: Model) -> dict[str, Any]:
-    """Which model this is; enough to refuse another."""
+    """What identifies the model; enough to refuse another."""
     backbone = model.backbone
     weights = next(backbone.model.parameters())
     identity = backbone.identity.to_json()
@@ -220,7 +218,7 @@ def default_folder(config: Config) -> Path:
 
 
 def launched_shard() -> Shard:
-    """This process's share under `accelerate launch` or `torchrun`, which set RANK and WORLD_SIZE; else everything."""
+    """This process's shard under `accelerate launch` or `torchrun`, which set RANK and WORLD_SIZE; otherwise everything."""
     try:
         return Shard(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
     except ValueError as error:
@@ -228,7 +226,7 @@ def launched_shard() -> Shard:
 
 
 def launched_device(device: str | None) -> str | None:
-    """The GPU of this process where a launcher started several; a device that was asked for stays."""
+    """This process's GPU under a launcher. An explicit device stays."""
     import torch
 
     if device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
@@ -237,13 +235,13 @@ def launched_device(device: str | None) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    found = {"mgap": mgap.__version__, "python": platform.python_version()}
+    numbers = {"mgap": mgap.__version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # run from source, beside an odd installation
-            found[package] = "unknown"
-    return found
+            numbers[package] = version(package)
+        except PackageNotFoundError:  # an odd installation
+            numbers[package] = "unknown"
+    return numbers
 
 
 def shell_command() -> str:

@@ -1,4 +1,4 @@
-"""What is shown while a run goes on: how far it is, its score so far, tokens a second and the time left."""
+"""The live display of a run: progress, score so far, tokens per second and time left."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ import numpy as np
 from mgap.benchmarks.statistics import Counts
 from mgap.benchmarks.tally import Figure, Scorer
 from mgap.run.engine import RunState
-from mgap.run.records import Arm, Run
+from mgap.run.records import Run, RunMethod
 
-PAUSE = 20.0  # seconds between lines where standard error is no terminal
+PAUSE = 20.0  # seconds between lines if standard error is not a terminal
 
 
 class LiveScore:
-    """The first figure of a task's score, over all answers of a method so far, added to batch by batch."""
+    """The first figure of a task's score over all answers of a method so far, updated batch by batch."""
 
     def __init__(self, run: Run, scorer: Scorer) -> None:
         self.run, self.scorer = run, scorer
         self._samples = {sample.id: sample for sample in run.samples}
-        self._arm: Arm | None = None
+        self._method: RunMethod | None = None
         self._counts: dict[str, Counts] = {}  # by figure
         self._figures: dict[str, Figure] = {}
-        self._seen: set[str] = set()
+        self._counted: set[str] = set()
 
     def add(self, state: RunState) -> str:
-        """Count what is new; the score in a few words."""
-        if self._arm != state.arm:
-            self._arm, self._seen = state.arm, set()
+        """Count the new answers; returns the score in a few words."""
+        if self._method != state.method:
+            self._method, self._counted = state.method, set()
             self._counts.clear()
-            records = list(self.run.records(state.arm).values())  # of all processes, so far
+            records = list(self.run.records(state.method).values())  # of all processes so far
         else:
             records = list(state.latest[1])
-        fresh = {record.id: record.text for record in records if record.id not in self._seen and not record.failed}
-        self._seen.update(fresh)
+        fresh = {record.id: record.text for record in records if record.id not in self._counted and not record.failed}
+        self._counted.update(fresh)
         samples = [self._samples[name] for name in fresh]
         for tally in (self.scorer.tally(samples, fresh) if samples else {}).values():
             name, figure = next(iter(tally.figures.items()))
@@ -52,14 +52,14 @@ class LiveScore:
 
 
 class LiveDisplay(Protocol):
-    """Something that shows a state and its score."""
+    """Shows a state and its score."""
 
     def __call__(self, state: RunState, score: str) -> None: ...
 
 
 @contextmanager
 def showing() -> Iterator[LiveDisplay]:
-    """One bar a method on a terminal; a line now and then elsewhere, so that a log tells what goes on."""
+    """On a terminal one bar per method; elsewhere a line now and then, for logs."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -77,7 +77,7 @@ def showing() -> Iterator[LiveDisplay]:
         tasks: dict[str, TaskID] = {}
 
         def show(state: RunState, score: str) -> None:
-            label = state.arm.label
+            label = state.method.label
             if label not in tasks:
                 tasks[label] = bars.add_task(label, total=state.total, more="")
             bars.update(tasks[label], completed=state.done, more=_details(state, score))
@@ -86,7 +86,7 @@ def showing() -> Iterator[LiveDisplay]:
 
 
 class _Lines:
-    """Prints a line when a method is done, and now and then before."""
+    """Prints a line now and then, and when a method is done."""
 
     def __init__(self) -> None:
         self._last = -PAUSE
@@ -96,7 +96,7 @@ class _Lines:
         if state.done < state.total and now - self._last < PAUSE:
             return
         self._last = now
-        print(f"{state.arm.label}: {state.done} of {state.total}; {_details(state, score)}", file=sys.stderr, flush=True)
+        print(f"{state.method.label}: {state.done} of {state.total}; {_details(state, score)}", file=sys.stderr, flush=True)
 
 
 def _details(state: RunState, score: str) -> str:

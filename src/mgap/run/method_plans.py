@@ -1,4 +1,4 @@
-"""The methods of a run: read from YAML or the command line, checked without a model, built once there is one."""
+"""The methods of a run: read from YAML or the command line, checked without a model, then built with one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mgap.io.progress import Progress
 from mgap.priors.prior_plan import Prior, Priors
 from mgap.registry import LEARNT, METHODS
 from mgap.run.learning import called, describe, kinds_in, learnt, refuse_unlearnt
-from mgap.run.records import Arm
+from mgap.run.records import RunMethod
 
 if TYPE_CHECKING:
     from mgap.decoding.model import Model
@@ -24,19 +24,19 @@ VANILLA = "vanilla"
 
 @dataclass(frozen=True)
 class MethodPlan:
-    """One method of a run as it was asked for."""
+    """One method as the config describes it."""
 
     label: str
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     prior: Prior | None = None
-    x: float | None = None  # its place along the run's axis
+    x: float | None = None  # its position on the run's axis
 
     @classmethod
     def of(cls, entry: Any) -> MethodPlan:
         """From a method's name, or from keys: method, label, prior, x, and the method's own settings.
 
-        `prior` is how to fit a subspace, or where that lies which the method needs, whatever it is.
+        `prior` says how to fit a subspace, or names the folder of whatever the method needs.
         """
         if isinstance(entry, cls):
             return entry
@@ -44,34 +44,34 @@ class MethodPlan:
             entry = {"method": entry}
         if not isinstance(entry, Mapping) or not isinstance(entry.get("method"), str):
             raise SettingError(f"{entry!r:.60} names no method: write its name, or keys such as method, label and alpha")
-        own = {"method", "label", "prior", "x"}
-        settings = {key: value for key, value in entry.items() if key not in own}
+        reserved = {"method", "label", "prior", "x"}
+        settings = {key: value for key, value in entry.items() if key not in reserved}
         x = entry.get("x")
         if isinstance(x, bool) or not isinstance(x, int | float | None) or (x is not None and not abs(x) <= sys.float_info.max):
             raise SettingError(f"{entry['method']}: x={x!r:.40} must be a number, its place along the axis")
-        arm = cls(str(entry.get("label", entry["method"])), entry["method"], settings, None, None if x is None else float(x))
-        return arm._with_prior(entry["prior"])._checked() if "prior" in entry else arm._checked()
+        plan = cls(str(entry.get("label", entry["method"])), entry["method"], settings, None, None if x is None else float(x))
+        return plan._with_prior(entry["prior"])._checked() if "prior" in entry else plan._checked()
 
     @property
     def folder(self) -> str:
-        return Arm(self.label, self.method).folder
+        return RunMethod(self.label, self.method).folder
 
     def with_settings(self, more: Mapping[str, Any]) -> MethodPlan:
-        kept = {key: value for key, value in more.items() if key != "prior"}
-        plan = replace(self, settings={**self.settings, **kept})
+        others = {key: value for key, value in more.items() if key != "prior"}
+        plan = replace(self, settings={**self.settings, **others})
         return (plan._with_prior(more["prior"]) if "prior" in more else plan)._checked()
 
     def takes(self, place: str) -> bool:
-        """Whether a folder, or a hub repository, holds something of a kind that this method needs with its settings."""
-        return self.method != VANILLA and bool(_held(METHODS.get(self.method).learnt_settings(self.settings), place))
+        """Whether a folder or hub repository holds a kind that this method needs with its settings."""
+        return self.method != VANILLA and bool(_needs_filled_by(METHODS.get(self.method).learnt_settings(self.settings), place))
 
     def _with_prior(self, given: Any) -> MethodPlan:
-        """With what the key `prior` says: how to fit a subspace, or where something that was learnt lies."""
+        """Apply the key `prior`: how to fit a subspace, or the folder of something learnt."""
         prior = Prior.of(given)
         if self.method == VANILLA or prior.folder is None:
             return replace(self, prior=prior)
         needs = METHODS.get(self.method).learnt_settings()
-        held = _held(needs, prior.folder)
+        held = _needs_filled_by(needs, prior.folder)
         if needs and not held:
             inside = " and ".join(map(called, kinds_in(prior.folder) or ()))
             wanted = " or ".join(called(need.kind) for need in needs.values())
@@ -81,7 +81,7 @@ class MethodPlan:
         return replace(self, settings={**self.settings, **others}, prior=prior if has_subspace else self.prior)
 
     def _checked(self) -> MethodPlan:
-        """Names and settings are checked now, as far as that needs no model; a prior is added where one is needed."""
+        """Check what needs no model, and add a default prior if one is needed."""
         if self.method == VANILLA:
             if self.settings or self.prior:
                 raise SettingError(f"{self.label}: vanilla takes no settings and no prior; leave them out, or name a method")
@@ -99,7 +99,7 @@ class MethodPlan:
         return self
 
     def unlearnt(self) -> dict[str, Need]:
-        """What its settings must hold, and no folder is given for."""
+        """The needs for which no folder is given, by setting."""
         if self.method == VANILLA:
             return {}
         needs: dict[str, Need] = METHODS.get(self.method).learnt_settings(self.settings)
@@ -107,51 +107,53 @@ class MethodPlan:
 
     @property
     def is_learnt(self) -> bool:
-        """Whether everything that it needs lies in folders, so that it can be built without a model."""
+        """Whether everything it needs is saved in folders, so that it can be built without a model."""
         is_saved = self.prior is not None and self.prior.folder is not None
         return all(need.kind == "subspace" and is_saved for need in self.unlearnt().values())
 
     def refuse_unlearnt(self, model: str) -> None:
-        """Raise if something that it needs is not given, and cannot be learnt from the model of this name alone."""
+        """Raise if a need is not given and cannot be learnt from the named model alone."""
         for name, need in self.unlearnt().items():
             refuse_unlearnt(self.method, name, need.kind, model)
 
-    def arm(self, prefill: str) -> Arm:
-        return Arm(self.label, self.method, dict(self.settings), self.prior.to_json() if self.prior else None, prefill, self.x)
+    def run_method(self, prefill: str) -> RunMethod:
+        return RunMethod(
+            self.label, self.method, dict(self.settings), self.prior.to_json() if self.prior else None, prefill, self.x
+        )
 
 
-def build_method(plan: MethodPlan, model: Model | None, priors: Priors, told: Progress | None = None) -> Method | None:
-    """The method itself; None for plain decoding. Without a model, what it must have learnt has to be there."""
+def build_method(plan: MethodPlan, model: Model | None, priors: Priors, progress: Progress | None = None) -> Method | None:
+    """Build the method; None is plain decoding. Without a model, everything it needs must be saved already."""
     if plan.method == VANILLA:
         return None
     kind = METHODS.get(plan.method)
     settings = read_learnt(kind, plan.settings)
     for name, need in kind.learnt_settings().items():
         if need.kind == "subspace" and plan.prior is not None and name not in settings:
-            settings[name] = priors.get(plan.prior, model, told)
+            settings[name] = priors.get(plan.prior, model, progress)
     for name, need in plan.unlearnt().items():
         if name not in settings and model is not None:
-            settings[name] = learnt(need.kind, model, priors.folder, told)
+            settings[name] = learnt(need.kind, model, priors.folder, progress)
     method: Method = kind.of(**settings)
     return method
 
 
 def about_learnt(method: Method | None) -> dict[str, str]:
-    """What a method works with that was learnt, by setting, in words."""
+    """What a method has learnt, in words, by setting."""
     needs = {} if method is None else method.learnt_settings()
     held = {name: (need.kind, getattr(method, name)) for name, need in needs.items()}
-    return {name: describe(kind, found) for name, (kind, found) in held.items() if isinstance(found, LEARNT.get(kind))}
+    return {name: describe(kind, value) for name, (kind, value) in held.items() if isinstance(value, LEARNT.get(kind))}
 
 
-def _held(needs: Mapping[str, Need], place: str) -> dict[str, Need]:
-    """Those that a folder can fill. In a hub repository, or a folder with nothing in it, a subspace is looked for first."""
+def _needs_filled_by(needs: Mapping[str, Need], place: str) -> dict[str, Need]:
+    """The needs that a folder can fill. In a hub repository or an empty folder, a subspace is assumed first."""
     if kinds := kinds_in(place):
         return {name: need for name, need in needs.items() if need.kind in kinds}
     return {name: need for name, need in needs.items() if need.kind == "subspace"} or dict(needs)
 
 
 def read_learnt(method: type[Method], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with what lies in folders read from there."""
+    """The settings, with folders replaced by what is saved in them."""
     read = dict(settings)
     for name, need in method.learnt_settings().items():
         if isinstance(read.get(name), str | PathLike):

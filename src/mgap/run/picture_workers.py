@@ -1,12 +1,11 @@
-"""Pictures of a run, opened and prepared before their batch has its turn: in processes of their own, so that no GPU waits.
+"""Opens and prepares the pictures of a run ahead of their batch, in other processes, so that no GPU waits.
 
-    with Pictures(Opening(benchmark.picture, Preparer.of(backbone)), workers=8, device=backbone.device) as pictures:
-        pictures.expect(names)              # in the order in which they will be asked for
-        ready = pictures.take(names[:10])   # by name: a picture, or why there is none
+    with Pictures(PictureOpening(benchmark.picture, Preparer.of(backbone)), workers=8, device=backbone.device) as pictures:
+        pictures.prefetch(names)              # in the order in which they will be taken
+        ready = pictures.take(names[:10])   # by name: a picture, or the reason why there is none
 
-Torch's DataLoader runs the processes: they prepare a few pictures ahead of what was taken, no more, and end with this one.
-They are forked from a server process that has imported what they need, once for all of them; `foresee` starts it in the
-background, before a model is loaded.
+torch's DataLoader runs the processes. They stay only a few pictures ahead, and end with this process. They are forked from a
+server process that has imported what they need; `start_server` starts it in the background, before the model is loaded.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from mgap.backbones.prepared_pictures import Prepared, Preparer, picture_digest
 from mgap.errors import ImageError, RunError, SettingError
 from mgap.io.images import ImageSource, open_image
 
-MOST = 8  # processes that auto starts; more do not shorten a run that one GPU answers
-FEW = 200  # pictures, up to which auto starts none: they take seconds to start
-AHEAD = 4  # pictures that every process may be ahead
-ROOM = 1 << 29  # bytes of shared memory that auto wants to find free
+MAX_AUTO = 8  # processes that auto starts at most; more do not speed up one GPU
+FEW = 200  # up to this many pictures auto starts no processes: starting takes seconds
+AHEAD = 4  # pictures that each process prepares in advance
+ROOM = 1 << 29  # bytes of free shared memory that auto requires
 SHARED_MEMORY = Path("/dev/shm")
-IMPORTED = (  # before a processor is known: nearly all that workers of any family import
+IMPORTED = (  # nearly all that workers of any family import; the processor is not known yet
     "mgap.run.picture_workers",
     "mgap.benchmarks.picture_folder",
     "mgap.backbones.loading",
@@ -50,13 +49,13 @@ IMPORTED = (  # before a processor is known: nearly all that workers of any fami
 
 @dataclass(frozen=True)
 class Ready:
-    """A picture that can be shown: prepared, or only opened where its family's processor needs the prompt beside it."""
+    """A readable picture: prepared, or only opened if its family's processor needs the prompt too."""
 
     picture: Prepared | Image.Image
     digest: str  # SHA-256 of its pixels
 
     def pin_memory(self) -> Ready:
-        """The DataLoader calls this for a GPU."""
+        """Called by the DataLoader if there is a GPU."""
         return replace(self, picture=self.picture.pin_memory()) if isinstance(self.picture, Prepared) else self
 
     def clone(self) -> Ready:
@@ -64,14 +63,14 @@ class Ready:
 
 
 class PictureOpening:
-    """From a picture's name to the picture, or to the sentence that says why it cannot be shown."""
+    """Maps a picture's name to the picture, or to a sentence that says why it cannot be read."""
 
     def __init__(self, picture: Callable[[str], ImageSource], preparer: Preparer | None) -> None:
         self.picture, self.preparer = picture, preparer
 
     @property
     def modules(self) -> list[str]:
-        """What a process must import before it can open the first picture; seconds, so that it is done once for all."""
+        """Modules to import before the first picture can be opened. That takes seconds, so the server does it once."""
         parts: list[Any] = [self, self.picture]
         if self.preparer is not None:
             parts += [self.preparer, self.preparer.processor, *vars(self.preparer.processor).values()]
@@ -82,20 +81,20 @@ class PictureOpening:
             opened = open_image(self.picture(name))
             if self.preparer is None:
                 return Ready(opened, picture_digest(opened))
-            made = self.preparer(opened)
+            prepared = self.preparer(opened)
         except ImageError as error:
             return f"{type(error).__name__}: {error}"
-        return Ready(made, made.digest)
+        return Ready(prepared, prepared.digest)
 
 
 class Pictures:
-    """Hands out pictures by name, each prepared once as long as the next batch goes on with it."""
+    """Hands out pictures by name. A picture that consecutive batches share is prepared once."""
 
     def __init__(self, opening: PictureOpening, workers: int | str, device: torch.device) -> None:
         self.opening, self.workers, self.device = opening, workers, device
-        self.held: dict[str, Ready | str] = {}  # of the last batch
-        self._names: list[str] = []  # what the DataLoader goes through
-        self._coming: deque[str] = deque()  # of them, what was not taken yet
+        self.held: dict[str, Ready | str] = {}  # the last batch's pictures
+        self._names: list[str] = []  # the DataLoader's sampler
+        self._coming: deque[str] = deque()  # names not taken yet
         self._loader: DataLoader[Any] | None = None
         self._stream: Iterator[Any] = iter(())
 
@@ -103,12 +102,12 @@ class Pictures:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stream, self._loader = iter(()), None  # processes end with the last reference to them
+        self._stream, self._loader = iter(()), None  # the processes end with the last reference to them
         self._coming.clear()
         self.held = {}
 
-    def expect(self, names: Iterable[str]) -> None:
-        """These will be taken, in this order; workers begin. Those that are there already go on with them, however few."""
+    def prefetch(self, names: Iterable[str]) -> None:
+        """Announce the pictures to be taken, in order. Starts workers if that pays; running workers are used in any case."""
         wanted = list(dict.fromkeys(names))
         count = _count(self.workers, self.device, len(wanted))
         if not wanted or (self._loader is None and count == 0):
@@ -120,7 +119,7 @@ class Pictures:
         self._stream = iter(self._loader)
 
     def take(self, names: Iterable[str]) -> dict[str, Ready | str]:
-        """The pictures of a batch, by name. They are kept until another batch needs others."""
+        """The pictures of a batch, by name. They are kept until a batch needs others."""
         wanted = list(dict.fromkeys(names))
         if any(name not in self.held for name in wanted):
             self.held = {name: self.held[name] for name in wanted if name in self.held}
@@ -130,10 +129,10 @@ class Pictures:
         return {name: self.held[name] for name in wanted}
 
     def _receive(self, name: str) -> Ready | str:
-        """The next picture from the workers; those before it are not wanted any more."""
+        """The named picture from the workers; earlier ones are dropped."""
         while True:
             try:
-                found: Ready | str = next(self._stream)
+                picture: Ready | str = next(self._stream)
             except RuntimeError as error:
                 if "DataLoader worker" not in str(error):
                     raise
@@ -142,20 +141,20 @@ class Pictures:
                     "start the same command again, with workers 0, or fewer, if memory or /dev/shm is short"
                 ) from error
             if self._coming.popleft() == name:
-                return found.clone() if isinstance(found, Ready) and self.device.type != "cuda" else found
+                return picture.clone() if isinstance(picture, Ready) and self.device.type != "cuda" else picture
 
     def _start(self, count: int) -> DataLoader[Any]:
         try:
-            pickle.dumps(self.opening)  # as multiprocessing will, for processes of ours; nothing from outside is ever unpickled
+            pickle.dumps(self.opening)  # as multiprocessing will, for our own processes; nothing from outside is unpickled
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise SettingError(f"these pictures cannot be opened in other processes ({error}): use workers 0") from None
-        _serve(self.opening.modules)
-        context = get_context("forkserver")  # not fork: a process with a GPU or threads must not be copied
-        first = context.Process(target=os.getpid)  # comes when all is imported; a Ctrl-C until then leaves no worker behind
+        _start_fork_server(self.opening.modules)
+        context = get_context("forkserver")  # a process with a GPU or threads must not be forked
+        first = context.Process(target=os.getpid)  # ends when all is imported; a Ctrl-C until then leaves no worker behind
         first.start()
         first.join()
         return DataLoader(
-            self.opening,  # type: ignore[arg-type]  # by name instead of by number
+            self.opening,  # type: ignore[arg-type]  # indexed by name, not by number
             sampler=self._names,
             batch_size=None,
             num_workers=count,
@@ -164,21 +163,21 @@ class Pictures:
             pin_memory=self.device.type == "cuda",
             multiprocessing_context=context,
             worker_init_fn=_begin_worker,
-            generator=torch.Generator(),  # so that the caller's is not drawn from
+            generator=torch.Generator(),  # leaves the caller's generator alone
         )
 
 
-def foresee(workers: int | str, device: torch.device, pictures: int) -> None:
-    """Begin with what workers import, which takes seconds, if there will be any; returns at once."""
+def start_server(workers: int | str, device: torch.device, pictures: int) -> None:
+    """Start the server process with the workers' imports, if there will be workers. Returns at once."""
     if _count(workers, device, pictures):
-        _serve(IMPORTED)
+        _start_fork_server(IMPORTED)
 
 
-def _serve(modules: Iterable[str]) -> None:
-    """Start the process that workers are forked from, unless it is there. Ctrl-C reaches the run alone, which ends them all."""
+def _start_fork_server(modules: Iterable[str]) -> None:
+    """Start the process that workers are forked from, if it is not running. Only the run gets Ctrl-C, and ends the others."""
     get_context("forkserver").set_forkserver_preload(list(modules))
-    resource_tracker.ensure_running()  # before, because its start lets Ctrl-C through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a new process inherits this
+    resource_tracker.ensure_running()  # first: starting it unblocks Ctrl-C
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by the new process
     try:
         forkserver.ensure_running()
     finally:
@@ -186,18 +185,18 @@ def _serve(modules: Iterable[str]) -> None:
 
 
 def _begin_worker(_: int) -> None:
-    sys.excepthook = _tell_unless_cut
+    sys.excepthook = _print_unless_disconnected
     _end_with_parent()
 
 
-def _tell_unless_cut(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """In a worker, from the thread that hands tensors over: that a run was stopped in the middle of it is no error of ours."""
+def _print_unless_disconnected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """In a worker's thread that sends tensors: a run that was stopped meanwhile is not an error."""
     if not issubclass(kind, ConnectionError | EOFError):
         sys.__excepthook__(kind, error, trace)
 
 
 def _end_with_parent() -> None:
-    """In a worker: its parent is the fork server, which outlives a run that was killed as long as a worker does."""
+    """End this worker with the run. Its parent is the fork server, which outlives a killed run as long as a worker lives."""
     run = parent_process()
 
     def wait() -> None:
@@ -213,10 +212,10 @@ def _count(workers: int | str, device: torch.device, pictures: int) -> int:
 
 
 def _auto(device: torch.device, pictures: int) -> int:
-    """On a GPU, a process a core but one, of the cores that this process of several may use; none where it would not pay."""
+    """On a GPU, one process per core but one, of this process's share of the cores; none where that does not pay."""
     if device.type != "cuda" or pictures <= FEW:
         return 0
     if SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free < ROOM:
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(0, min(MOST, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)) - 1))
+    return max(0, min(MAX_AUTO, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)) - 1))

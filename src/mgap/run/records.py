@@ -1,9 +1,9 @@
-"""A run's folder as it is read: what was asked, under which methods, and every answer so far.
+"""Reading a run's folder: the samples, the methods, and every answer so far.
 
-    run.json               what was run: benchmark, model, methods, decoding, versions
-    samples.jsonl          what is asked, with what is true
-    order.json             ids in the order of asking, where pictures are of several sizes
-    answers/METHOD/*.jsonl one line an answer, only ever appended to; one file a process
+    run.json               the plan: benchmark, model, methods, decoding, versions
+    samples.jsonl          questions, with their true answers
+    order.json             ids in the order of asking, if pictures differ in size
+    answers/METHOD/*.jsonl one line per answer, append-only; one file per process
 
 Scores need these files and no model.
 """
@@ -23,13 +23,13 @@ from mgap.io.typed_json import BROKEN, typed
 from mgap.types import Sample
 
 RUN, SAMPLES, ORDER, ANSWERS = "run.json", "samples.jsonl", "order.json", "answers"
-ANALYSES = "analysis"  # the folder of what `mgap diagnose` adds
+ANALYSES = "analysis"  # the folder that `mgap diagnose` adds
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Record:
-    """One line: an answer to one sample, or why there is none."""
+    """One line: the answer to a sample, or why there is none."""
 
     id: str  # of the sample
     text: str = ""
@@ -37,37 +37,37 @@ class Record:
     image: str = ""  # SHA-256 of the picture's RGB pixels
     tokens: int = 0  # of the answer
     stop: str = ""  # "end" or "length"
-    milliseconds: float = 0.0  # its share of the batch it was in
-    rows: int = 0  # of that batch
+    milliseconds: float = 0.0  # the batch's time divided by its rows
+    rows: int = 0  # of the batch
     at: str = ""  # when, UTC
-    extra: Mapping[str, Any] = field(default_factory=dict)  # what else was measured, such as distances
-    failed: str = ""  # the error, for a sample that has no answer
+    extra: Mapping[str, Any] = field(default_factory=dict)  # other measurements, such as distances
+    failed: str = ""  # the error, if there is no answer
 
     def line(self) -> str:
-        kept = {name: value for name, value in asdict(self).items() if value not in ("", 0, 0.0, {})}
-        return json.dumps({"id": self.id, "text": self.text, **kept}, ensure_ascii=False) + "\n"
+        filled = {name: value for name, value in asdict(self).items() if value not in ("", 0, 0.0, {})}
+        return json.dumps({"id": self.id, "text": self.text, **filled}, ensure_ascii=False) + "\n"
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Record:
-        """From a line; a key that is not known here, of a later version, is passed over. Raises TypeError."""
+        """From a parsed line. Keys of later versions are skipped. Raises TypeError."""
         record: Record = typed(cls, data, "the record")
         return record
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One method of a run: a row of its tables."""
+class RunMethod:
+    """One method of a run: a row of its tables. run.json lists them under `arms`."""
 
     label: str  # as tables show it
-    method: str  # of the registry, or "vanilla"
+    method: str  # its name in the registry, or "vanilla"
     settings: Mapping[str, Any] = field(default_factory=dict)
-    prior: Mapping[str, Any] | None = None  # how its subspace was made, or where it lies
+    prior: Mapping[str, Any] | None = None  # how its subspace was fitted, or where it is saved
     prefill: str = "own"  # "shared": questions about one picture share its keys and values
-    x: float | None = None  # its place along the experiment's axis
+    x: float | None = None  # its position on the experiment's axis
 
     @property
     def folder(self) -> str:
-        """Its name as a folder."""
+        """The label as a folder name."""
         return re.sub(r"[^A-Za-z0-9.=+-]+", "-", self.label).strip("-.") or "method"
 
 
@@ -82,10 +82,10 @@ class _Benchmark:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The keys of run.json that are looked into, to refuse a file that has something else there."""
+    """The keys of run.json that are read, with their types."""
 
     benchmark: _Benchmark
-    arms: tuple[Arm, ...]
+    arms: tuple[RunMethod, ...]
     model: Mapping[str, Any] = field(default_factory=dict)
     decoding: Mapping[str, Any] = field(default_factory=dict)
     scoring: Mapping[str, Any] = field(default_factory=dict)
@@ -101,7 +101,9 @@ class Run:
     folder: Path
     plan: Mapping[str, Any]  # run.json
     samples: tuple[Sample, ...]
-    order: tuple[str, ...] = ()  # of asking, by id; empty: as pictures first appear. Scores go by the samples' own order
+    order: tuple[
+        str, ...
+    ] = ()  # of asking, by id; empty: by first appearance of the pictures. Scores keep the order of `samples`
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Run:
@@ -127,40 +129,40 @@ class Run:
         return cls(path, plan, samples, order)
 
     @property
-    def arms(self) -> tuple[Arm, ...]:
-        arms: tuple[Arm, ...] = typed(tuple[Arm, ...], self.plan["arms"])
-        return arms
+    def methods(self) -> tuple[RunMethod, ...]:
+        methods: tuple[RunMethod, ...] = typed(tuple[RunMethod, ...], self.plan["arms"])
+        return methods
 
-    def records(self, arm: Arm) -> dict[str, Record]:
-        """Its answers so far by sample; an answer counts before a failure, and a later failure before an earlier one."""
-        found: dict[str, Record] = {}
-        for path in sorted((self.folder / ANSWERS / arm.folder).glob("*.jsonl")):
+    def records(self, method: RunMethod) -> dict[str, Record]:
+        """The method's answers so far, by sample. An answer replaces a failure, and a later failure an earlier one."""
+        records: dict[str, Record] = {}
+        for path in sorted((self.folder / ANSWERS / method.folder).glob("*.jsonl")):
             for data in read_lines(path):
                 try:
                     record = Record.of(data)
                 except TypeError as error:
                     raise CorruptFile(f"{path}: {error}; remove the line to go on without it") from error
-                if record.id not in found or found[record.id].failed:
-                    found[record.id] = record
-        return found
+                if record.id not in records or records[record.id].failed:
+                    records[record.id] = record
+        return records
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON Lines file; a last line that was cut off is not there, and any other bad line is refused."""
+    """The objects of a JSON Lines file. An incomplete last line is skipped; any other bad line is refused."""
     data = path.read_bytes()
-    whole, _, _ = data.rpartition(b"\n")
-    for number, line in enumerate(whole.split(b"\n"), start=1):
+    complete, _, _ = data.rpartition(b"\n")
+    for number, line in enumerate(complete.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            parsed = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise CorruptFile(f"{path}: line {number} is no JSON ({error}); remove the line to go on without it") from error
-        if not isinstance(found, dict):
+        if not isinstance(parsed, dict):
             raise CorruptFile(f"{path}: line {number} is no JSON object; remove the line to go on without it")
-        yield found
+        yield parsed
 
 
 def analysis_file(folder: Path, name: str) -> Path:
-    """Where a run keeps one of its analyses: representation, subspace, models or picture."""
+    """The file of one analysis of a run: representation, subspace, models or picture."""
     return folder / ANALYSES / f"{name}.json"

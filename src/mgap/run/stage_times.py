@@ -1,4 +1,4 @@
-"""Where the time of a run went: a table of the stages, and a file beside the answers."""
+"""The time of a run by stage: a table, and a file beside the answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REST = "the rest"
 
 
 def stages_table(spent: Mapping[str, Spent]) -> str:
-    """Markdown: a row a stage, a column a method; seconds, and their share of the whole."""
+    """Markdown: one row per stage, one column per method; seconds, and their share of the total."""
     columns = {label: {**each.stages, REST: each.seconds - sum(each.stages.values())} for label, each in spent.items()}
     names = [name for name in STAGES if any(name in stages for stages in columns.values())]
     lines = [f"| seconds (share) | {' | '.join(spent)} |", "|---|" + "---:|" * len(spent)]
@@ -30,18 +30,18 @@ def stages_table(spent: Mapping[str, Spent]) -> str:
     return "\n".join(lines)
 
 
-def _cell(seconds: float, whole: float) -> str:
-    return f"{seconds:.2f} ({seconds / whole:.0%})" if whole else f"{seconds:.2f}"
+def _cell(seconds: float, total: float) -> str:
+    return f"{seconds:.2f} ({seconds / total:.0%})" if total else f"{seconds:.2f}"
 
 
 def save_profile(folder: Path, shard: Shard, spent: Mapping[str, Spent]) -> Path:
-    """What this process did last, by method; a share has a file of its own."""
+    """Save the times of this process, by method. Each shard has its own file."""
     name = "profile.json" if shard.of == 1 else f"profile-{shard.number}-of-{shard.of}.json"
     path = folder / name
     try:
         before = typed(dict[str, Any], json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
     except BROKEN as error:
         raise CorruptFile(f"{path}: not the times of a run ({one_line(error)}); remove it to go on") from error
-    whole = {**before, **{label: asdict(each) for label, each in spent.items()}}
-    (written,) = write_files(folder, {name: json.dumps(whole, indent=1, ensure_ascii=False) + "\n"})
+    times = {**before, **{label: asdict(each) for label, each in spent.items()}}
+    (written,) = write_files(folder, {name: json.dumps(times, indent=1, ensure_ascii=False) + "\n"})
     return written

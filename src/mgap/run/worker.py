@@ -1,4 +1,4 @@
-"""What the engine drives: something that turns samples into records under one method after another."""
+"""Engines and workers: an engine loads a model for a run; its worker turns samples into records, method by method."""
 
 from __future__ import annotations
 
@@ -7,56 +7,76 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mgap.errors import SettingError
-from mgap.run.records import Arm, Record
+from mgap.io.progress import Progress
+from mgap.run.records import Record, Run, RunMethod
 from mgap.types import Sample
 
 if TYPE_CHECKING:
     from mgap.run.config import Config
+    from mgap.run.job import Job
 
-Work = Callable[[Sequence[Sample]], list[Record]]  # a batch in, a record each out, in order; raises if the batch failed
+Work = Callable[[Sequence[Sample]], list[Record]]  # a batch to its records, in order; raises if the batch failed
+Notify = Callable[[str], None]  # called with a line of text for the user
 
 
 class Worker(Protocol):
-    """Has the model; knows nothing of folders, resuming, shards or progress."""
+    """Holds the model. Folders, resuming, shards and progress are not its business."""
 
-    def using(self, arm: Arm) -> AbstractContextManager[Work]:
-        """Switch the arm's method on for the length of a `with` block."""
+    def using(self, method: RunMethod) -> AbstractContextManager[Work]:
+        """Switch the method on for the length of a `with` block."""
         ...
 
 
 @runtime_checkable
-class Foreseeing(Protocol):
-    """A worker that can begin with a batch's pictures before the batch has its turn."""
+class Prefetching(Protocol):
+    """A worker that can prepare pictures before the batch that needs them."""
 
-    def foreseeing(self) -> AbstractContextManager[None]:
-        """Around all methods of a run: what `expect` starts goes on from one to the next, and ends with this block."""
+    def prefetching(self) -> AbstractContextManager[None]:
+        """Surrounds all methods of a run. What `prefetch` starts carries over between methods and ends with this block."""
         ...
 
-    def expect(self, batches: Iterable[Sequence[Sample]]) -> None:
-        """These come, in this order; called while an arm's method is on."""
+    def prefetch(self, batches: Iterable[Sequence[Sample]]) -> None:
+        """Announce the coming batches, in order. Called while a method is on."""
+        ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A worker that must be closed after the run, such as one with processes of its own."""
+
+    def close(self) -> None:
+        """Free what the worker holds."""
         ...
 
 
 class RunEngine(Protocol):
-    """What makes a worker, by the name that a run's key `engine` has."""
+    """Makes the worker of a run. A run's key `engine` names it."""
 
     @staticmethod
     def refuse(config: Config, /) -> None:
-        """Raise if a run asks for what this engine does not do; nothing is loaded yet."""
+        """Raise if the config asks for something this engine cannot do. Nothing is loaded yet."""
         ...
 
     @staticmethod
     def require(config: Config, /, *, is_launched: bool) -> None:
-        """Raise if what it needs is not installed; `is_launched`: by accelerate or torchrun, in several processes."""
+        """Raise if something it needs is not installed. `is_launched`: accelerate or torchrun started several processes."""
+        ...
+
+    @staticmethod
+    def begin(job: Job, /, *, progress: Progress | None, note: Notify, status: Notify) -> tuple[Run, Worker]:
+        """Load the model, make or join the run's folder (`Job.open`), and return the run with its worker.
+
+        `note` takes what the user should know about the run, `status` what is happening now.
+        """
         ...
 
 
 class TransformersEngine:
-    """`mgap run` as it is by default."""
+    """The default engine."""
 
     @staticmethod
     def refuse(config: Config) -> None:
-        """Raise if a run asks for something that is another engine's."""
+        """Raise if the config holds another engine's options."""
         if config.engine_options:
             raise SettingError(
                 f"engine_options are vLLM's, and the engine is {config.engine}: leave them out, or name engine vllm"
@@ -64,4 +84,22 @@ class TransformersEngine:
 
     @staticmethod
     def require(config: Config, *, is_launched: bool) -> None:
-        """Nothing beside this package's own dependencies."""
+        """This package's own dependencies are enough."""
+
+    @staticmethod
+    def begin(job: Job, *, progress: Progress | None, note: Notify, status: Notify) -> tuple[Run, Worker]:
+        """Load the model onto this process's device, then `Job.begin`."""
+        from mgap.backbones.clock import Clock
+        from mgap.decoding.model import load
+        from mgap.run.job import launched_device
+
+        config = job.config
+        device = launched_device(config.device)
+        job.start_picture_server(device)
+        status(f"loading {config.model}")
+        where = {"device": device, "revision": config.revision}
+        model = load(config.model, dtype=config.dtype, trust_remote_code=config.trust_remote_code, **where)
+        run, worker = job.begin(model, progress=progress, note=note)
+        if config.profile:
+            model.backbone.clock = Clock(model.backbone.device)
+        return run, worker

@@ -1,11 +1,10 @@
-"""A run with engine vllm: what it cannot do is refused before anything is loaded, then the folder and the worker are made.
+"""The engine vllm: refuses what it cannot do before anything is loaded, then makes the folder and the worker.
 
-Priors that are not there yet are fitted with transformers, whose model is let go before vLLM starts.
+Missing priors are fitted with transformers; that model is freed before vLLM starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
     from mgap.run.config import Config
     from mgap.run.job import Job
     from mgap.run.records import Run
+    from mgap.run.worker import Notify
     from mgap.serving.vllm_worker import VllmWorker
-
-Told = Callable[[str], None]
 
 
 class VllmEngine:
@@ -51,9 +49,9 @@ class VllmEngine:
             )
         check_options(config.engine_options)
         refuse_decoding(config.decode())
-        for arm in config.methods:
-            if arm.method != VANILLA:
-                refuse_method(arm.method)
+        for plan in config.methods:
+            if plan.method != VANILLA:
+                refuse_method(plan.method)
 
     @staticmethod
     def require(config: Config, *, is_launched: bool) -> None:
@@ -61,7 +59,7 @@ class VllmEngine:
         from mgap.serving.installed import refuse_filtered, require_vllm
 
         require_vllm("engine vllm")
-        if any(arm.prior is not None for arm in config.methods):
+        if any(plan.prior is not None for plan in config.methods):
             refuse_filtered()
         if is_launched:
             raise SettingError(
@@ -69,59 +67,59 @@ class VllmEngine:
                 "start shares by hand with --shard 0/2"
             )
 
+    @staticmethod
+    def begin(job: Job, *, progress: Progress | None, note: Notify, status: Notify) -> tuple[Run, VllmWorker]:
+        """Fit missing priors, start vLLM, and make or join the folder. The worker must be closed."""
+        from mgap.backbones.loading import load_weightless
+        from mgap.registry import locate
+        from mgap.run.job import versions
+        from mgap.serving.offline import EngineRecipe, require_options, vllm_version
+        from mgap.serving.vllm_worker import VllmWorker
 
-def begin(job: Job, *, told: Progress | None, noted: Told, said: Told) -> tuple[Run, VllmWorker]:
-    """The folder, made or joined, and what will answer; the worker is to be closed. `said` hears what takes long."""
-    from mgap.backbones.loading import load_weightless
-    from mgap.registry import locate
-    from mgap.run.job import versions
-    from mgap.serving.offline import EngineRecipe, require_options, vllm_version
-    from mgap.serving.vllm_worker import VllmWorker
-
-    config = job.config
-    where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
-    priors = Priors(job.out / "priors")
-    ready = [arm for arm in config.methods if arm.prior is None or priors.has(arm.prior)]
-    methods = {arm.label: build_method(arm, None, priors) for arm in ready}  # a prior that cannot be read is told at once
-    backbone = load_weightless(locate(config.model, config.revision), called=config.model, **where)
-    said("importing vLLM")
-    require_options(config.engine_options)
-    job.out.mkdir(parents=True, exist_ok=True)
-    _fit(job, priors, told, noted, said)
-    methods |= {arm.label: build_method(arm, None, priors) for arm in config.methods if arm not in ready}
-    places = {arm.label: _absolute(priors.place(arm.prior)) for arm in config.methods if arm.prior is not None}
-    dtype = config.dtype if config.dtype != "auto" else _dtype_of(backbone.config)
-    recipe = EngineRecipe(config.model, config.engine_options, dtype, **where)
-    worker = VllmWorker(recipe, backbone, job.benchmark, config.decode(), methods, places, said)
-    try:
-        engine = worker.require(job.labels[0])
-        made_with = {"versions": {**versions(), "vllm": vllm_version()}, "device": engine.device}
-        learnt = {label: about for label, method in methods.items() if (about := about_learnt(method))}
-        plan = {**job.plan(), **made_with, "model": engine.describe(config.model), "learnt": learnt}
-        return job.open(plan, [arm.arm("own") for arm in config.methods], told=told, noted=noted), worker
-    except BaseException:
-        worker.close()
-        raise
+        config = job.config
+        where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+        priors = Priors(job.out / "priors")
+        ready = [each for each in config.methods if each.prior is None or priors.has(each.prior)]
+        methods = {each.label: build_method(each, None, priors) for each in ready}  # refuses an unreadable prior at once
+        backbone = load_weightless(locate(config.model, config.revision), called=config.model, **where)
+        status("importing vLLM")
+        require_options(config.engine_options)
+        job.out.mkdir(parents=True, exist_ok=True)
+        _fit(job, priors, progress, note, status)
+        methods |= {each.label: build_method(each, None, priors) for each in config.methods if each not in ready}
+        places = {each.label: _absolute(priors.place(each.prior)) for each in config.methods if each.prior is not None}
+        dtype = config.dtype if config.dtype != "auto" else _dtype_of(backbone.config)
+        recipe = EngineRecipe(config.model, config.engine_options, dtype, **where)
+        worker = VllmWorker(recipe, backbone, job.benchmark, config.decode(), methods, places, status)
+        try:
+            engine = worker.require(job.labels[0])
+            made_with = {"versions": {**versions(), "vllm": vllm_version()}, "device": engine.device}
+            learnt = {label: about for label, method in methods.items() if (about := about_learnt(method))}
+            plan = {**job.plan(), **made_with, "model": engine.describe(config.model), "learnt": learnt}
+            return job.open(plan, [each.run_method("own") for each in config.methods], progress=progress, note=note), worker
+        except BaseException:
+            worker.close()
+            raise
 
 
-def _fit(job: Job, priors: Priors, told: Progress | None, noted: Told, said: Told) -> None:
+def _fit(job: Job, priors: Priors, progress: Progress | None, note: Notify, status: Notify) -> None:
     """Fit what is not there yet; one process does it for all that share the folder."""
     from mgap.decoding.model import load
     from mgap.run.engine import free_memory
-    from mgap.run.folder import alone
+    from mgap.run.folder import locked
 
     config = job.config
-    with alone(job.out):
-        missing = [arm.prior for arm in config.methods if arm.prior is not None and not priors.has(arm.prior)]
+    with locked(job.out):
+        missing = [each.prior for each in config.methods if each.prior is not None and not priors.has(each.prior)]
         if not missing:
             return
-        noted(
+        note(
             "the prior is fitted with transformers before vLLM starts; with --prior DIR, of `mgap fit`, it is taken from there"
         )
-        said(f"loading {config.model} to fit the prior")
+        status(f"loading {config.model} to fit the prior")
         model = load(config.model, dtype=config.dtype, revision=config.revision, trust_remote_code=config.trust_remote_code)
         for prior in missing:
-            priors.get(prior, model, told)
+            priors.get(prior, model, progress)
         del model
     free_memory()
 

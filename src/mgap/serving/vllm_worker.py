@@ -21,7 +21,7 @@ from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP
 from mgap.run.answer_worker import AnsweringWorker
 from mgap.run.picture_workers import PictureOpening, Pictures
-from mgap.run.records import Arm
+from mgap.run.records import RunMethod
 from mgap.run.worker import Work
 from mgap.serving.engine_settings import ALPHA
 from mgap.serving.offline import EngineRecipe, OfflineEngine
@@ -62,9 +62,9 @@ class VllmWorker(AnsweringWorker):
         return Pictures(PictureOpening(self.benchmark.picture, None), 0, torch.device("cpu"))
 
     @contextmanager
-    def using(self, arm: Arm) -> Iterator[Work]:
-        self.require(arm.label)
-        yield lambda samples: self.ask(samples, arm)
+    def using(self, method: RunMethod) -> Iterator[Work]:
+        self.require(method.label)
+        yield lambda samples: self.ask(samples, method)
 
     def require(self, label: str) -> OfflineEngine:
         """The engine for a method: the running one if it fits, else a new one."""
@@ -85,14 +85,14 @@ class VllmWorker(AnsweringWorker):
             self.engine.close()
             self.engine = None
 
-    def answers(self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], arm: Arm) -> list[Answer]:
-        engine = self.require(arm.label)
+    def answers(self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], method: RunMethod) -> list[Answer]:
+        engine = self.require(method.label)
         texts = [self.backbone.render(prompt) for prompt in prompts]
         requests = [
             {"prompt_token_ids": self.backbone.tokenize(text), "multi_modal_data": {"image": picture}}
             for text, picture in zip(texts, pictures, strict=True)
         ]
-        method_fields = self._method_fields(arm.label)
+        method_fields = self._method_fields(method.label)
         fields = [{**sampling_fields(self.decoding, self.end, name), **method_fields} for name in ids]
         started = time.perf_counter()
         outputs = engine.generate(requests, fields)

@@ -1,4 +1,4 @@
-"""DeCo against reference vectors, through the functions that decoding calls."""
+"""Checks DeCo against reference vectors, through the functions that decoding calls."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mgap.verify.read_layers import norm_and_head
 
 
 def check(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2 of the specification: the lens with the final norm, candidates, anchor layer, weight and blend."""
+    """Section 2 of the specification: logit lens with the final norm, candidates, anchor layer, weight and blend."""
     states = torch.from_numpy(vectors["hidden_states"])  # [L + 1, B, d]; the last is before the norm
     norm, head = norm_and_head(vectors)
     layers = torch.from_numpy(vectors["candidate_layers"])
-    every = read_out(states, head, norm)
-    final, early = every[-1], every[layers]
+    layer_logits = read_out(states, head, norm)
+    final, early = layer_logits[-1], layer_logits[layers]
     yield differ("final_logits", final, vectors["final_logits"])
-    yield differ("layer_logits", every[:-1], vectors["layer_logits"])
+    yield differ("layer_logits", layer_logits[:-1], vectors["layer_logits"])
     settings = float(vectors["alpha"]), float(vectors["top_p"]), int(vectors["top_k"])
     step = correct(final, early, *settings)
     yield differ("selected_layer", layers[step.chosen], vectors["selected_layer"])

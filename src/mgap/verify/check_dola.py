@@ -1,4 +1,4 @@
-"""DoLa against reference vectors, through the functions that decoding calls."""
+"""Checks DoLa against reference vectors, through the functions that decoding calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mgap.verify.read_layers import norm_and_head
 
 
 def check(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2 of the specification: early logits without norm, the choice of a layer a row, difference and mask."""
+    """Section 2 of the specification: early logits without norm, one chosen layer per row, difference and mask."""
     states = torch.from_numpy(vectors["hidden_states"])  # [L + 1, B, d]; the last is before the norm
     norm, head = norm_and_head(vectors)
     layers = torch.from_numpy(vectors["candidate_layers"])

@@ -1,4 +1,4 @@
-"""HalTrapper against reference vectors, through the functions that searching and decoding call."""
+"""Checks HalTrapper against reference vectors, through the functions that its search and decoding call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check(vectors: Vectors) -> Iterator[VectorDifference]:
 
 
 def check_search(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2.1: what a reply says, external expansion, and the choice of candidates."""
+    """Section 2.1: parsing replies, external expansion, and choosing candidates."""
     expansion, synonyms = vectors["expansion"], vectors["synonyms"]
     vocabulary = Vocabulary({name: synonyms.get(name, ()) for name in expansion["vocabulary"]})
     for direction, reply in expansion["replies"].items():

@@ -1,23 +1,22 @@
-"""Methods that act inside the decoder, on attention or on states, against reference vectors."""
+"""Checks methods that act inside the decoder, on attention or on states, against reference vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from mgap.methods.asd import ASD, steer
 from mgap.methods.kinds.attention_weights import mean_of_heads
 from mgap.methods.mod import MoD, divergence, least_attended
 from mgap.methods.pai import guide, raise_scores
 from mgap.priors.steering import Steering
-from mgap.verify.compare import VectorDifference, Vectors, differ
+from mgap.verify.compare import VectorDifference, Vectors, differ, tensor
 
 
 def check_pai(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2: the edit of the scores, and the guidance by the text-only branch."""
-    main, branch, scores = (_tensor(vectors, name) for name in ("logits", "logits_uncond", "attn_scores_masked"))
+    """Section 2: the edited attention scores, and guidance by the text-only branch."""
+    main, branch, scores = (tensor(vectors, name) for name in ("logits", "logits_uncond", "attn_scores_masked"))
     out = guide(main, branch, float(vectors["gamma"]), float(vectors["beta"]))
     yield differ("cfg_out", out, vectors["cfg_out"])
     yield differ("cfg_argmax", out.argmax(-1), vectors["cfg_argmax"])
@@ -30,8 +29,8 @@ def check_pai(vectors: Vectors) -> Iterator[VectorDifference]:
 
 
 def check_mod(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2: what is attended to and what the branch does not see; the divergence, the mode and both combinations."""
-    attention = mean_of_heads(_tensor(vectors, "attentions").double()).sum(0)  # [B, kv]
+    """Section 2: attention to the image, tokens hidden from the branch, divergence, mode and both combinations."""
+    attention = mean_of_heads(tensor(vectors, "attentions").double()).sum(0)  # [B, kv]
     start, end = int(vectors["img_start"]), int(vectors["img_end"])
     images = torch.zeros_like(attention, dtype=torch.bool)
     images[:, start:end] = True
@@ -40,7 +39,7 @@ def check_mod(vectors: Vectors) -> Iterator[VectorDifference]:
     method = MoD(rho=float(vectors["keep_fraction"]), theta=theta, a1=a1, a2=a2, beta=float(vectors["beta"]))
     hidden = least_attended(attention, images, method.rho)
     yield differ("masked_idx", hidden[:, start:end].nonzero()[:, 1], vectors["masked_idx"])
-    main, branch = _tensor(vectors, "logits"), _tensor(vectors, "logits_masked")
+    main, branch = tensor(vectors, "logits"), tensor(vectors, "logits_masked")
     out, traced = method.combine(main, branch, step=1)
     yield differ("js", divergence(main, branch), vectors["js"])
     yield differ("mode", traced["mode"], vectors["mode"])
@@ -49,19 +48,15 @@ def check_mod(vectors: Vectors) -> Iterator[VectorDifference]:
 
 
 def check_asd(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2: the vectors, the steered states of both branches, and their contrast."""
-    found = Steering.from_states(_tensor(vectors, "factual"), _tensor(vectors, "hallucinated"))
-    yield differ("steer", found.vectors, vectors["steer"])
-    yield differ("steer_unit", found.units, vectors["steer_unit"])
+    """Section 2: the steering vectors, the steered states of both branches, and their contrast."""
+    steering = Steering.from_states(tensor(vectors, "factual"), tensor(vectors, "hallucinated"))
+    yield differ("steer", steering.vectors, vectors["steer"])
+    yield differ("steer_unit", steering.units, vectors["steer_unit"])
     lam_pos, lam_neg, alpha = (float(vectors[name]) for name in ("lambda_pos", "lambda_neg", "alpha"))
-    hidden, shift = _tensor(vectors, "hidden"), found.vectors.unsqueeze(1)  # [L, B, d], [L, 1, d]
+    hidden, shift = tensor(vectors, "hidden"), steering.vectors.unsqueeze(1)  # [L, B, d], [L, 1, d]
     yield differ("hidden_pos", steer(hidden, shift, lam_pos), vectors["hidden_pos"])
     yield differ("hidden_neg", steer(hidden, shift, -lam_neg), vectors["hidden_neg"])
-    method = ASD(steering=found, alpha=alpha)
-    out, _ = method.combine(_tensor(vectors, "logits_pos"), _tensor(vectors, "logits_neg"), step=1)
+    method = ASD(steering=steering, alpha=alpha)
+    out, _ = method.combine(tensor(vectors, "logits_pos"), tensor(vectors, "logits_neg"), step=1)
     yield differ("out", out, vectors["out"])
     yield differ("argmax", out.argmax(-1), vectors["argmax"])
-
-
-def _tensor(vectors: Vectors, name: str) -> Tensor:
-    return torch.from_numpy(vectors[name])

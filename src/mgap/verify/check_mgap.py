@@ -1,4 +1,4 @@
-"""MGAP against reference vectors, through the very hook that decoding attaches to a head."""
+"""Checks MGAP against reference vectors, through the hook that decoding attaches to the head."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def _linear(weight: Any, bias: Any = None) -> nn.Linear:
 def _decode(
     module: nn.Linear, basis: Tensor, h: Tensor, settings: Settings, *, exact: bool = False
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """One step as decoding takes it: the head runs, its hook corrects. Returns logits [B, vocab] and the gate."""
-    seen: list[Observation] = []
+    """One decoding step: the head runs and its hook corrects. Returns logits [B, vocab] and the gate."""
+    observations: list[Observation] = []
     tap = Tap()
-    tap.listener = seen.append
+    tap.listener = observations.append
     head = Head.measure(module, h)
     handle = module.register_forward_hook(Correction(basis, replace(head, linear=False) if exact else head, settings, tap))
     try:
@@ -39,11 +39,11 @@ def _decode(
             logits: Tensor = module(h.unsqueeze(1))  # [B, 1, vocab]
     finally:
         handle.remove()
-    return logits[:, 0], {name: value[:, 0] for name, value in seen[0].values.items()}
+    return logits[:, 0], {name: value[:, 0] for name, value in observations[0].values.items()}
 
 
 def check_paper(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2.1, 2.2 and 2.4 of the specification: subspace, gate, and both ways to the logits."""
+    """Sections 2.1, 2.2 and 2.4 of the specification: subspace, gate, and both ways to compute the logits."""
     states, h = torch.from_numpy(vectors["blind_states"]), torch.from_numpy(vectors["h"])
     prior = Subspace.from_states(states, rank=int(vectors["K"]))
     yield differ("blind_mean", prior.mean, vectors["blind_mean"])
@@ -71,15 +71,15 @@ def check_paper(vectors: Vectors) -> Iterator[VectorDifference]:
 
 
 def check_reference_code(vectors: Vectors) -> Iterator[VectorDifference]:
-    """Section 2.3: the authors' step with its threshold, epsilon and norm restoration, and its ablations."""
+    """Section 2.3: the step of the authors' code with threshold, epsilon and norm restoration, and its ablations."""
     basis, h = torch.from_numpy(vectors["basis"]).T.contiguous(), torch.from_numpy(vectors["h"])
     preset = {name: value for name, value in PRESETS["reference-code"].items() if name != "rank"}
-    given = {
+    own = {
         "alpha": float(vectors["alpha"]),
         "lam": float(vectors["gate_sensitivity"]),
         "threshold": float(vectors["cos_threshold"]),
     }
-    default = Settings(**{**preset, **given})
+    default = Settings(**{**preset, **own})
     runs = {
         "default": default,
         "no_restore": replace(default, restore=False),
@@ -107,7 +107,7 @@ def check_reference_code(vectors: Vectors) -> Iterator[VectorDifference]:
 
 
 def _biased(vectors: Vectors, basis: Tensor, h: Tensor, settings: Settings) -> Tensor:
-    """The logits identity on a head with a bias; the reference takes the entropy of the head without it."""
+    """Corrected logits of a head with a bias; the reference takes the entropy without the bias."""
     head = Head.measure(_linear(vectors["head_weight"], vectors["head_bias"]), h)
     coeff, norm = h @ basis, torch.linalg.vector_norm(h, dim=-1)
     logits = head.product(h)
@@ -117,7 +117,7 @@ def _biased(vectors: Vectors, basis: Tensor, h: Tensor, settings: Settings) -> T
 
 
 def _check_native(vectors: Vectors, h: Tensor, settings: Settings) -> Iterator[VectorDifference]:
-    """The authors' mixed precision: half state and head, and a basis from half states."""
+    """The authors' mixed precision: float16 state and head, and a basis from float16 states."""
     rank = len(vectors["native_basis_f32"])
     prior = Subspace.from_states(torch.from_numpy(vectors["native_blind_states_f16"]), rank=rank)
     yield differ("native_projector_f32", prior.projector, vectors["native_projector_f32"], 1e-2)

@@ -1,4 +1,4 @@
-"""Compare ours with reference vectors: those that ship with the package, or every file of a folder."""
+"""Compares our results with reference vectors: those shipped with the package, or all files of a folder."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from mgap.errors import CorruptFile, one_line
 from mgap.registry import METHODS
 
-Vectors = Mapping[str, Any]  # what a file holds: arrays of an .npz, or the content of a .json
+Vectors = Mapping[str, Any]  # the arrays of an .npz, or the content of a .json
 
-SHIPPED = Path(__file__).parent / "vectors"  # a file for each check
+SHIPPED = Path(__file__).parent / "vectors"  # one file per check
 
-# File -> the check that reads it, .npz left out. A file's method is the part of its stem before the first underscore.
+# File (without .npz) -> its check. The part of the stem before the first underscore is the method.
 CHECKS = {
     "mgap_paper": "mgap.verify.check_mgap:check_paper",
     "mgap_refcode": "mgap.verify.check_mgap:check_reference_code",
@@ -44,7 +45,7 @@ CHECKS = {
 
 @dataclass(frozen=True)
 class VectorDifference:
-    """One array: how far ours is from the reference, and how far it may be (absolute and relative)."""
+    """One array: how far ours is from the reference, and the tolerance (absolute and relative)."""
 
     name: str
     largest: float
@@ -54,7 +55,7 @@ class VectorDifference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One file."""
+    """The result of one file."""
 
     file: str
     method: str
@@ -67,8 +68,12 @@ class Verdict:
         return max((d.largest for d in self.differences), default=0.0)
 
 
+def tensor(vectors: Vectors, name: str) -> Tensor:
+    return torch.from_numpy(vectors[name])
+
+
 def differ(name: str, ours: Tensor, reference: npt.ArrayLike, tolerance: float = 1e-9) -> VectorDifference:
-    """Compare shapes, the pattern of infinities, and values to |a - b| <= tolerance * (1 + |b|)."""
+    """Compare sizes, the positions of non-finite values, and values to |a - b| <= tolerance * (1 + |b|)."""
     b = np.asarray(reference, dtype=np.float64)
     a = ours.detach().double().numpy()
     if a.size != b.size:
@@ -77,24 +82,24 @@ def differ(name: str, ours: Tensor, reference: npt.ArrayLike, tolerance: float =
     finite = np.isfinite(b)
     gap = np.abs(a[finite] - b[finite])
     same_pattern = bool(np.array_equal(a[~finite], b[~finite]))
-    within = same_pattern and bool(np.all(gap <= tolerance * (1 + np.abs(b[finite]))))  # a NaN of ours is never within
+    within = same_pattern and bool(np.all(gap <= tolerance * (1 + np.abs(b[finite]))))  # our NaN is never within
     return VectorDifference(name, float(gap.max(initial=0.0)) if same_pattern else float("inf"), tolerance, within)
 
 
 def same(name: str, ours: object, reference: object) -> VectorDifference:
-    """Compare words and whole numbers, which are equal or not."""
+    """Compare words and integers for equality."""
     within = ours == reference
     return VectorDifference(name, 0.0 if within else float("inf"), 0.0, within)
 
 
 def verify_shipped() -> Iterator[Verdict]:
-    """One verdict a check, on the vectors of this package; one whose file is missing has failed."""
+    """One verdict per check on the shipped vectors; a missing file is a failure."""
     for key in sorted(CHECKS):
         yield _verify(SHIPPED / (key if "." in key else f"{key}.npz"))
 
 
 def verify_folder(folder: str | PathLike[str]) -> Iterator[Verdict]:
-    """One verdict a file, in the order of their names."""
+    """One verdict per file, sorted by name."""
     folder = Path(folder)
     files = sorted(p for p in folder.glob("*") if p.suffix in (".npz", ".json")) if folder.is_dir() else []
     if not files:
@@ -113,7 +118,7 @@ def _verify(path: Path) -> Verdict:
     check: Callable[[Vectors], Iterator[VectorDifference]] = getattr(import_module(module), function)
     try:
         differences = tuple(check(_read(path)))
-    except Exception as error:  # whatever a damaged array leads zip, NumPy and torch to
+    except Exception as error:  # a damaged file can raise anything in zip, NumPy and torch
         return Verdict(path.name, method, "failed", problem=f"cannot be read: {type(error).__name__}: {one_line(error, 200)}")
     status = "ok" if differences and all(d.within for d in differences) else "failed"
     return Verdict(path.name, method, status, differences)

@@ -1,4 +1,4 @@
-"""What the checks of the methods that read earlier layers share: the norm and the head of the reference vectors."""
+"""The norm and head of reference vectors, for checks of methods that read earlier layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mgap.verify.compare import Vectors
 
 
 def norm_and_head(vectors: Vectors) -> tuple[nn.RMSNorm, Head]:
-    """A root-mean-square norm and a head without bias, in the dtype of the stored weights."""
+    """An RMSNorm and a head without bias, in the dtype of the stored weights."""
     scale, weight = torch.from_numpy(vectors["norm_weight"]), torch.from_numpy(vectors["head_weight"])
     norm = nn.RMSNorm(len(scale), eps=float(vectors["norm_eps"]), dtype=scale.dtype).requires_grad_(False)
     norm.weight.copy_(scale)

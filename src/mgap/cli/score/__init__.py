@@ -1,4 +1,4 @@
-"""`mgap score`: figures from answers, without a model: of a run's folder, or of files in the published formats."""
+"""`mgap score`: score answers without a model, from a run's folder or from files in the published formats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from mgap.cli.options import CommandGroup
 from mgap.cli.score import amber, chair, implied, pope, run
 
-HELP = "Figures from answers, without a model: of a run's folder, or of files in the published formats."
+HELP = "Score answers without a model: a run's folder, or files in the published formats."
 
 
 class _ScoreGroup(CommandGroup):
@@ -29,6 +29,6 @@ score = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for verb in (amber, chair, implied, pope, run):
-    name = verb.__name__.rpartition(".")[2]
-    score.command(name)(getattr(verb, name))
+for module in (amber, chair, implied, pope, run):
+    name = module.__name__.rpartition(".")[2]
+    score.command(name)(getattr(module, name))

@@ -1,4 +1,4 @@
-"""`mgap score amber`: AMBER's figures from a file of responses."""
+"""`mgap score amber`: score a file of responses to AMBER."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from mgap.errors import BenchmarkError, SettingError
 
 def amber(
     responses: Annotated[str, typer.Option(help='JSON: [{"id": 1, "response": "..."}, ...] or [[1, "..."], ...].')],
-    data: Annotated[str | None, typer.Option(help="Folder of AMBER's files; default: fetch them.")] = None,
+    data: Annotated[str | None, typer.Option(help="Folder with AMBER's files; default: download them.")] = None,
     language: Annotated[
         str,
         typer.Option(
             autocompletion=completion.language,
-            help="Of descriptions: nltk, as published, from tables in or beside the folder if there are any, else with NLTK's "
-            "own data; or builtin.",
+            help="How to read descriptions: nltk, as published (with tables in or beside the folder if there are any, else "
+            "NLTK's own data), or builtin.",
         ),
     ] = "nltk",
     normaliser: Annotated[
-        str, typer.Option(help="How a text is read as Yes or No: first-sentence, original, haltrapper, mod or lmms_eval.")
+        str, typer.Option(help="How to read Yes and No: first-sentence, original, haltrapper, mod or lmms_eval.")
     ] = "first-sentence",
     similarity: Annotated[
-        str, typer.Option(help="Words that count as the same: identical, the file of a table, spacy or spacy:MODEL.")
+        str, typer.Option(help="Which words count as the same: identical, a table's file, spacy or spacy:MODEL.")
     ] = "identical",
-    as_json: Annotated[bool, typer.Option("--json", help="Print printed, unrounded and counters as JSON.")] = False,
-    per_response: Annotated[
-        str | None, typer.Option(help="Also write what was counted of each response, to this file.")
-    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: figures as printed, unrounded figures and counters.")
+    ] = False,
+    per_response: Annotated[str | None, typer.Option(help="Also write the counts of each response to this file.")] = None,
 ) -> None:
-    """Score responses to AMBER as its published scorer does; only the ids that are there count.
+    """Score responses to AMBER as its published scorer does; ids without a response are left out.
 
     Example: mgap score amber --responses answers.json --data AMBER
     """
@@ -56,38 +56,38 @@ def amber(
     benchmark = read_amber(folder)
     if unknown := sorted(set(texts) - {sample.id for sample in benchmark.samples}):
         raise BenchmarkError(f"{responses}: id {unknown[0]} is none of AMBER's; remove {len(unknown)} such responses")
-    asked = [sample for sample in benchmark.samples if sample.id in texts]
+    answered = [sample for sample in benchmark.samples if sample.id in texts]
     tables = next((place for place in (folder, folder.parent) if has_tables(place)), None)
-    read_by: dict[str, Any] = {}  # questions need no language
-    if any(sample.group == GENERATIVE for sample in asked):
-        read_by = {"language": language, **({"language_data": str(tables)} if language == "nltk" and tables else {})}
-    scorer = AmberScorer.of(benchmark.lexicon, **read_by, normaliser=normaliser, similarity=similarity)
-    settings = {name: value for name, value in scorer.settings().items() if read_by or name != "language"}
-    judged = scorer.judge(asked, texts)
-    figures = official(asked, judged)
+    reading: dict[str, Any] = {}  # yes/no questions need no language
+    if any(sample.group == GENERATIVE for sample in answered):
+        reading = {"language": language, **({"language_data": str(tables)} if language == "nltk" and tables else {})}
+    scorer = AmberScorer.of(benchmark.lexicon, **reading, normaliser=normaliser, similarity=similarity)
+    settings = {name: value for name, value in scorer.settings().items() if reading or name != "language"}
+    judged = scorer.judge(answered, texts)
+    figures = official(answered, judged)
     if per_response is not None:
-        text = json.dumps(rows(asked, judged), indent=1, ensure_ascii=False)
+        text = json.dumps(rows(answered, judged), indent=1, ensure_ascii=False)
         write_files(Path(per_response).parent, {Path(per_response).name: text + "\n"})
     if as_json:
-        print(json.dumps({"responses": len(asked), "settings": settings, **figures}, indent=1))
+        print(json.dumps({"responses": len(answered), "settings": settings, **figures}, indent=1))
         return
     for task, values in figures["printed"].items():
         print(f"{task:<20} " + "  ".join(f"{name} {value:.1f}" for name, value in values.items()))
     if "amber_score" in figures:
         print(f"{'AMBER score':<20} {figures['amber_score']:.2f}")
-    print(f"{len(asked)} responses; " + ", ".join(f"{name} {_plain(value)}" for name, value in settings.items()))
+    print(f"{len(answered)} responses; " + ", ".join(f"{name} {_plain(value)}" for name, value in settings.items()))
 
 
 def read_responses(path: Path) -> dict[str, str]:
-    """By id, as text; refuses other shapes and an id that comes twice."""
+    """Texts by id. Refuses other shapes and repeated ids."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        entries = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BenchmarkError(f"{path}: no responses can be read there ({error})") from None
-    if not isinstance(found, list) or not found:
+    if not isinstance(entries, list) or not entries:
         raise BenchmarkError(f'{path}: no responses; write [{{"id": 1, "response": "..."}}, ...]')
     texts: dict[str, str] = {}
-    for place, entry in enumerate(found, start=1):
+    for place, entry in enumerate(entries, start=1):
         match entry:
             case {"id": int() as number, "response": str() as text} | [int() as number, str() as text]:
                 pass

@@ -1,4 +1,4 @@
-"""`mgap score chair`: CHAIR's figures from a file of captions."""
+"""`mgap score chair`: score a file of captions with CHAIR."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ _PUBLISHED = {"CHAIRs": "CHAIRs", "CHAIRi": "CHAIRi", "recall": "Recall", "preci
 
 
 def chair(
-    captions: Annotated[str, typer.Option(help="JSON lines, or an array, with image_id and caption.")],
+    captions: Annotated[str, typer.Option(help="JSON lines or a JSON array with image_id and caption.")],
     data: Annotated[
         str | None,
         typer.Option(
-            help="Folder with chair/gt_val2014.json, or COCO's instances_*.json and captions_*.json; default: fetch COCO's."
+            help="Folder with chair/gt_val2014.json, or COCO's instances_*.json and captions_*.json; default: download COCO's."
         ),
     ] = None,
     language: Annotated[
         str,
         typer.Option(
             autocompletion=completion.language,
-            help="nltk, as published, from the folder's tables if it has them, else with NLTK's own data; or builtin.",
+            help="nltk, as published (from the folder's tables if it has them, else with NLTK's own data), or builtin.",
         ),
     ] = "nltk",
-    cut: Annotated[int | None, typer.Option(help="Score the first so many words of each caption.")] = None,
-    match: Annotated[
-        str | None, typer.Option(help="Cut so that captions are on average as long as those of this file.")
-    ] = None,
-    lengths: Annotated[bool, typer.Option("--lengths", help="Also cut after 25, 40, 50, 60 and 80 words.")] = False,
-    id_key: Annotated[str, typer.Option(help="What the file calls the image's id.")] = "image_id",
-    caption_key: Annotated[str, typer.Option(help="What the file calls the caption.")] = "caption",
-    per_caption: Annotated[str | None, typer.Option(help="Also write what was found in each caption, as JSON lines.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, with all decimals; Len is a hundredth of it there.")
+    cut: Annotated[int | None, typer.Option(help="Score only the first N words of each caption.")] = None,
+    match: Annotated[str | None, typer.Option(help="Cut captions to the mean length of those in this file.")] = None,
+    lengths: Annotated[
+        bool, typer.Option("--lengths", help="Also score captions cut after 25, 40, 50, 60 and 80 words.")
     ] = False,
+    id_key: Annotated[str, typer.Option(help="The file's key for the image id.")] = "image_id",
+    caption_key: Annotated[str, typer.Option(help="The file's key for the caption.")] = "caption",
+    per_caption: Annotated[
+        str | None, typer.Option(help="Also write the objects found in each caption to this file, as JSON lines.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with all decimals; Len is divided by 100 there.")] = False,
 ) -> None:
-    """Score captions of COCO's pictures as the published scorers do, without a model; every score names its language.
+    """Score captions of COCO pictures as the published scorers do; every score names its language.
 
     Example: mgap score chair --captions captions.jsonl --data DIR --language builtin
     """
@@ -64,31 +64,31 @@ def chair(
         raise SettingError(f"--cut {cut}: keep at least 1 word")
     if per_caption is not None:
         check_folder(Path(per_caption).parent, (Path(per_caption).name,))
-    check_language(language)  # before COCO's annotations are fetched
-    told = read_captions(captions, id_key, caption_key)
+    check_language(language)  # before COCO's annotations are downloaded
+    entries = read_captions(captions, id_key, caption_key)
     folder = find_data("chair", data)
     if match is not None:
         longest = mean_words([text for _, text in read_captions(match, id_key, caption_key)])
-        cut = matching_cut([text for _, text in told], longest)
+        cut = matching_cut([text for _, text in entries], longest)
     if cut is not None:
-        told = [(i, cut_words(text, cut)) for i, text in told]
+        entries = [(i, cut_words(text, cut)) for i, text in entries]
     tables = next((str(place) for place in (folder, folder.parent) if has_tables(place)), None)
     scorer = ChairScorer(read_lexicon(folder), language, tables if language == "nltk" else None)
-    truths = find_truth(folder, scorer.lexicon, scorer.finder.classes).of([i for i, _ in told])
-    samples = [Sample(str(number), str(i), "", "captions", truths[i]) for number, (i, _) in enumerate(told)]
-    found = [scorer.mentions(text) for _, text in told]
+    truths = find_truth(folder, scorer.lexicon, scorer.finder.classes).of([i for i, _ in entries])
+    samples = [Sample(str(number), str(i), "", "captions", truths[i]) for number, (i, _) in enumerate(entries)]
+    found = [scorer.mentions(text) for _, text in entries]
     if per_caption is not None:
-        rows = ({"image_id": i, **m.to_json(truths[i])} for (i, _), m in zip(told, found, strict=True))
+        rows = ({"image_id": i, **m.to_json(truths[i])} for (i, _), m in zip(entries, found, strict=True))
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         write_files(Path(per_caption).parent, {Path(per_caption).name: lines})
     tally = tally_mentions(samples, found)
-    texts = {sample.id: text for sample, (_, text) in zip(samples, told, strict=True)}
+    texts = {sample.id: text for sample, (_, text) in zip(samples, entries, strict=True)}
     table = by_length(scorer, samples, texts) if lengths else {}
     rates = tally.rates()
     if as_json:
         print(json.dumps(_json(scorer.settings(), cut, tally, rates, table), indent=1))
         return
-    print(f"{len(told):,} captions{'' if cut is None else f', the first {cut} words of each'}; language {language}")
+    print(f"{len(entries):,} captions{'' if cut is None else f', the first {cut} words of each'}; language {language}")
     for name, rate in rates.items():
         print(f"{_PUBLISHED[name]:<10} {_shown(name, rate)}{'' if rate.of else '  (0 out of 0)'}")
     if table:
@@ -100,7 +100,7 @@ def chair(
 def _json(
     settings: dict[str, Any], cut: int | None, tally: Tally, rates: dict[str, Rate], table: dict[int | None, dict[str, Rate]]
 ) -> dict[str, Any]:
-    """With the keys of the published scorers: fractions, and a length that is to be printed times a hundred as they are."""
+    """With the keys of the published scorers. Rates are fractions; the length is divided by 100 too, as theirs is."""
     from mgap.benchmarks.chair.scorer import COLUMNS
 
     return {

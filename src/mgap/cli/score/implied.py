@@ -1,4 +1,4 @@
-"""`mgap score implied`: whether the printed figures of a table can all be true."""
+"""`mgap score implied`: check whether the printed figures of a table can all be true."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 def implied(
     table: Annotated[
-        str | None, typer.Argument(help="A CSV file of rows with the columns accuracy, precision and f1, in percent.")
+        str | None, typer.Argument(help="CSV file with the columns accuracy, precision and f1, in percent.")
     ] = None,
     accuracy: Annotated[float | None, typer.Option(help="As printed, in percent.")] = None,
     precision: Annotated[float | None, typer.Option(help="As printed, in percent.")] = None,
     f1: Annotated[float | None, typer.Option(help="As printed, in percent.")] = None,
-    questions: Annotated[int, typer.Option(help="How many were asked.")] = 3000,
-    positives: Annotated[int | None, typer.Option(help="How many of them have the label yes; default: half.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    questions: Annotated[int, typer.Option(help="Number of questions.")] = 3000,
+    positives: Annotated[int | None, typer.Option(help="Number of questions with label yes; default: half.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say which recall the printed figures of a yes/no split imply, and whether any answers could have given them.
+    """Show the recall that the printed figures of a yes/no split imply, and whether any answers could give them.
 
     Example: mgap score implied --accuracy 88.88 --precision 89.70 --f1 89.76
     """

@@ -1,4 +1,4 @@
-"""`mgap score pope`: figures from a file of questions and a file of answers."""
+"""`mgap score pope`: score a file of answers to POPE's questions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def pope(
-    questions: Annotated[str, typer.Option(help="A split in POPE's format: JSON, an array or an object a line.")],
-    answers: Annotated[str, typer.Option(help="JSON lines with question_id and text; or question and answer, by position.")],
+    questions: Annotated[str, typer.Option(help="A split in POPE's format: JSON array or JSON lines.")],
+    answers: Annotated[
+        str, typer.Option(help="JSON lines with question_id and text, or with question and answer in the same order.")
+    ],
     parser: Annotated[
         str,
-        typer.Option(
-            autocompletion=completion.parser, help="How answers are read and counted; `mgap ls parsers` lists the ways."
-        ),
+        typer.Option(autocompletion=completion.parser, help="How to read and count answers (`mgap ls parsers`)."),
     ] = "first-sentence",
-    missing: Annotated[str, typer.Option(help="Questions without an answer: refuse, wrong or skip.")] = "refuse",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all decimals.")] = False,
+    missing: Annotated[str, typer.Option(help="Unanswered questions: refuse, wrong (count as wrong) or skip.")] = "refuse",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with all decimals.")] = False,
 ) -> None:
-    """Score answers to one split of POPE, without a model, as we do or exactly as a published project does.
+    """Score answers to one split of POPE, as mgap does or exactly as a published project does.
 
     Example: mgap score pope --questions coco_pope_popular.json --answers answers.jsonl --parser llava
     """
@@ -34,22 +34,22 @@ def pope(
     from mgap.benchmarks.pope.questions import read_questions
     from mgap.benchmarks.yesno_parsers import find_parser
 
-    way = find_parser(parser)
-    asked, notes = read_questions(questions)
-    pairs, left = read_answers(answers, asked, missing)
-    if way.needs_label:
+    parse = find_parser(parser)
+    split, notes = read_questions(questions)
+    pairs, missing_notes = read_answers(answers, split, missing)
+    if parse.needs_label:
         notes.append(
             f"{parser} looks at the label before it reads an answer: compare with papers that do, and with nothing else"
         )
-    for note in notes + left:
+    for note in notes + missing_notes:
         print(f"mgap: note: {note}", file=sys.stderr)
-    verdicts = [None if text is None else way(text, question.label) for question, text in pairs]
-    found = _score(parser, pairs, verdicts)
+    verdicts = [None if text is None else parse(text, question.label) for question, text in pairs]
+    figures = _score(parser, pairs, verdicts)
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(figures, indent=1))
     else:
         print(f"{len(pairs):,} questions, read by {parser}; {verdicts.count(None):,} answers say neither yes nor no")
-        _print_figures(found)
+        _print_figures(figures)
 
 
 def _score(parser: str, pairs: list[tuple[YesNoQuestion, str | None]], verdicts: list[str | None]) -> dict[str, Any]:
@@ -72,11 +72,11 @@ def _score(parser: str, pairs: list[tuple[YesNoQuestion, str | None]], verdicts:
     }
 
 
-def _print_figures(found: dict[str, Any]) -> None:
-    if "error" in found:
-        print(f"no figures: no yes is right, and there this project's scorer stops with a {found['error']}")
-    intervals, undefined = found.get("intervals", {}), found.get("undefined", ())
-    for name, value in found.items():
+def _print_figures(figures: dict[str, Any]) -> None:
+    if "error" in figures:
+        print(f"no figures: no yes is right, and there this project's scorer stops with a {figures['error']}")
+    intervals, undefined = figures.get("intervals", {}), figures.get("undefined", ())
+    for name, value in figures.items():
         if isinstance(value, float):
             scale = 1 if name == "words" else 100
             spread = f"  [{scale * intervals[name][0]:.2f}, {scale * intervals[name][1]:.2f}]" if name in intervals else ""

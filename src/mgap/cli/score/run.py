@@ -1,4 +1,4 @@
-"""`mgap score FOLDER`: score the answers of a run again."""
+"""`mgap score FOLDER`: score a run again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(
     language: Language = None,
     settings: Scoring = None,
 ) -> None:
-    """Score the answers of a run's folder, without a model: scores.json beside them, and the tables on standard output.
+    """Score a run again, without a model: print the tables and write scores.json into its folder.
 
     Example: mgap score runs/pope-main --parser vcd
     """
