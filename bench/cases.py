@@ -16,7 +16,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 import mgap
 from mgap.decoding.attach import refuse_modes
-from mgap.decoding.fast.captured_loop import generate_captured, head_of, is_ours
+from mgap.decoding.fast.captured_loop import generate_captured, head_of, uses_captured_loop
 from mgap.decoding.generate import generate
 from mgap.errors import MgapError
 from mgap.methods.base import Method, Tap
@@ -69,7 +69,7 @@ class Case:
     def answer(self, new: int) -> Tensor:
         """Tokens [B, new]. Raises if an answer ended early: its time would count as that of a longer one."""
         backbone, decoding = self.model.backbone, self.decoding(new)
-        if is_ours(backbone, decoding.modes(rows=self.rows)):
+        if uses_captured_loop(backbone, decoding.modes(rows=self.rows)):
             tokens = generate_captured(backbone, self.inputs, decoding, head=head_of(backbone), notify=measure.say).tokens
         else:
             tokens = generate(backbone, self.inputs, decoding).tokens

@@ -46,7 +46,7 @@ def test_the_way_is_the_one_that_the_forward_has(backbone):
 
 
 def test_pictures_come_in_at_the_text_decoder_as_the_model_puts_them_in(backbone, inputs, embedder):
-    call = embedder.admit("vcd", dict(inputs))
+    call = embedder.encode_pixels("vcd", dict(inputs))
     assert call["pixel_values"] is None
     assert torch.equal(logits_of(backbone, call), logits_of(backbone, inputs))
 
@@ -72,7 +72,7 @@ def test_a_generate_shows_encoded_pictures(backbone, inputs, is_argument):
     hooks = len(backbone.language._forward_pre_hooks), len(backbone.model._forward_pre_hooks)
     plain = backbone.model.generate(**inputs, max_new_tokens=4, do_sample=False)
     rest = {key: value for key, value in inputs.items() if key != "pixel_values"}
-    with torch.no_grad(), shown.generating(rest, backbone.encode_pictures(inputs)) as call:
+    with torch.no_grad(), shown.for_generate(rest, backbone.encode_pictures(inputs)) as call:
         assert torch.equal(backbone.model.generate(**call, max_new_tokens=4, do_sample=False), plain)
     assert hooks == (len(backbone.language._forward_pre_hooks), len(backbone.model._forward_pre_hooks))
 
@@ -86,8 +86,8 @@ def test_too_few_pictures_are_refused_there(backbone, inputs, picture, embedder)
 def test_a_family_that_was_not_checked_is_refused_with_the_version_to_use(inputs, embedder, monkeypatch):
     monkeypatch.setattr(type(embedder.backbone), "embeds_pictures", False)
     with pytest.raises(UnsupportedDecoding, match=r"checked for gemma3, .* only, not for \w+: use transformers 5\.18"):
-        embedder.admit("vcd", dict(inputs))
-    with pytest.raises(UnsupportedDecoding, match=r"use transformers 5\.18"), embedder.generating(dict(inputs), None):
+        embedder.encode_pixels("vcd", dict(inputs))
+    with pytest.raises(UnsupportedDecoding, match=r"use transformers 5\.18"), embedder.for_generate(dict(inputs), None):
         pass
 
 
@@ -96,4 +96,4 @@ def test_pixels_are_refused_by_a_method_where_generate_encodes_them(backbone, in
     if not shown.is_argument:
         pytest.skip("the forward of this transformers takes no encoded pictures")
     with pytest.raises(UnsupportedDecoding, match="call generate"):
-        shown.admit("vcd", dict(inputs))
+        shown.encode_pixels("vcd", dict(inputs))

@@ -53,7 +53,7 @@ def test_a_prefill_keeps_one_position_of_each_row(model, inputs):
     handles = lens.hook()
 
     def look(_module, args, _output):
-        states = [state for frames in lens._frames.values() for frame in frames for state in frame.kept.values()]
+        states = [state for frames in lens._frames.values() for frame in frames for state in frame.states.values()]
         kept.extend((tuple(state.shape), state.untyped_storage().nbytes() // state.element_size()) for state in states)
         lens.take(args[0])
 

@@ -11,8 +11,8 @@ from transformers import DynamicCache
 import mgap
 from mgap.backbones.base import Backbone, families_that
 from mgap.decoding.fast import captured_step
-from mgap.decoding.fast.captured_loop import StepWatch, head_of, is_ours
-from mgap.decoding.fast.captured_step import KEPT, forget, uncapturable
+from mgap.decoding.fast.captured_loop import StepWatch, head_of, uses_captured_loop
+from mgap.decoding.fast.captured_step import MAX_STEPS, forget, uncapturable
 from mgap.decoding.fast.fixed_cache import ATTENTION, FixedCache, attend
 from mgap.decoding.generate import generate
 from mgap.errors import UnsupportedDecoding
@@ -61,7 +61,9 @@ def test_every_family_that_is_named_agrees_and_others_are_left_to_transformers(k
     {**TINY, **families.FAMILIES}[kind](tmp_path)
     monkeypatch.setattr("mgap.backbones.loading.is_torchvision_available", lambda: False)
     model, rows = mgap.load(str(tmp_path), dtype=torch.float32), ROWS["mixed, in turns"]
-    assert is_ours(model.backbone, Decoding(static_cache=True).modes(rows=3)) == (kind in families_that("captures_steps"))
+    assert uses_captured_loop(model.backbone, Decoding(static_cache=True).modes(rows=3)) == (
+        kind in families_that("captures_steps")
+    )
     if kind in families_that("captures_steps"):  # transformers 5.16.1 itself cannot decode Gemma-3 with a static cache
         assert tokens(model, rows, static_cache=True) == tokens(model, rows)
 
@@ -181,16 +183,16 @@ def test_a_trace_of_a_branch_is_that_of_eager_decoding(model):
 
 def test_a_method_inside_the_decoder_is_left_to_transformers(model, prior):
     modes = frozenset({Mode.GREEDY, Mode.STATIC})
-    assert is_ours(model.backbone, modes)
+    assert uses_captured_loop(model.backbone, modes)
     with model.using(build("deco", prior)):
-        assert not is_ours(model.backbone, modes)
+        assert not uses_captured_loop(model.backbone, modes)
     handle = model.backbone.layers[0].register_forward_hook(lambda *_: None)
     assert "hooks" in uncapturable(model.backbone)
     handle.remove()
     model.backbone.model(**model.backbone.encode([A], ASKED[:1]), output_hidden_states=True)
     assert uncapturable(model.backbone) == "", "transformers' own listeners do not count"
-    assert not is_ours(model.backbone, modes | {Mode.BEAM})
-    assert not is_ours(model.backbone, frozenset({Mode.GREEDY}))
+    assert not uses_captured_loop(model.backbone, modes | {Mode.BEAM})
+    assert not uses_captured_loop(model.backbone, frozenset({Mode.GREEDY}))
 
 
 def test_lengths_and_rows_near_each_other_share_a_step(model, built):
@@ -212,12 +214,12 @@ def test_rows_beside_an_odd_number_of_them_change_nothing(model, built):
 
 
 def test_only_the_latest_steps_are_kept_and_their_memory_is_given_back(model, built, monkeypatch):
-    monkeypatch.setattr(captured_step, "LENGTHS", 8)
-    for new in range(2, 8 * (KEPT + 2), 8):
+    monkeypatch.setattr(captured_step, "LENGTH_MULTIPLE", 8)
+    for new in range(2, 8 * (MAX_STEPS + 2), 8):
         model.answer(A, ASKED[2], max_new_tokens=new, compile=True)
-    assert len(built) == KEPT + 2
+    assert len(built) == MAX_STEPS + 2
     steps = captured_step._steps[model.backbone.model]
-    assert len(steps) == KEPT
+    assert len(steps) == MAX_STEPS
     first = weakref.ref(next(iter(steps.values())).cache)
     forget(model.backbone.model)
     del steps
@@ -294,7 +296,7 @@ def test_a_report_on_a_cpu_is_read_at_once():
     watch = StepWatch(torch.zeros(2, dtype=torch.long))
     watch.send(torch.tensor([1, 0]))
     assert [report.tolist() for report in watch.read()] == [[1, 0]]
-    assert watch.read(all_of_it=True) == []
+    assert watch.read(flush=True) == []
 
 
 @pytest.mark.gpu

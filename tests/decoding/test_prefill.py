@@ -157,7 +157,7 @@ def test_what_is_held_is_no_wider_than_its_pictures(model):
     width = shared.held.cache.get_seq_length()
     shared.encode([A], ASKED[:1])
     narrow = shared.held.cache.get_seq_length()
-    assert narrow == len(shared.held.begins[0]) <= width
+    assert narrow == len(shared.held.prefixes[0]) <= width
     assert shared.held.cache.layers[0].keys.untyped_storage().nbytes() == shared.held.cache.layers[0].keys.nbytes
 
 

@@ -13,7 +13,7 @@ from soak import fit_slope, take_snapshot
 from soak_work import SLOWEST, Work
 
 import mgap
-from mgap.decoding.fast.captured_step import KEPT, forget
+from mgap.decoding.fast.captured_step import MAX_STEPS, forget
 from mgap.registry import METHODS
 
 pytestmark = pytest.mark.long
@@ -59,10 +59,10 @@ def test_steps_of_many_shapes_are_kept_up_to_a_number(work):
     """Each has a cache of its own."""
     model, before = work.model, holding(work, "before")
     seen = []
-    for rows in range(1, 2 * KEPT + 1):
+    for rows in range(1, 2 * MAX_STEPS + 1):
         list(model.answers(*work.album.rows(rows), batch_size=rows, static_cache=True, max_new_tokens=2))
         seen.append(holding(work, "static").tensors)
-    assert max(seen[KEPT:]) <= seen[KEPT - 1] < seen[0] * KEPT
+    assert max(seen[MAX_STEPS:]) <= seen[MAX_STEPS - 1] < seen[0] * MAX_STEPS
     forget(model.backbone.model)
     assert holding(work, "after").tensors == before.tensors
 

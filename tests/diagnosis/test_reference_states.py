@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mgap.backbones.head_states import catch_states
-from mgap.backbones.token_rows import spell
+from mgap.backbones.token_rows import tokenize_text
 from mgap.decoding.generate import generate
 from mgap.diagnosis import reference_states
 from mgap.diagnosis.reference_states import aligned_states, closest_text, forced_states, right_states, shared_prefix_length
@@ -30,7 +30,7 @@ def test_a_forced_text_has_the_states_that_decoding_it_has(model, inputs):
 
 def test_texts_of_other_lengths_in_the_batch_do_not_matter(model, inputs, picture):
     tokenizer = model.backbone.tokenizer
-    texts = [spell(tokenizer, text) for text in ("A dog.", "There is a street with two cars in it.")]
+    texts = [tokenize_text(tokenizer, text) for text in ("A dog.", "There is a street with two cars in it.")]
     assert len(texts[0]) < len(texts[1])
     together = forced_states(model.backbone, inputs, texts)
     assert [len(states) for states in together] == [len(text) for text in texts]

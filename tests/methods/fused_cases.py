@@ -157,8 +157,8 @@ def compare_rows(case, device="cpu", seed=0):
     plain, quick = steps(case, head, basis)
     alphas = torch.linspace(0, 3, len(h), device=device)
     with torch.no_grad():
-        found = quick.step(h, output, alphas, is_ours=True)
-        wanted = plain.step(h, output.clone(), alphas, is_ours=True)
+        found = quick.step(h, output, alphas, may_overwrite=True)
+        wanted = plain.step(h, output.clone(), alphas, may_overwrite=True)
     assert found.dtype == wanted.dtype == torch.float32
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     assert torch.equal(found[0], output[0].float()), "a strength of 0 changes nothing"

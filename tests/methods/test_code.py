@@ -109,7 +109,7 @@ def test_descriptions_of_long_ago_are_forgotten(exact, picture):
         assert model.runs == 0
         assert describe(inputs[1]) == texts[1]
         assert model.runs > 0
-    assert len(describe.known) == 2
+    assert len(describe.cache) == 2
 
 
 def test_a_method_at_the_head_leaves_the_description_alone(exact, picture):

@@ -58,7 +58,7 @@ def test_a_ready_bias_hides_what_the_usual_mask_hides(exact, picture, monkeypatc
 
 @pytest.mark.parametrize(("kernel", "hidden"), [("sdpa", -torch.inf), ("flash_attention_2", 0)])
 def test_a_long_answer_outgrows_its_mask_and_beams_take_it_along(monkeypatch, kernel, hidden):
-    monkeypatch.setattr(decode_positions, "_ROOM", 8)
+    monkeypatch.setattr(decode_positions, "_STEPS_AHEAD", 8)
     cache = DynamicCache()
     cache.update(torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 4), 0)
     rows = DecodePositions(torch.tensor([[0, 1, 1], [1, 1, 1]]), torch.tensor([[0, 0, 1], [0, 1, 2]]))

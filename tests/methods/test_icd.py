@@ -7,7 +7,7 @@ import torch
 
 import mgap
 from mgap.backbones.base import Backbone
-from mgap.backbones.token_rows import spell
+from mgap.backbones.token_rows import tokenize_text
 from mgap.errors import ModelError, PromptError, SettingError
 from mgap.methods.icd import INSTRUCTIONS
 from mgap.registry import METHODS
@@ -142,7 +142,7 @@ def test_a_prompt_that_no_tokenizer_would_write_keeps_its_tokens(exact, picture,
     ids = torch.tensor([tokenizer.convert_tokens_to_ids(spelled)])
     rows = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     (branch,) = mgap.ICD(placement=placement).branch(backbone, {**main, **rows})["input_ids"].tolist()
-    inserted = spell(tokenizer, f"{CONFUSED} ")
+    inserted = tokenize_text(tokenizer, f"{CONFUSED} ")
     at = next(n for n in range(len(branch)) if branch[n : n + len(inserted)] == inserted)
     assert branch[:at] + branch[at + len(inserted) :] == ids[0].tolist()
     by_hand = instructions.disturbed(backbone, picture, "Is there a dog?", CONFUSED, placement)["input_ids"][0]

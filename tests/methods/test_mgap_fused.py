@@ -117,7 +117,7 @@ def test_a_card_on_which_the_kernels_fail_is_told_of_once(monkeypatch):
 
     monkeypatch.setattr(FusedStep, "launch", fail)
     with pytest.warns(UserWarning, match="plain step .* no C compiler"):
-        assert "no C compiler" in mgap_fused._fault.__wrapped__(torch.device("cpu"))
+        assert "no C compiler" in mgap_fused._launch_error.__wrapped__(torch.device("cpu"))
 
 
 def test_autograd_and_wider_or_empty_outputs_are_left_to_the_plain_step():

@@ -190,13 +190,13 @@ def test_reading_anew_works_in_every_mode_or_is_refused(exact, family, checkpoin
 def test_what_a_row_keeps_follows_its_beam(exact):
     prompt = {"attention_mask": torch.ones(3, 2), "position_ids": torch.tensor([[0, 1], [0, 2], [0, 3]])}
     cache = DependentCache(exact.backbone.config, prompt, torch.zeros(3, 2).bool(), None)
-    cache.kept["js"] = torch.tensor([0.1, 0.2, 0.3])
-    cache.hear({"input_ids": torch.tensor([[7], [8], [9]])})
+    cache.row_state["js"] = torch.tensor([0.1, 0.2, 0.3])
+    cache.append({"input_ids": torch.tensor([[7], [8], [9]])})
     cache.reorder_cache(torch.tensor([2, 2, 0]))
-    cache.hear({"input_ids": torch.tensor([[1], [2], [3]])})
-    assert cache.kept["js"].tolist() == pytest.approx([0.3, 0.3, 0.1])
-    assert cache.said["input_ids"].tolist() == [[9, 1], [9, 2], [7, 3]]
-    assert cache.answer()["position_ids"].tolist() == [[4, 5], [4, 5], [2, 3]]
+    cache.append({"input_ids": torch.tensor([[1], [2], [3]])})
+    assert cache.row_state["js"].tolist() == pytest.approx([0.3, 0.3, 0.1])
+    assert cache.answer["input_ids"].tolist() == [[9, 1], [9, 2], [7, 3]]
+    assert cache.answer_after()["position_ids"].tolist() == [[4, 5], [4, 5], [2, 3]]
 
 
 # --- kernels --------------------------------------------------------------------------------------------------------

@@ -181,13 +181,13 @@ def test_of_states_the_newest_are_kept():
     for length in range(6):
         sample.state = replace(sample.state, beams=replace(sample.beams, tokens=torch.zeros(2, length, dtype=torch.long)))
         sample.read(None)
-    assert list(sample.kept) == [3, 4, 5]
+    assert list(sample.saved) == [3, 4, 5]
 
 
 def test_candidates_see_what_came_before_and_themselves_only(exact):
     block = exact.backbone.layers[-1].self_attn
     query, key, value = torch.randn(3, 1, 4, 8, 16).unbind()
-    read, mask = LastBlockWeights("opera", block.layer_idx, apart=True), torch.ones(1, 1, 3, 8).tril(5).bool()
+    read, mask = LastBlockWeights("opera", block.layer_idx, candidates=True), torch.ones(1, 1, 3, 8).tril(5).bool()
     mask[..., 0] = False  # padding
     out, _ = attend(block, query[:, :, 5:], key[:, ::2], value[:, ::2], mask, **{ARGUMENT: read}, scaling=0.25)
     for n in range(3):

@@ -10,7 +10,7 @@ from mgap.backbones.head import Head
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.mgap import entropy_of
-from mgap.methods.tether import STEPS, come_back, places
+from mgap.methods.tether import STEPS, come_back, manifolds_of
 from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
 
@@ -123,7 +123,7 @@ def test_first_tokens_are_held_to_first_tokens_and_later_ones_to_later_ones():
     near, far = drawn(0, 40, WIDTH), drawn(1, 40, WIDTH) + 50
     steps = torch.tensor([0] * 40 + [1] * 40)
     bank = Bank.of(torch.cat([near, far]), steps=steps)
-    found = places(bank, 5, 0.05, torch.device("cpu"))
+    found = manifolds_of(bank, 5, 0.05, torch.device("cpu"))
     assert torch.equal(found[True].states, near)
     assert torch.equal(found[False].states, far)
     head = Head.measure(torch.nn.Linear(WIDTH, 20, bias=False), drawn(1, 2, WIDTH))
@@ -134,7 +134,7 @@ def test_first_tokens_are_held_to_first_tokens_and_later_ones_to_later_ones():
 
 
 def test_a_bank_of_first_tokens_alone_stands_for_all():
-    found = places(a_bank(), 5, 0.05, torch.device("cpu"))
+    found = manifolds_of(a_bank(), 5, 0.05, torch.device("cpu"))
     assert found[True] is found[False]
 
 

@@ -325,7 +325,7 @@ def test_profiles_of_shares_and_of_methods_that_come_later_stand_beside_each_oth
 def test_a_stage_inside_another_is_charged_once():
     clock = Clock(CPU)
     with clock.stage("outer"), clock.stage("inner"):
-        clock.turn("later")
+        clock.switch("later")
     found = clock.take()
     assert set(found) == {"outer", "inner", "later"}
     assert clock.take() == {}

@@ -1,1 +1,1 @@
-"""Multimodal models behind one interface: encode, null images, where the layers and the head are."""
+"""Multimodal models behind one interface: encoding, null images, and access to the layers and the head."""

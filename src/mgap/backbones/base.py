@@ -1,6 +1,6 @@
 """The generic backbone: any AutoModelForImageTextToText with a processor that has a chat template.
 
-A family file overrides only what differs. Nothing here knows a decoding method.
+A family file overrides only what differs. Nothing here knows about decoding methods.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from mgap.registry import BACKBONES
 
 @dataclass(frozen=True)
 class Identity:
-    """Which model something was made with; enough to refuse another one."""
+    """Identifies the model that something was fitted on, so that another model can be refused."""
 
     name: str
     revision: str | None
     architecture: str
     hidden_size: int
     vocab_size: int
-    sample: tuple[float, ...]  # input-embedding values at fixed places: the same weights in any precision
+    sample: tuple[float, ...]  # input-embedding values at fixed positions: recognises the weights in any precision
 
     def require(self, other: Identity, what: str) -> None:
-        """Refuse `other`, the model in hand, unless it is the one this identity describes."""
+        """Refuse `other`, the current model, unless this identity describes it."""
         for label in ("architecture", "hidden_size", "vocab_size"):
             mine, theirs = getattr(self, label), getattr(other, label)
             if mine != theirs:
@@ -65,7 +65,7 @@ class Identity:
 
 
 def sample_places(rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Where an identity looks into an embedding of this size: 64 places, worked out on the processor, so the same anywhere."""
+    """The 64 rows and columns where an identity samples an embedding; computed on the CPU, so the same on every machine."""
     return torch.linspace(0, rows - 1, 64).long(), torch.linspace(0, columns - 1, 64).long()
 
 
@@ -74,29 +74,29 @@ def _is_local(name: str) -> bool:
 
 
 class Backbone:
-    """A transformers model and its processor. Left-padded batches; rows never see each other."""
+    """A transformers model and its processor. Batches are left padded; rows never see each other."""
 
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # normalised pixels, for methods that add noise
     fallback_template: ClassVar[str | None] = None  # for checkpoints older than chat templates
-    processor_class: ClassVar[str | None] = None  # in transformers; None: the one that it maps the model to
+    processor_class: ClassVar[str | None] = None  # in transformers; None: the one transformers maps the model to
 
-    # What the family can do. A family says so where tests hold it to that; others take a slower way, or are refused.
-    prepares_pictures: ClassVar[bool] = False  # pictures apart from their prompts give the processor's own rows
-    embeds_pictures: ClassVar[bool] = False  # takes encoded pictures at its text decoder, where its forward takes none
-    shares_prefill: ClassVar[bool] = False  # rows of one picture answer alike from one prefill
-    captures_steps: ClassVar[bool] = False  # a step at fixed addresses decodes as transformers' own
+    # Capabilities. A family declares one where tests check it; other families take a slower path, or are refused.
+    prepares_pictures: ClassVar[bool] = False  # pictures prepared apart from their prompts give the processor's own rows
+    embeds_pictures: ClassVar[bool] = False  # accepts encoded pictures at the text decoder if the forward takes none
+    shares_prefill: ClassVar[bool] = False  # rows of one picture give the same answers from a shared prefill
+    captures_steps: ClassVar[bool] = False  # a step at fixed addresses decodes like transformers' own
 
     def __init__(self, model: nn.Module, processor: Any = None, *, name: str | None = None) -> None:
         self.model: Any = getattr(model, "_orig_mod", model)  # under torch.compile's wrapper
         self.processor = processor
         self.name = name or getattr(self.config, "_name_or_path", "") or type(self.model).__name__
-        self.clock = Clock()  # off, until someone asks where the time goes
+        self.clock = Clock()  # off by default
         if processor is not None:
             self.prepare_processor()
 
     @classmethod
     def of(cls, model: Any) -> Backbone:
-        """The backbone behind whatever a user has in hand: a Backbone, an mgap model, or a transformers model."""
+        """The backbone of what a user passes: a Backbone, an mgap model, or a transformers model."""
         if isinstance(model, Backbone):
             return model
         inner = getattr(model, "backbone", None)
@@ -106,7 +106,7 @@ class Backbone:
             return backbone_class(getattr(model, "_orig_mod", model).config)(model)
         raise ModelError(f"{type(model).__name__} is not a model: pass mgap.load(...) or a transformers model")
 
-    # --- where things are -------------------------------------------------------------------------------------
+    # --- parts of the model -----------------------------------------------------------------------------------
 
     @property
     def config(self) -> Any:
@@ -119,12 +119,12 @@ class Backbone:
 
     @property
     def dtype_name(self) -> str:
-        """Of the weights, such as bfloat16."""
+        """The dtype of the weights, such as bfloat16."""
         return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     @property
     def tokenizer(self) -> Any:
-        return self._needs_processor().tokenizer
+        return self._require_processor().tokenizer
 
     @property
     def head_module(self) -> nn.Module:
@@ -141,28 +141,28 @@ class Backbone:
 
     @property
     def layers(self) -> nn.ModuleList:
-        found = getattr(self.language, "layers", None)
-        if not isinstance(found, nn.ModuleList):
+        layers = getattr(self.language, "layers", None)
+        if not isinstance(layers, nn.ModuleList):
             raise ModelError(f"{type(self.model).__name__}: no list of decoder blocks at get_decoder().layers")
-        return found
+        return layers
 
     @property
     def final_norm(self) -> nn.Module:
-        found = getattr(self.language, "norm", None)
-        if not isinstance(found, nn.Module):
+        norm = getattr(self.language, "norm", None)
+        if not isinstance(norm, nn.Module):
             raise ModelError(f"{type(self.model).__name__}: no final norm at get_decoder().norm")
-        return found
+        return norm
 
     @property
     def image_token_id(self) -> int:
         for name in ("image_token_id", "image_token_index"):
-            found = getattr(self.config, name, None)
-            if found is not None:
-                return int(found)
+            token = getattr(self.config, name, None)
+            if token is not None:
+                return int(token)
         raise ModelError(f"{type(self.model).__name__}: its configuration names no image token")
 
     def image_mask(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Which positions of input_ids stand for the picture: bool [B, T]."""
+        """Which positions of input_ids are image placeholders: bool [B, T]."""
         return inputs["input_ids"] == self.image_token_id
 
     @property
@@ -174,64 +174,64 @@ class Backbone:
         return tower
 
     def tower_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
-        """What the tower was called with, under the names that `encode` gives it."""
+        """The vision tower's arguments, under the names that `encode` uses."""
         return {"pixel_values": args[0] if args else kwargs["pixel_values"]}
 
     def encode_pictures(self, inputs: Mapping[str, Tensor]) -> Any:
-        """Pixels through the tower and whatever follows it: transformers' own output, one entry a picture."""
+        """Run pixels through the vision tower and projector; returns transformers' own output, one entry per picture."""
         try:
             return self.model.base_model.get_image_features(pixel_values=inputs["pixel_values"], return_dict=True)
-        except (TypeError, ValueError) as error:  # families that cut a picture into tiles need more than its pixels
+        except (TypeError, ValueError) as error:  # families that tile a picture need more than its pixels
             raise ModelError(f"{type(self.model).__name__}: changed pictures cannot be encoded here ({error})") from error
 
     @property
     def image_block_ids(self) -> tuple[int, ...]:
         """The placeholder, and the markers around it that mean nothing without a picture."""
-        named = [getattr(self.config, name, None) for name in ("boi_token_id", "eoi_token_id")]
-        named += [getattr(self.processor, name, None) for name in ("start_image_token_id", "end_image_token_id")]
-        return (self.image_token_id, *(marker for marker in named if isinstance(marker, int)))
+        markers = [getattr(self.config, name, None) for name in ("boi_token_id", "eoi_token_id")]
+        markers += [getattr(self.processor, name, None) for name in ("start_image_token_id", "end_image_token_id")]
+        return (self.image_token_id, *(marker for marker in markers if isinstance(marker, int)))
 
     def positions(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Position ids of left-padded rows, as the model's own generate computes them: [B, T], or [4, B, T] with M-RoPE."""
-        found: Tensor = self.model._prepare_position_ids_for_generation(inputs["input_ids"], dict(inputs))
-        return found
+        positions: Tensor = self.model._prepare_position_ids_for_generation(inputs["input_ids"], dict(inputs))
+        return positions
 
     def pictures(self, inputs: Mapping[str, Tensor]) -> list[slice]:
-        """Which rows of the pixels belong to each picture."""
+        """The rows of the pixels that belong to each picture."""
         return [slice(row, row + 1) for row in range(len(inputs[self.pixel_keys[0]]))]
 
     def null_pixels(self, inputs: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-        """Pixels of the same shape that show nothing: "mean_colour" or "black_same_size", as the model reads them."""
-        nothing = {}
+        """Normalised pixels of the same shape that show a null image: "mean_colour" or "black_same_size"."""
+        null = {}
         for key in self.pixel_keys:
             pixels = inputs[key]
-            value = torch.zeros_like(pixels)
-            nothing[key] = value if kind == "mean_colour" else value + self._black_pixels(pixels)
-        return nothing
+            mean = torch.zeros_like(pixels)
+            null[key] = mean if kind == "mean_colour" else mean + self._black_pixels(pixels)
+        return null
 
     def _black(self) -> Tensor:
-        """Black after normalisation, one number a channel."""
-        pictures = self._needs_processor().image_processor
-        mean, spread = torch.tensor(pictures.image_mean), torch.tensor(pictures.image_std)
-        return -mean / spread
+        """Black after normalisation, one number per channel."""
+        images = self._require_processor().image_processor
+        mean, std = torch.tensor(images.image_mean), torch.tensor(images.image_std)
+        return -mean / std
 
     def _black_pixels(self, pixels: Tensor) -> Tensor:
-        """Black, in a shape that adds to pixels [..., channels, height, width]."""
+        """Black, in a shape that broadcasts to pixels [..., channels, height, width]."""
         return self._black().to(pixels).view(-1, 1, 1)
 
     def rewrite(self, inputs: Mapping[str, Tensor], edit: Callable[[Ids, int, int], Ids]) -> dict[str, Tensor]:
-        """Rows edited as lists and left padded again; `edit` gets a row and where its picture's block starts and ends."""
+        """Edit rows as lists and left pad them again; `edit` gets a row and the start and end of its image block."""
         rows = [edit(row, *find_block(row, self.image_token_id, self.image_block_ids)) for row in split_rows(inputs)]
         return join_rows(rows, inputs, pad=self.pad_id, image=self.image_token_id)
 
     def without_image(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same rows with their pictures taken out of the text: shorter, left padded again."""
+        """The same rows without their image tokens: shorter, left padded again."""
         rows = [[token for token in row if token not in self.image_block_ids] for row in split_rows(inputs)]
         return join_rows(rows, inputs, pad=self.pad_id, image=self.image_token_id)
 
     @property
     def pad_id(self) -> int:
-        """A token to fill up rows with; it is masked, so that any would do."""
+        """The padding token; it is masked, so any token would do."""
         pad = self.model.generation_config.pad_token_id
         return 0 if pad is None else int(pad)
 
@@ -245,54 +245,54 @@ class Backbone:
 
     @property
     def template(self) -> str:
-        template = getattr(self._needs_processor(), "chat_template", None) or self.tokenizer.chat_template
+        template = getattr(self._require_processor(), "chat_template", None) or self.tokenizer.chat_template
         template = template or self.fallback_template
         if template is None:
             raise PromptError(f"{self.name} has no chat template: set processor.chat_template before using it")
         return template["default"] if isinstance(template, dict) else str(template)
 
     def words(self, tokens: Sequence[int]) -> list[str]:
-        """How an answer of each of these tokens alone reads."""
-        spelled = self.tokenizer.batch_decode([[token] for token in tokens], skip_special_tokens=True)
-        return [str(word).strip() for word in spelled]
+        """The text of each token as an answer of its own."""
+        texts = self.tokenizer.batch_decode([[token] for token in tokens], skip_special_tokens=True)
+        return [str(text).strip() for text in texts]
 
     def render(self, prompt: str, *, has_image: bool = True, system: str | None = None) -> str:
-        """The prompt as the model reads it, with one placeholder where the picture goes; `system` comes before it."""
+        """The prompt in the chat template, with one placeholder for the picture; `system` adds a system message."""
         self._refuse_placeholders(check_prompt(prompt))
         content = [{"type": "image"}] if has_image else []
         turn = {"role": "user", "content": [*content, {"type": "text", "text": prompt}]}
         if system is None:
             return self._render([turn])
-        texts = {role: self._render([_says(role, system), turn], or_nothing=True) for role in ("system", "assistant")}
+        texts = {role: self._render([_message(role, system), turn], or_empty=True) for role in ("system", "assistant")}
         if system not in texts["system"] or texts["system"] == texts["assistant"]:
             raise PromptError(f"{self.name}: its chat template has no system role; leave the system text out")
         return texts["system"]
 
     def _refuse_placeholders(self, prompt: str) -> None:
-        """A processor would look for one picture more, and not find it."""
+        """Refuse image placeholders in the prompt: the processor would look for a picture that is not there."""
         ids = [self.image_token_id, getattr(self.config, "video_token_id", None)]
         tokens = self.tokenizer.convert_ids_to_tokens([token for token in ids if token is not None])
         for token in (*tokens, *(getattr(self.processor, name, None) for name in ("image_token", "boi_token"))):
             if token and token in prompt:
                 raise PromptError(f"the prompt contains {token}, where {self.name} puts a picture itself: leave {token} out")
 
-    def _render(self, messages: list[dict[str, Any]], *, or_nothing: bool = False) -> str:
+    def _render(self, messages: list[dict[str, Any]], *, or_empty: bool = False) -> str:
         options = {"chat_template": self.template, "add_generation_prompt": True, "tokenize": False}
         try:
-            text: str = self._needs_processor().apply_chat_template(messages, **options)
-        except TemplateError:  # templates refuse roles that they do not know
-            if not or_nothing:
+            text: str = self._require_processor().apply_chat_template(messages, **options)
+        except TemplateError:  # templates refuse unknown roles
+            if not or_empty:
                 raise
             return ""
         return text
 
     def tokenize(self, text: str) -> Ids:
-        """A rendered text as `encode` reads it."""
+        """The tokens of a rendered text, as in `encode`."""
         ids: Ids = self._tokenize(text)["input_ids"]
         return ids
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Which characters [start, end) each token of `tokenize` stands for; none for a token that was added."""
+        """The characters [start, end) of each token of `tokenize`; an empty span for an added token."""
         if not self.tokenizer.is_fast:
             raise ModelError(f"{self.name}: its tokenizer does not say where tokens are in a text; load the fast one")
         spans: list[tuple[int, int]] = self._tokenize(text, return_offsets_mapping=True)["offset_mapping"]
@@ -303,7 +303,7 @@ class Backbone:
         return self.tokenizer(text, add_special_tokens=bos is None or not text.startswith(bos), **options)
 
     def encode(self, images: Sequence[Picture | None], prompts: Sequence[str]) -> dict[str, Tensor]:
-        """Rows of picture (or None) and prompt to model inputs: left padded, on the model's device."""
+        """Turn rows of picture (or None) and prompt into model inputs: left padded, on the model's device."""
         if len(images) != len(prompts):
             raise PromptError(f"{len(images)} images but {len(prompts)} prompts: give one image a prompt")
         opened = [image if image is None or isinstance(image, Prepared) else open_image(image) for image in images]
@@ -311,28 +311,27 @@ class Backbone:
         return self.encode_rendered(opened, texts)
 
     def encode_rendered(self, images: Sequence[Image.Image | Prepared | None], texts: Sequence[str]) -> dict[str, Tensor]:
-        """The same of rendered prompts and opened pictures; those of a batch are all prepared already, or none is."""
-        ready = [image for image in images if isinstance(image, Prepared)]
-        plain = [image for image in images if not isinstance(image, Prepared)]
-        if not ready:
-            made = process(self._needs_processor(), plain, texts, self.name)
-            return {key: value.to(self.device) for key, value in made.items()}
-        if any(image is not None for image in plain):
+        """`encode` for rendered prompts and opened pictures; either all pictures of a batch are prepared, or none."""
+        unprepared = [image for image in images if not isinstance(image, Prepared)]
+        if len(unprepared) == len(images):
+            inputs = process(self._require_processor(), unprepared, texts, self.name)
+            return {key: value.to(self.device) for key, value in inputs.items()}
+        if any(image is not None for image in unprepared):
             raise ImageError("some pictures of this batch are prepared and some are not: prepare all of them, or none")
         return assemble(self, [image if isinstance(image, Prepared) else None for image in images], texts)
 
     def blind(self, prompts: Sequence[str], null: str = "black336", size: tuple[int, int] | None = None) -> dict[str, Tensor]:
-        """The same prompts with a null image: what the model expects before it has seen anything."""
-        picture = null_image(null, self._needs_processor(), size)
+        """Encode prompts with a null image, to read the model's prior."""
+        picture = null_image(null, self._require_processor(), size)
         texts = [self.render(prompt, has_image=picture is not None) for prompt in prompts]
         return self.encode_rendered([picture] * len(texts), texts)
 
-    def _needs_processor(self) -> Any:
+    def _require_processor(self) -> Any:
         if self.processor is None:
             raise ModelError(f"{self.name} was given without its processor: use mgap.wrap(model, processor)")
         return self.processor
 
-    # --- who this is -------------------------------------------------------------------------------------------
+    # --- identity ----------------------------------------------------------------------------------------------
 
     @property
     def identity(self) -> Identity:
@@ -352,15 +351,15 @@ class Backbone:
         return hashlib.sha256(self.template.encode()).hexdigest()
 
 
-def _says(role: str, text: str) -> dict[str, Any]:
+def _message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "content": [{"type": "text", "text": text}]}
 
 
 def backbone_class(config: Any) -> type[Backbone]:
-    """The class for a model's family; the generic one for families that nothing is known about."""
+    """The class for a model's family; `Backbone` itself for an unknown family."""
     kind = config.model_type
-    chosen: type[Backbone] = BACKBONES.get(kind) if kind in BACKBONES else Backbone
-    return chosen
+    family: type[Backbone] = BACKBONES.get(kind) if kind in BACKBONES else Backbone
+    return family
 
 
 def families_that(capability: str) -> list[str]:

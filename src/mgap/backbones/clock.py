@@ -1,4 +1,4 @@
-"""Where the time goes: seconds by stage, each charged to the innermost stage that is open."""
+"""Measures where the time goes: seconds per stage, charged to the innermost open stage."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 
 STARTING = "starting workers"
 WAITING = "waiting for pictures"  # or opening and preparing them, without workers
-INPUTS = "preparing inputs"  # templates, tokens, padding, the way to the device
+INPUTS = "preparing inputs"  # templates, tokens, padding, transfer to the device
 READING = "reading pictures"  # the forward of a shared prefill
-FIRST = "first token"  # what was not read before: the whole prompt, or the question alone behind a shared prefill
+FIRST = "first token"  # reads the whole prompt, or only the question after a shared prefill
 NEXT = "next tokens"
 ANSWERS = "reading answers"  # tokens to text
 WRITING = "writing"
@@ -21,7 +21,7 @@ STAGES = (STARTING, WAITING, INPUTS, READING, FIRST, NEXT, ANSWERS, WRITING)
 
 
 class Clock:
-    """Off, it costs nothing and keeps nothing. On, it waits for the device at every border: times are right, not the best."""
+    """Off, it costs nothing. On, it synchronises the device at every stage boundary: times are right, but not the fastest."""
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device  # None: off
@@ -35,7 +35,7 @@ class Clock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Charge what happens inside to this stage, but for stages inside it."""
+        """Charge the time inside the block to this stage, except for nested stages."""
         if not self.is_on:
             yield
             return
@@ -47,20 +47,20 @@ class Clock:
             self._charge()
             self._open.pop()
 
-    def turn(self, name: str) -> None:
-        """The innermost stage is over, and this one takes its place; nothing happens where none is open."""
+    def switch(self, name: str) -> None:
+        """Replace the innermost open stage by this one; does nothing if none is open."""
         if self._open:
             self._charge()
             self._open[-1] = name
 
     def after_first_token(self) -> StoppingCriteriaList:
-        """For generate: the next tokens begin when the first one is there. Nothing is stopped."""
-        return StoppingCriteriaList([_Turn(self)])
+        """For `generate`: a criterion that switches to NEXT after the first token, and never stops."""
+        return StoppingCriteriaList([_SwitchToNext(self)])
 
     def take(self) -> dict[str, float]:
-        """The seconds so far; counts from zero again."""
-        found, self.seconds = self.seconds, {}
-        return found
+        """Return the seconds so far and reset them."""
+        seconds, self.seconds = self.seconds, {}
+        return seconds
 
     def _charge(self) -> None:
         if self.device is not None and self.device.type == "cuda":
@@ -71,12 +71,12 @@ class Clock:
         self._since = now
 
 
-class _Turn(StoppingCriteria):
+class _SwitchToNext(StoppingCriteria):
     def __init__(self, clock: Clock) -> None:
         self.clock, self.is_done = clock, False
 
     def __call__(self, input_ids: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         if not self.is_done:
             self.is_done = True
-            self.clock.turn(NEXT)
+            self.clock.switch(NEXT)
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)

@@ -1,4 +1,4 @@
-"""Gemma 3: a SigLIP tower, and a language model in which most blocks see a sliding window only."""
+"""Gemma 3: a SigLIP tower, and a language model in which most blocks attend to a sliding window only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from mgap.backbones.base import Backbone
 
 
 class Gemma3(Backbone):
-    """Its cache forgets, so that neither a picture's prefill nor a captured step can be had."""
+    """Its cache is a sliding window, so it supports neither a shared prefill nor captured steps."""
 
     embeds_pictures = True

@@ -1,8 +1,8 @@
-"""The output head, learnt by asking it rather than by reading its configuration.
+"""The output head, measured rather than read from the configuration.
 
-What a model does between the head's input and its logits differs by class and by version: a bias, a scale, a
-soft cap, an adapter, quantised weights or activations. `Head.probe` feeds known values in and looks at what
-comes out, so that nothing is assumed and a head that is never called is noticed.
+What a model does between the head's input and its logits differs by class and by version: a bias, a scale, a soft cap, an
+adapter, quantised weights or activations. `Head.probe` feeds in known values and looks at what comes out. It assumes nothing,
+and it notices a head that is never called.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from mgap.errors import UnsupportedHead
 
-_ROWS = 8192  # of the weights that are widened at a time
-_UNITS = 64  # products with the whole vocabulary at a time
+_ROWS = 8192  # weight rows widened at a time
+_UNITS = 64  # unit vectors multiplied with the whole vocabulary at a time
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,16 @@ class Head:
 
     @property
     def wide(self) -> torch.dtype:
-        """What to compute in: float32, or the model's dtype where that is wider."""
+        """The dtype to compute in: float32, or the model's dtype if that is wider."""
         return torch.promote_types(self.dtype, torch.float32)
 
     def post(self, z: Tensor) -> Tensor:
-        """What the model does to the head's output [..., vocab] before anyone reads it as logits."""
+        """Apply the model's scale and soft cap to the head's output [..., vocab]; gives the logits."""
         z = z if self.scale == 1.0 else z * self.scale
         return z if self.cap is None else self.cap * torch.tanh(z / self.cap)
 
     def unpost(self, logits: Tensor) -> Tensor:
-        """What the head must give so that the model reads these logits; for methods that set logits, not states."""
+        """The inverse of `post`, for methods that set logits at the head instead of changing its input."""
         if self.cap is not None:
             raise UnsupportedHead(
                 f"the model caps its logits at {self.cap:g} after the head, so logits cannot be set there: "
@@ -56,27 +56,27 @@ class Head:
         return logits if self.scale == 1.0 else logits / self.scale
 
     def product(self, h: Tensor) -> Tensor:
-        """The head's own forward [..., d] -> [..., vocab], past every hook on it."""
+        """The head's own forward [..., d] -> [..., vocab], without its hooks."""
         output: Tensor = self.module.forward(h.to(self.dtype))
         return output
 
     def product_wide(self, h: Tensor) -> Tensor:
-        """The same [n, d] -> [n, vocab] in `wide`, without the model's rounding, where its weights are plain floats."""
+        """The head's product [n, d] -> [n, vocab] in `wide`; for plain float weights, without the model's rounding."""
         if self.weights != "float" or not self.linear:
             return self.product(h).to(self.wide)
         h = h.to(self.device, self.wide)
-        places = range(0, self.vocab_size, _ROWS)
-        parts = [h @ self.rows(range(start, min(start + _ROWS, self.vocab_size))).T for start in places]
+        starts = range(0, self.vocab_size, _ROWS)
+        parts = [h @ self.rows(range(start, min(start + _ROWS, self.vocab_size))).T for start in starts]
         return torch.cat(parts, dim=-1) + (0 if self.bias is None else self.bias)
 
     def table(self, basis: Tensor) -> Tensor:
-        """W V as [K, vocab] in `wide`, through the module: right for adapters and packed weights too."""
+        """W V as [K, vocab] in `wide`, computed by the module: also right for adapters and packed weights."""
         with torch.no_grad():
             rows = self.product(basis.T.to(self.device).contiguous()).to(self.wide)  # [K, vocab]
         return rows if self.bias is None else rows - self.bias
 
     def rows(self, tokens: Sequence[int]) -> Tensor:
-        """W[tokens] as [n, d] in `wide`; where weights are packed, asked for with unit vectors, a few at a time."""
+        """W[tokens] as [n, d] in `wide`; packed weights are recovered with unit vectors, a few at a time."""
         if self.weights == "float":
             return cast(Tensor, self.module.weight)[list(tokens)].detach().to(self.wide)
         units = torch.eye(self.hidden_size).split(_UNITS, dim=1)
@@ -96,9 +96,9 @@ class Head:
     def measure(
         cls, module: nn.Module, state: Tensor, *, scale: float = 1.0, cap: float | None = None, tied: bool = False
     ) -> Head:
-        """Measure a bare head module, given any state [..., d] of the kind it reads."""
+        """Measure a bare head module, given any state [..., d] that it can read."""
         with torch.no_grad():
-            bias = module.forward(torch.zeros_like(state.flatten(0, -2)[:1]))[0]  # [vocab]: what no state gives
+            bias = module.forward(torch.zeros_like(state.flatten(0, -2)[:1]))[0]  # [vocab]: the output for a zero state
         bias = bias.to(torch.promote_types(bias.dtype, torch.float32))
         return cls(
             module=module,
@@ -127,7 +127,7 @@ def find_head(model: nn.Module) -> nn.Module:
 
 
 def _probe_post(model: nn.Module, module: nn.Module) -> tuple[Tensor, float, float | None]:
-    """Replace the head's output by a known ramp and see what the model makes of it."""
+    """Replace the head's output by a known ramp and fit scale and cap to the model's logits."""
     states: list[Tensor] = []
     ramps: list[Tensor] = []
 
@@ -176,8 +176,8 @@ def _one_token(model: nn.Module) -> dict[str, Tensor]:
     config: Any = getattr(model, "config", None)
     text = config.get_text_config()
     images = {getattr(config, name, None) for name in ("image_token_id", "image_token_index", "video_token_id")}
-    usual = [getattr(text, "eos_token_id", None), getattr(text, "bos_token_id", None), 0, 1, 2, 3, 4]  # some configs name none
-    flat = [i for entry in usual for i in (entry if isinstance(entry, list) else [entry])]
+    candidates = [getattr(text, "eos_token_id", None), getattr(text, "bos_token_id", None), 0, 1, 2, 3, 4]  # ids may be None
+    flat = [i for entry in candidates for i in (entry if isinstance(entry, list) else [entry])]
     token = next(i for i in flat if i is not None and i not in images)
     device = next(model.parameters()).device
     ids = torch.tensor([[token]], device=device)
@@ -185,17 +185,17 @@ def _one_token(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _is_linear(module: nn.Module, state: Tensor, bias: Tensor) -> bool:
-    """Additivity on vectors with disjoint supports, whose sum is exact in any dtype: only outputs are rounded.
+    """Test additivity on vectors with disjoint supports, whose sum is exact in any dtype: only outputs are rounded.
 
-    Rounding alone leaves a root-mean-square error well under one eps; quantised activations leave a percent.
+    Rounding alone leaves a root-mean-square error well under one eps; quantised activations leave about one percent.
     """
-    whole = torch.randn(8, state.shape[-1], generator=torch.Generator().manual_seed(0)).to(state)
-    even = whole.clone()
+    total = torch.randn(8, state.shape[-1], generator=torch.Generator().manual_seed(0)).to(state)
+    even = total.clone()
     even[:, 1::2] = 0
     with torch.no_grad():
-        f_whole, f_even, f_odd = (module.forward(x).double() - bias for x in (whole, even, whole - even))
-    error = (f_whole - f_even - f_odd).square().mean().sqrt()
-    return bool(error <= max(torch.finfo(state.dtype).eps, 1e-5) * f_whole.square().mean().sqrt())
+        f_total, f_even, f_odd = (module.forward(x).double() - bias for x in (total, even, total - even))
+    error = (f_total - f_even - f_odd).square().mean().sqrt()
+    return bool(error <= max(torch.finfo(state.dtype).eps, 1e-5) * f_total.square().mean().sqrt())
 
 
 def _storage(module: Any) -> str:

@@ -1,4 +1,4 @@
-"""Who else listens to a model: what must not be passed over by a forward that is cut short or captured."""
+"""Detect other hooks on a model, which a shortened or captured forward would skip."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def is_hooked(module: nn.Module, besides: Collection[Callable[..., Any]] = ()) -> bool:
-    """Whether anybody but transformers, and these, listens to what passes through the module and its parts."""
+    """Whether the module or its parts have forward hooks other than transformers' own and those in `besides`."""
     hooks = (
         hook for part in module.modules() for kind in (part._forward_hooks, part._forward_pre_hooks) for hook in kind.values()
     )

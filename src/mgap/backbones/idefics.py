@@ -1,4 +1,4 @@
-"""Idefics3 and SmolVLM: pictures cut into tiles, with row and column marks between them."""
+"""Idefics3 and SmolVLM: pictures cut into tiles, with row and column markers between them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from mgap.backbones.base import Backbone
 
 
 class Idefics3(Backbone):
-    """Encoding its tiles takes more than their pixels, so that encoded pictures are not put in from outside."""
+    """Encoding its tiles takes more than their pixels, so it does not accept encoded pictures."""
 
     prepares_pictures = shares_prefill = captures_steps = True
 
 
 class SmolVLM(Idefics3):
-    """For pictures its processor does what Idefics3's does; its own class wants video packages as well."""
+    """Uses Idefics3's processor, which treats pictures the same way; its own class also needs video packages."""
 
     processor_class = "Idefics3Processor"

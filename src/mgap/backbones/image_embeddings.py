@@ -1,9 +1,9 @@
-"""How encoded pictures get into a forward: as an argument of it, or at the text decoder, by a hook.
+"""Pass encoded pictures to a forward: as its argument, or through a hook at the text decoder.
 
 From transformers 5.18 on, `generate` encodes pictures before the first forward, which takes the result (`mm_encoder_outputs`).
-Older versions give it pixels. There the pictures are encoded here, once, and travel beside the forward's arguments to a hook at
-the text decoder, which puts them in the placeholders' places as the model itself would have. Whoever adds rows to a forward, or
-shows a picture again, then works with encoded pictures in every version, and nothing else needs to know which one it is.
+Older versions pass pixels to the forward. There we encode the pictures once and send them along with the forward's arguments to
+a hook at the text decoder, which puts them at the placeholders as the model itself would. Code that adds rows to a forward, or
+shows a picture again, thus works with encoded pictures in every version.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mgap.backbones.base import Backbone, families_that
 from mgap.errors import ModelError, UnsupportedDecoding
 
 Call = dict[str, Any]  # named arguments of a forward
-ENCODED = "mm_encoder_outputs"  # as transformers names the argument
+ENCODED = "mm_encoder_outputs"  # transformers' name of the argument
 _ARGUMENT = "mgap_pictures"  # carries pictures from a forward's arguments to the text decoder
 
 
@@ -32,24 +32,24 @@ _ARGUMENT = "mgap_pictures"  # carries pictures from a forward's arguments to th
 class Carried:
     """Pictures on their way to the text decoder."""
 
-    features: Any  # as the model's get_image_features gives them
-    places: Tensor  # bool [B, T]: the placeholders
+    features: Any  # as returned by the model's get_image_features
+    mask: Tensor  # bool [B, T]: the placeholders
 
 
 class ImageEmbedder:
-    """Encoded pictures for the forwards of one model. `attach` before them, where they go in by the hook."""
+    """Encoded pictures for the forwards of one model. Call `attach` first, for versions that need the hook."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
-        unwrap = getattr(backbone.model, "get_base_model", None)  # an adapter's forward names no arguments
+        unwrap = getattr(backbone.model, "get_base_model", None)  # an adapter's forward has no named arguments
         model = backbone.model if unwrap is None else unwrap()
         self.is_argument = ENCODED in inspect.signature(model.forward).parameters
 
     def attach(self) -> list[RemovableHandle]:
         return [] if self.is_argument else [self.backbone.language.register_forward_pre_hook(embed_pictures, with_kwargs=True)]
 
-    def admit(self, name: str, kwargs: Call) -> Call:
-        """A first forward's arguments with its pictures encoded, for the method `name`; an error where they cannot be."""
+    def encode_pixels(self, name: str, kwargs: Call) -> Call:
+        """Replace pixels in the first forward's arguments by encoded pictures, for the method `name`; raises if impossible."""
         if kwargs.get("pixel_values") is None:
             return kwargs
         if self.is_argument:
@@ -57,36 +57,36 @@ class ImageEmbedder:
         self._check_family(name)
         encode = self.backbone.model.base_model.get_image_features
         names = {*inspect.signature(encode).parameters, "image_sizes"} - {"output_hidden_states", "return_dict"}
-        known = {key: value for key, value in kwargs.items() if key in names and value is not None}
-        features = by_picture(encode(**known, return_dict=True))
+        accepted = {key: value for key, value in kwargs.items() if key in names and value is not None}
+        features = by_picture(encode(**accepted, return_dict=True))
         return {**kwargs, "pixel_values": None, **self.arguments(kwargs["input_ids"], features)}
 
     def features(self, kwargs: Call) -> Any:
-        """The pictures of a forward, as the language model reads them; None where there are none."""
+        """The encoded pictures among a forward's arguments; None if it has none."""
         if self.is_argument:
             return (kwargs.get(ENCODED) or {}).get("image")
         carried: Carried | None = kwargs.get(_ARGUMENT)
         return None if carried is None else carried.features
 
     def arguments(self, ids: Tensor, features: Any) -> Call:
-        """What a forward of rows `ids` [B, T] takes so that it shows these pictures, in the order of the rows."""
+        """The arguments that make a forward of rows `ids` [B, T] show these pictures, in the order of the rows."""
         if self.is_argument:
             return {ENCODED: {} if features is None else {"image": features}}
         return {_ARGUMENT: None if features is None else Carried(features, self.backbone.image_mask({"input_ids": ids}))}
 
     @contextmanager
-    def generating(self, inputs: Call, features: Any) -> Iterator[Call]:
-        """What a generate takes inside the block so that its prompts show these pictures."""
+    def for_generate(self, inputs: Call, features: Any) -> Iterator[Call]:
+        """Yield arguments for one `generate` inside the block whose prompts show these pictures."""
         if self.is_argument:
             yield {**inputs, ENCODED: {"image": features}}
             return
         self._check_family("showing a picture again")
-        waiting = [features]
+        pending = [features]
 
-        def first(_model: nn.Module, args: tuple[Any, ...], kwargs: Call) -> tuple[tuple[Any, ...], Call]:
-            return args, {**kwargs, **self.arguments(kwargs["input_ids"], waiting.pop())} if waiting else kwargs
+        def add_to_first(_model: nn.Module, args: tuple[Any, ...], kwargs: Call) -> tuple[tuple[Any, ...], Call]:
+            return args, {**kwargs, **self.arguments(kwargs["input_ids"], pending.pop())} if pending else kwargs
 
-        handles = [self.backbone.model.register_forward_pre_hook(first, with_kwargs=True), *self.attach()]
+        handles = [self.backbone.model.register_forward_pre_hook(add_to_first, with_kwargs=True), *self.attach()]
         try:
             yield inputs
         finally:
@@ -104,30 +104,30 @@ class ImageEmbedder:
 
 
 def embed_pictures(language: nn.Module, args: tuple[Any, ...], kwargs: Call) -> tuple[tuple[Any, ...], Call]:
-    """Before the text decoder: pictures go in the placeholders' places, at every depth where it reads them."""
+    """Pre-hook of the text decoder: put pictures at the placeholders, at every depth that reads them."""
     inner = {key: value for key, value in kwargs.items() if key != _ARGUMENT}
     carried: Carried | None = kwargs.get(_ARGUMENT)
     if carried is None:
         return args, inner
     embeds: Tensor = inner["inputs_embeds"]  # [B, T, d]
-    places, pictures = carried.places.to(embeds.device), flatten(carried.features.pooler_output).to(embeds)
-    if len(pictures) != int(places.sum()):
+    mask, pictures = carried.mask.to(embeds.device), flatten(carried.features.pooler_output).to(embeds)
+    if len(pictures) != int(mask.sum()):
         kind = type(language).__name__
-        raise ModelError(f"{len(pictures)} encoded tokens for {int(places.sum())} placeholders: {kind} cannot read them")
-    inner["inputs_embeds"] = embeds.masked_scatter(places.unsqueeze(-1), pictures)
+        raise ModelError(f"{len(pictures)} encoded tokens for {int(mask.sum())} placeholders: {kind} cannot read them")
+    inner["inputs_embeds"] = embeds.masked_scatter(mask.unsqueeze(-1), pictures)
     levels = getattr(carried.features, "deepstack_features", None)
     if levels is not None:
-        inner.update(visual_pos_masks=places, deepstack_visual_embeds=[flatten(level) for level in levels])
+        inner.update(visual_pos_masks=mask, deepstack_visual_embeds=[flatten(level) for level in levels])
     return args, inner
 
 
 def flatten(part: Any) -> Tensor:
-    """A tensor [..., d], or a list of them, one a picture: [tokens, d]."""
+    """[tokens, d] from a tensor [..., d], or from a list with one tensor per picture."""
     return part.flatten(0, -2) if isinstance(part, Tensor) else torch.cat(list(part))
 
 
 def by_picture(encoded: Any) -> Any:
-    """What deeper blocks read of the pictures one entry a picture, as in transformers 5.18; a tensor [tokens, d] before."""
+    """Split deepstack features into one entry per picture, as in transformers 5.18; older versions have one [tokens, d]."""
     levels = getattr(encoded, "deepstack_features", None)
     if levels is not None and isinstance(levels[0], Tensor):
         lengths = [len(picture) for picture in encoded.pooler_output]
@@ -136,7 +136,7 @@ def by_picture(encoded: Any) -> Any:
 
 
 def join_pictures(parts: list[Any], times: int = 1) -> Any:
-    """Encoded pictures one after the other, each `times` times; None for no parts."""
+    """Concatenate encoded pictures, each repeated `times` times; None for no parts."""
     if not parts:
         return None
 

@@ -1,4 +1,4 @@
-"""InternVL: a vision transformer whose patches are shuffled together before the language model reads them."""
+"""InternVL: a vision transformer whose patches are merged (pixel shuffle) before the language model reads them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from mgap.backbones.base import Backbone
 
 
 class InternVL(Backbone):
-    """As the generic backbone reads it."""
+    """The generic backbone, with capabilities that tests check."""
 
     prepares_pictures = embeds_pictures = shares_prefill = captures_steps = True

@@ -6,7 +6,7 @@ from mgap.backbones.base import Backbone
 
 
 class Llava(Backbone):
-    """LLaVA-1.5 and LLaVA-Next. Older checkpoints lack the chat template and three numbers of the processor."""
+    """LLaVA-1.5 and LLaVA-Next. Older checkpoints lack the chat template and three settings of the processor."""
 
     prepares_pictures = embeds_pictures = shares_prefill = captures_steps = True
     fallback_template = (
@@ -28,6 +28,6 @@ class Llava(Backbone):
 
 
 class LlavaOneVision(Backbone):
-    """LLaVA-OneVision: its processor counts the image tokens by itself."""
+    """LLaVA-OneVision, whose processor counts image tokens itself."""
 
     prepares_pictures = embeds_pictures = shares_prefill = captures_steps = True

@@ -1,4 +1,4 @@
-"""Load a backbone by hub id or folder, with errors a person can act on."""
+"""Load a backbone by hub id or folder, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load_backbone(
     trust_remote_code: bool = False,
     device_map: Any = None,
 ) -> Backbone:
-    """Configuration first (cheap, catches most mistakes), then processor, then weights. `called`: its name in records."""
+    """Load configuration (cheap, catches most mistakes), then processor, then weights. `called`: the name in records."""
     if device is not None and device_map is not None:
         raise SettingError("device and device_map both say where the weights go: give one of them")
     target, dtype = check_device(device), _check_dtype(dtype)
@@ -37,16 +37,16 @@ def load_backbone(
     if not is_peft_available() and find_adapter_config_file(name, revision=revision) is not None:
         raise ModelError(f"{name} has an adapter, which is read by peft alone, and would be left out: pip install peft")
     if device_map is None and getattr(config, "quantization_config", None) is not None:
-        device_map = {"": target}  # quantised weights are placed while they are read; they do not move afterwards
+        device_map = {"": target}  # quantised weights are placed while loading and cannot move afterwards
     placement = {} if device_map is None else {"device_map": device_map}
     try:
         processor = load_processor(name, config, **where)
-        model, found = AutoModelForImageTextToText.from_pretrained(
+        model, report = AutoModelForImageTextToText.from_pretrained(
             name, dtype=dtype, attn_implementation=attention, output_loading_info=True, **placement, **where
         )
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise ModelError(f"{name}: the checkpoint cannot be loaded ({one_line(error)})") from error
-    if missing := sorted(found["missing_keys"]):
+    if missing := sorted(report["missing_keys"]):
         raise ModelError(f"{name}: {len(missing)} weights are missing, such as {missing[0]}; fetch the checkpoint again")
     if device_map is None:
         model = model.to(target)
@@ -54,7 +54,7 @@ def load_backbone(
 
 
 class Weightless(nn.Module):
-    """Stands for a model whose weights are elsewhere: what renders, tokenises and reads answers needs no more."""
+    """Stands in for a model whose weights are elsewhere; enough to render, tokenise and read answers."""
 
     def __init__(self, config: Any, generation_config: Any) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Weightless(nn.Module):
 
 
 def load_weightless(name: str, *, called: str | None = None, **where: Any) -> Backbone:
-    """A backbone without weights: configuration and processor only. `where` are revision and trust_remote_code."""
+    """A backbone without weights: configuration and processor only. `where`: revision and trust_remote_code."""
     config = load_config(name, **where)
     try:
         processor = load_processor(name, config, **where)
@@ -70,13 +70,13 @@ def load_weightless(name: str, *, called: str | None = None, **where: Any) -> Ba
         raise ModelError(f"{name}: its processor cannot be loaded ({one_line(error)})") from error
     try:
         generation = GenerationConfig.from_pretrained(name, **where)
-    except OSError:  # a checkpoint may have none; transformers then reads the model's own configuration
+    except OSError:  # without a file, transformers uses the model's configuration too
         generation = GenerationConfig.from_model_config(config)
     return backbone_class(config)(Weightless(config, generation), processor, name=called or name)
 
 
 def load_config(name: str, **where: Any) -> Any:
-    """A multimodal model's configuration; `where` are revision and trust_remote_code."""
+    """A multimodal model's configuration; `where`: revision and trust_remote_code."""
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise ModelError(f"{name}: a folder without config.json; name the folder that save_pretrained wrote")
     try:
@@ -98,7 +98,7 @@ def load_config(name: str, **where: Any) -> Any:
 
 
 def check_device(device: str | None) -> torch.device:
-    """Where the weights go: by default on a GPU when there is one; refuses what is not there."""
+    """The device for the weights, by default a GPU if there is one; refuses a missing device."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -120,17 +120,17 @@ def _check_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
 
 
 def load_processor(name: str, config: Any, **where: Any) -> Any:
-    """The checkpoint's own processor without its video part; on transformers' PIL image processors without torchvision."""
-    named = backbone_class(config).processor_class
-    if named is None and type(config) not in PROCESSOR_MAPPING:
-        return AutoProcessor.from_pretrained(name, **where)  # a model that brings its own code
-    processor_class = PROCESSOR_MAPPING[type(config)] if named is None else getattr(transformers, named)
+    """The checkpoint's processor without its video part; without torchvision, on transformers' PIL image processors."""
+    class_name = backbone_class(config).processor_class
+    if class_name is None and type(config) not in PROCESSOR_MAPPING:
+        return AutoProcessor.from_pretrained(name, **where)  # a model with its own code
+    processor_class = PROCESSOR_MAPPING[type(config)] if class_name is None else getattr(transformers, class_name)
     backend = {} if is_torchvision_available() else {"backend": "pil"}
     return images_only(processor_class).from_pretrained(name, **backend, **where)
 
 
 def images_only(processor_class: type[ProcessorMixin]) -> type[ProcessorMixin]:
-    """The same processor without its video part, which transformers cannot build without torchvision."""
+    """A subclass of the processor without its video part, which transformers cannot build without torchvision."""
 
     def get_attributes(_: type[ProcessorMixin]) -> list[str]:
         return [part for part in processor_class.get_attributes() if part != "video_processor"]
@@ -140,7 +140,7 @@ def images_only(processor_class: type[ProcessorMixin]) -> type[ProcessorMixin]:
         return processor_class._load_tokenizer_from_pretrained(*args, **kwargs)
 
     def reduce(self: ProcessorMixin) -> tuple[Any, ...]:
-        return _revive, (processor_class,), self.__dict__  # the class has no name that another process could import
+        return _revive, (processor_class,), self.__dict__  # another process cannot import this class by name
 
     parts: dict[str, Any] = {
         "get_attributes": classmethod(get_attributes),
@@ -151,6 +151,6 @@ def images_only(processor_class: type[ProcessorMixin]) -> type[ProcessorMixin]:
 
 
 def _revive(processor_class: type[ProcessorMixin]) -> ProcessorMixin:
-    """An empty processor of `images_only`, for copies of one."""
-    made: ProcessorMixin = object.__new__(images_only(processor_class))
-    return made
+    """An empty processor of `images_only`, for unpickling and copying."""
+    processor: ProcessorMixin = object.__new__(images_only(processor_class))
+    return processor

@@ -1,7 +1,7 @@
-"""Null images: what a model is shown when it is to see nothing (methods/mgap.md, section 6).
+"""Null images: pictures without content, to read a model's prior (methods/mgap.md, section 6).
 
-Dynamic-resolution models give each of them another number of image tokens, hence another subspace:
-the choice is stored with whatever is fitted from it.
+On dynamic-resolution models each kind has a different number of image tokens, hence a different subspace. So the choice is
+stored with whatever is fitted from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NULL_IMAGES = ("black336", "black_same_size", "mean_colour", "no_image")
 
 
 def null_image(kind: str, processor: Any, size: tuple[int, int] | None = None) -> Image.Image | None:
-    """Build a null image; `size` (width, height) is that of the picture it stands for. None: no image at all."""
+    """Build a null image; `size` (width, height) is that of the picture it replaces. Returns None for "no_image"."""
     if kind not in NULL_IMAGES:
         raise SettingError(f"unknown null image {kind!r}: choose from {', '.join(NULL_IMAGES)}")
     if kind == "no_image":

@@ -1,7 +1,7 @@
-"""A picture as the processor makes it, before any question is put to it; and rows of prompts put together around such pictures.
+"""Pictures preprocessed apart from their prompts, and batches assembled from them.
 
-Opening and preparing a picture is CPU work that no prompt changes, so it is done once however many rows show the picture, and
-may be done in another process while the model is busy (run/picture_workers.py).
+Opening and preprocessing a picture is CPU work that does not depend on the prompt. So it is done once per picture, possibly in
+another process while the model is busy (run/picture_workers.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from mgap.backbones.token_rows import ALONG, Ids, join_rows
+from mgap.backbones.token_rows import TOKEN_KEYS, Ids, join_rows
 from mgap.errors import ImageError, ModelError, PromptError
 from mgap.io.images import ImageSource
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prepared:
-    """One picture, ready for a model: on the CPU, whatever prompt it will stand in."""
+    """One preprocessed picture, on the CPU, for any prompt."""
 
-    digest: str  # SHA-256 of the opened picture's pixels, as records keep it
+    digest: str  # SHA-256 of the opened picture's pixels, as in records
     size: tuple[int, int]  # of the opened picture
-    tensors: dict[str, Tensor]  # what the processor made of it: pixels and what belongs to them, along pictures first
-    block: tuple[int, ...]  # the tokens that its placeholder becomes
-    along: dict[str, torch.dtype]  # what the processor gives along the text
+    tensors: dict[str, Tensor]  # the processor's pixels and related tensors, with pictures as the first dimension
+    block: tuple[int, ...]  # the tokens that replace its placeholder
+    token_dtypes: dict[str, torch.dtype]  # of the [B, T] tensors that the processor returns
 
     @property
     def key(self) -> bytes:
-        """What identifies the picture."""
+        """Identifies the picture."""
         return picture_key(self.size, self.digest)
 
     def pin_memory(self) -> Prepared:
-        """The same where a GPU can fetch it by itself; torch's DataLoader calls this."""
+        """A copy in pinned memory; torch's DataLoader calls this."""
         return self._moved(Tensor.pin_memory)
 
     def clone(self) -> Prepared:
-        """The same in memory of this process's own, which lets go of what a worker sent."""
+        """A copy in this process's own memory, which releases what a worker sent."""
         return self._moved(Tensor.clone)
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> Prepared:
@@ -64,7 +64,7 @@ def picture_key(size: tuple[int, int], digest: str) -> bytes:
 
 
 class Preparer:
-    """Turns opened pictures into prepared ones. It holds the processor and no model, so that it can be sent to a process."""
+    """Turns opened pictures into prepared ones. Holds the processor but no model, so that it can be sent to a process."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.name, self.processor = backbone.name, backbone.processor
@@ -74,30 +74,30 @@ class Preparer:
 
     @classmethod
     def of(cls, backbone: Backbone) -> Preparer | None:
-        """None where pictures cannot be prepared apart from their prompts, or the family does not say that they can."""
+        """A preparer, or None if pictures cannot be prepared apart from prompts or the family does not declare it."""
         if backbone.processor is None or not backbone.prepares_pictures:
             return None
         try:
             preparer = cls(backbone)
             preparer(Image.new("RGB", (64, 64)))
-        except (ImageError, ModelError, PromptError):  # a chat template of another kind
+        except (ImageError, ModelError, PromptError):  # an unusual chat template
             return None
         return preparer
 
     def __call__(self, picture: Image.Image) -> Prepared:
-        made = process(self.processor, [picture], [self.text], self.name)
-        block = block_between(made["input_ids"][0].tolist(), self.before, self.after, self.special, self.name)
+        inputs = process(self.processor, [picture], [self.text], self.name)
+        block = block_between(inputs["input_ids"][0].tolist(), self.before, self.after, self.special, self.name)
         return Prepared(
             digest=picture_digest(picture),
             size=picture.size,
-            tensors={key: tensor for key, tensor in made.items() if key not in ALONG},
+            tensors={key: tensor for key, tensor in inputs.items() if key not in TOKEN_KEYS},
             block=tuple(block),
-            along={key: tensor.dtype for key, tensor in made.items() if key in ALONG},
+            token_dtypes={key: tensor.dtype for key, tensor in inputs.items() if key in TOKEN_KEYS},
         )
 
 
 def process(processor: Any, images: Sequence[Image.Image | None], texts: Sequence[str], name: str) -> dict[str, Tensor]:
-    """Rendered texts and their pictures through the processor: left padded, on the CPU."""
+    """Run rendered texts and their pictures through the processor: left padded, on the CPU."""
     bos = processor.tokenizer.bos_token
     options: dict[str, Any] = {"padding": True, "padding_side": "left", "return_tensors": "pt"}
     if bos is not None and all(text.startswith(bos) for text in texts):
@@ -111,7 +111,7 @@ def process(processor: Any, images: Sequence[Image.Image | None], texts: Sequenc
 
 
 def assemble(backbone: Backbone, images: Sequence[Prepared | None], texts: Sequence[str]) -> dict[str, Tensor]:
-    """What the processor makes of these rows, on the model's device; a picture's tensors travel once for all of its rows."""
+    """The processor's inputs for these rows, on the model's device; a picture's tensors are copied there once."""
     shown = [image for image in images if image is not None]
     rows = []
     for image, text in zip(images, texts, strict=True):
@@ -121,23 +121,23 @@ def assemble(backbone: Backbone, images: Sequence[Prepared | None], texts: Seque
             before, after = around_picture(backbone, text)
             rows.append([*before, *image.block, *after])
     device = backbone.device
-    like = {key: torch.empty(0, dtype=kind, device=device) for key, kind in shown[0].along.items()}
+    like = {key: torch.empty(0, dtype=kind, device=device) for key, kind in shown[0].token_dtypes.items()}
     joined = join_rows(rows, like, pad=backbone.tokenizer.pad_token_id, image=backbone.image_token_id)
-    placed: dict[bytes, Mapping[str, Tensor]] = {}
+    on_device: dict[bytes, Mapping[str, Tensor]] = {}
     for image in shown:
-        if image.key not in placed:
-            placed[image.key] = {name: part.to(device, non_blocking=True) for name, part in image.tensors.items()}
-    return joined | {name: stack([placed[image.key][name] for image in shown]) for name in shown[0].tensors}
+        if image.key not in on_device:
+            on_device[image.key] = {name: part.to(device, non_blocking=True) for name, part in image.tensors.items()}
+    return joined | {name: stack([on_device[image.key][name] for image in shown]) for name in shown[0].tensors}
 
 
 def stack(parts: Sequence[Tensor]) -> Tensor:
-    """Pictures one after the other; where one has fewer tiles, or smaller ones, zeros behind it, as processors do."""
+    """Concatenate pictures; those with fewer or smaller tiles are zero padded at the end, as processors do."""
     sizes = [max(lengths) for lengths in zip(*(part.shape[1:] for part in parts), strict=True)]
-    return torch.cat([_fill(part, sizes) for part in parts])
+    return torch.cat([_pad(part, sizes) for part in parts])
 
 
-def _fill(part: Tensor, sizes: Sequence[int]) -> Tensor:
-    missing = [wanted - there for wanted, there in zip(sizes, part.shape[1:], strict=True)]
+def _pad(part: Tensor, sizes: Sequence[int]) -> Tensor:
+    missing = [target - size for target, size in zip(sizes, part.shape[1:], strict=True)]
     return F.pad(part, [n for more in reversed(missing) for n in (0, more)]) if any(missing) else part
 
 
@@ -147,7 +147,7 @@ def special_ids(tokenizer: Any) -> set[int]:
 
 
 def around_picture(backbone: Backbone, text: str) -> tuple[Ids, Ids]:
-    """The tokens before the picture's placeholder in a rendered text, and those behind it."""
+    """The tokens before and after the picture's placeholder in a rendered text."""
     ids, image = backbone.tokenize(text), backbone.image_token_id
     if ids.count(image) != 1:
         raise PromptError(f"a prompt of {backbone.name} shows {ids.count(image)} pictures: give one picture a row")
@@ -156,7 +156,7 @@ def around_picture(backbone: Backbone, text: str) -> tuple[Ids, Ids]:
 
 
 def block_between(ids: Ids, before: Ids, after: Ids, special: Collection[int], name: str) -> Ids:
-    """What the processor made of the placeholder between `before` and `after`."""
+    """The tokens that replaced the placeholder between `before` and `after`."""
     block = ids[len(before) : len(ids) - len(after)]
     if before + block + after != ids or not block or not {*block[:1], *block[-1:]} <= {*special}:
         raise ModelError(

@@ -14,7 +14,7 @@ from mgap.backbones.image_embeddings import by_picture
 class QwenVL(Backbone):
     """`pixel_values` is [patches, channels * time * height * width] for the whole batch, with `image_grid_thw`.
 
-    The model keeps `rope_deltas` between prefill and decoding as state on itself: one prefill at a time.
+    The model stores `rope_deltas` on itself between prefill and decoding, so it can run one prefill at a time.
     """
 
     prepares_pictures = embeds_pictures = shares_prefill = captures_steps = True
@@ -42,10 +42,10 @@ class QwenVL(Backbone):
 
     def _black_pixels(self, pixels: Tensor) -> Tensor:
         black = self._black()
-        return black.to(pixels).repeat_interleave(pixels.shape[-1] // len(black))  # channels come first in a patch
+        return black.to(pixels).repeat_interleave(pixels.shape[-1] // len(black))  # a patch is channel-major
 
 
 class QwenVLMoe(QwenVL):
-    """Qwen3-VL with a mixture of experts: read in the same way, and not held to the rest by a test."""
+    """Qwen3-VL with a mixture of experts: encoded the same way; no test covers the other capabilities."""
 
     prepares_pictures = embeds_pictures = shares_prefill = captures_steps = False

@@ -1,6 +1,6 @@
-"""Equal pictures of a batch go through the vision tower once; what it says of them is handed to every row that shows them.
+"""Run equal pictures of a batch through the vision tower once, and copy the output to every row that shows them.
 
-Benchmarks ask many questions about few pictures, and on a CPU, or with a large tower, the tower is most of a short answer.
+Benchmarks ask many questions about few pictures. On a CPU, or with a large tower, the tower dominates a short answer's time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mgap.errors import ModelError
 
 
 def digest(*tensors: Tensor, salt: str = "") -> bytes:
-    """What identifies pixels, whatever batch they come in; other salt, other bytes."""
+    """A hash of pixels that does not depend on their batch; `salt` separates uses."""
     sha = hashlib.sha256(salt.encode())
     for tensor in tensors:
         sha.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -27,11 +27,11 @@ def digest(*tensors: Tensor, salt: str = "") -> bytes:
 
 @contextmanager
 def shared_pictures(backbone: Backbone) -> Iterator[None]:
-    """Inside, the tower sees each picture of a batch once. Enter it after a method is on: methods look at what comes before.
+    """Inside the block, the tower sees each picture of a batch once. Attach methods first: they read the inputs before this.
 
-    Batches of pictures of unlike sizes go through as they are.
+    Batches with pictures of different sizes pass unchanged.
     """
-    waiting: list[Tensor] = []  # for the output of the call in hand: which of the pictures shown each one is, [pictures]
+    waiting: list[Tensor] = []  # [pictures]: the distinct picture of each, until the current call returns
 
     def enter(_tower: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         waiting.clear()
@@ -42,10 +42,10 @@ def shared_pictures(backbone: Backbone) -> Iterator[None]:
         waiting.append(order)
         firsts = [int((order == n).int().argmax()) for n in range(int(order.max()) + 1)]
 
-        def fewer(value: Any) -> Any:
-            return torch.cat([_share(value, parts, n) for n in firsts]) if isinstance(value, Tensor) else value
+        def distinct(value: Any) -> Any:
+            return torch.cat([_rows_of(value, parts, n) for n in firsts]) if isinstance(value, Tensor) else value
 
-        return tuple(fewer(value) for value in args), {key: fewer(value) for key, value in kwargs.items()}
+        return tuple(distinct(value) for value in args), {key: distinct(value) for key, value in kwargs.items()}
 
     def leave(_tower: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
         if waiting:
@@ -66,31 +66,31 @@ def shared_pictures(backbone: Backbone) -> Iterator[None]:
 
 
 def _order(tensors: list[Tensor], parts: list[slice]) -> Tensor | None:
-    """Which distinct picture each one is, in the order of first sight; None if there is nothing to share, or no telling how."""
+    """The distinct picture that each one is, numbered by first occurrence; None if nothing can be shared."""
     if len({part.stop - part.start for part in parts}) > 1 or any(len(t) not in (len(parts), parts[-1].stop) for t in tensors):
         return None
-    marks = torch.stack([tensor.reshape(len(parts), -1).float().sum(1) for tensor in tensors], dim=1).tolist()
+    sums = torch.stack([tensor.reshape(len(parts), -1).float().sum(1) for tensor in tensors], dim=1).tolist()
     firsts: list[int] = []
     order = []
-    for n, mark in enumerate(marks):  # pixels stay where they are: few are alike by their sums, and those are compared
-        alike = (k for k, first in enumerate(firsts) if marks[first] == mark and _is_same(tensors, parts, first, n))
-        order.append(next(alike, len(firsts)))
+    for n, own in enumerate(sums):  # compares pixels on the device, and only where the sums agree
+        equal = (k for k, first in enumerate(firsts) if sums[first] == own and _is_same(tensors, parts, first, n))
+        order.append(next(equal, len(firsts)))
         if order[-1] == len(firsts):
             firsts.append(n)
     return torch.tensor(order, device=tensors[0].device) if len(firsts) < len(order) else None
 
 
 def _is_same(tensors: list[Tensor], parts: list[slice], one: int, other: int) -> bool:
-    return all(torch.equal(_share(tensor, parts, one), _share(tensor, parts, other)) for tensor in tensors)
+    return all(torch.equal(_rows_of(tensor, parts, one), _rows_of(tensor, parts, other)) for tensor in tensors)
 
 
-def _share(tensor: Tensor, parts: list[slice], n: int) -> Tensor:
-    """One picture's rows of its pixels, or of what comes one a picture."""
+def _rows_of(tensor: Tensor, parts: list[slice], n: int) -> Tensor:
+    """One picture's rows of the pixels, or of a tensor with one row per picture."""
     return tensor[parts[n]] if len(tensor) == parts[-1].stop else tensor[n : n + 1]
 
 
 def _spread(value: Any, order: Tensor) -> Any:
-    """What the tower says of the distinct pictures, for every picture: tensors [pictures * n, ...], also inside lists."""
+    """Expand the tower's output from distinct pictures to all pictures: tensors [pictures * n, ...], also inside lists."""
     if isinstance(value, list | tuple):
         return type(value)(_spread(item, order) for item in value)
     if not isinstance(value, Tensor):

@@ -1,11 +1,11 @@
-"""Switch methods on and off: the only place that enters and leaves a method's hooks.
+"""Attach methods to a model and detach them: the only place that registers and removes a method's hooks.
 
-No class is patched and no module is replaced; a search puts its own `generate` on the model object for as long as it is on.
-torch.compile does not guard hooks by default, so a graph compiled before a hook came would skip it silently: attaching and
-detaching therefore drop what was compiled so far.
+No class is patched and no module is replaced; a search method puts its own `generate` on the model object while it is attached.
+torch.compile does not guard hooks by default: a graph compiled before a hook was registered would skip it silently. Attaching
+and detaching therefore discard compiled graphs.
 
-Hooks belong to the model, not to a thread. Methods are switched between two answers, never inside one (model_lock.py). Methods
-that stack are put on by one thread: of two threads that enter at once, one is refused.
+Hooks belong to the model, not to a thread. Methods change between two answers, never during one (model_lock.py). One thread
+must attach all methods of a stack; if two threads try at once, one is refused.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _attached: WeakKeyDictionary[nn.Module, list[Attachment]] = WeakKeyDictionary()
 
 
 class Attachment:
-    """A method that is on. Leave it with `detach()`, or use it as a context manager."""
+    """A method attached to a model. Call `detach()`, or use it as a context manager."""
 
     def __init__(self, backbone: Backbone, method: Method) -> None:
         self.method, self._model, self._tap = method, backbone.model, Tap()
         self._thread = threading.get_ident()
         with lock_of(backbone.model):
             self._refuse_others()
-            with row_split_of(backbone.model).paused():  # a method may run the model while it looks at it
+            with row_split_of(backbone.model).paused():  # a method may run the model while it attaches
                 self._handle = method.attach(backbone, self._tap)
             _attached.setdefault(self._model, []).append(self)
-            _forget_compiled()
+            _discard_compiled()
 
     def _refuse_others(self) -> None:
         present = attached(self._model)
@@ -55,16 +55,16 @@ class Attachment:
         refuse_stack([other.method for other in present], self.method)
 
     def detach(self) -> None:
-        """Take the method off; the model is then as it was. Doing it twice does no harm."""
+        """Detach the method and restore the model. Calling it twice does no harm."""
         with lock_of(self._model):
             if self in attached(self._model):
                 self._handle.remove()
                 _attached[self._model].remove(self)
-                _forget_compiled()
+                _discard_compiled()
 
     @contextmanager
     def record(self, top: int = 5) -> Iterator[Recorder]:
-        """Keep what the method sees and does in each forward, with the `top` tokens before and after."""
+        """Record what the method reads and does in each forward, with the `top` tokens before and after."""
         if self._tap.listener is not None:
             raise SettingError("this attachment is being recorded already: leave the other record() first")
         recorder = Recorder(top)
@@ -75,13 +75,13 @@ class Attachment:
             self._tap.listener = None
 
     @contextmanager
-    def hear(self, hearer: Callable[[str], None]) -> Iterator[None]:
-        """Be told, a line at a time, what the method does before it can decode, such as describing a picture."""
-        before, self._tap.hearer = self._tap.hearer, hearer
+    def hear(self, on_progress: Callable[[str], None]) -> Iterator[None]:
+        """Get a line of text for each thing the method does before it can decode, such as describing a picture."""
+        previous, self._tap.on_progress = self._tap.on_progress, on_progress
         try:
             yield
         finally:
-            self._tap.hearer = before
+            self._tap.on_progress = previous
 
     def __enter__(self) -> Attachment:
         return self
@@ -91,9 +91,9 @@ class Attachment:
 
 
 def attach(model: Any, method: Method) -> Attachment:
-    """Put a method on a model: your own transformers model, or one from `mgap.load`.
+    """Attach a method to a model: your own transformers model, or one from `mgap.load`.
 
-    Afterwards your own `generate(...)` uses it, in every mode that the method accepts.
+    From then on the model's own `generate(...)` uses it, in every mode that the method accepts.
     """
     if not isinstance(method, Method):
         raise SettingError(f"{method!r} is not a method: pass, for example, mgap.MGAP(prior)")
@@ -105,11 +105,11 @@ def attached(model: nn.Module) -> list[Attachment]:
 
 
 @contextmanager
-def answering(model: nn.Module, on: Sequence[Attachment]) -> Iterator[None]:
-    """Inside the block no other thread has the model; refused unless what is on is still what was on when it was asked."""
+def answering(model: nn.Module, expected: Sequence[Attachment]) -> Iterator[None]:
+    """Hold the model's lock; refuse if the attached methods are no longer those `expected`, from the time of asking."""
     with lock_of(model):
-        if attached(model) != list(on):
-            were, are = (", ".join(each.method.name for each in some) or "no method" for some in (on, attached(model)))
+        if attached(model) != list(expected):
+            were, are = (", ".join(one.method.name for one in which) or "no method" for which in (expected, attached(model)))
             raise SettingError(
                 f"methods were switched after this was asked, with {were} on and {are} now: ask inside the `with` block and "
                 "read all answers there, or load a model for each thread"
@@ -118,7 +118,7 @@ def answering(model: nn.Module, on: Sequence[Attachment]) -> Iterator[None]:
 
 
 def refuse_stack(present: Sequence[Method], method: Method) -> None:
-    """One method, or one at the head together with one that has a second branch: the head's acts on the main rows."""
+    """Allow one method, or one at the head with one that has a second branch; the head method then acts on the main rows."""
     seams = [other.seam for other in (*present, method)]
     if present and sorted(seams) != [Seam.BRANCH, Seam.HEAD]:
         names = " and ".join(other.name for other in present)
@@ -129,13 +129,13 @@ def refuse_stack(present: Sequence[Method], method: Method) -> None:
 
 
 def refuse_modes(method: Method | type[Method], modes: frozenset[Mode]) -> None:
-    """Raise, before any token is made, if a method does not accept how it is to be decoded; its class knows as well."""
+    """Raise, before any token is generated, if a method (or its class) does not accept these decoding modes."""
     refused = sorted(mode.value for mode in modes - method.modes)
     if refused:
         accepted = ", ".join(sorted(mode.value for mode in method.modes))
         raise UnsupportedDecoding(f"{method.name} does not work with {', '.join(refused)} decoding; it accepts {accepted}")
 
 
-def _forget_compiled() -> None:
+def _discard_compiled() -> None:
     if "torch._dynamo" in sys.modules:  # otherwise nothing has been compiled in this process
         sys.modules["torch._dynamo"].reset()

@@ -1,7 +1,7 @@
-"""The state that a method decodes the first word of an answer from, at many strengths for one pass through the model.
+"""The state that a method decodes the first token of an answer from, at many strengths for one pass through the model.
 
-A method runs as it always does; what the head read of the main rows, of its branches and of early layers is kept, with what it
-decided, and the method itself says which state they amount to (`Method.effective_states`). `watch` does so at every token.
+The method runs as usual. We keep what the head read for the main rows, the branches and early layers, and what the method
+decided; the method itself computes the state these amount to (`Method.effective_states`). `watch` does so at every token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mgap.backbones.base import Backbone, HasBackbone
 from mgap.backbones.head import Head
 from mgap.backbones.head_states import on_head_input
-from mgap.backbones.logit_lens import Lens, put_to
+from mgap.backbones.logit_lens import Lens, as_head_input
 from mgap.backbones.shared_vision import shared_pictures
 from mgap.decoding.attach import attach, attached, refuse_modes
 from mgap.decoding.generate import generate
@@ -34,34 +34,34 @@ _ONE = Decoding(max_new_tokens=1)
 
 @dataclass(frozen=True)
 class StepStates:
-    """What was read of a batch when one token was chosen; row for row."""
+    """What the head read for a batch when one token was chosen."""
 
     method: Method | None  # None: plain decoding
     head: Head
     inputs: HeadInputs
-    traced: StepRows | None = None  # what the method reported; None: there is none
+    traced: StepRows | None = None  # what the method reported, if anything
 
     @property
     def h(self) -> Tensor:
-        """What the head read of the main rows, [B, d] in `head.wide`: the plain state, but for pai and asd, which change it."""
+        """What the head read for the main rows, [B, d] in `head.wide`: the plain state, except under pai and asd."""
         return self.inputs.h
 
     @property
     def branches(self) -> tuple[Tensor, ...]:
-        """What it read of each branch, [B, d]."""
+        """What the head read for each branch, [B, d]."""
         return self.inputs.branches
 
     def at(self, strength: float | None = None) -> Tensor:
-        """The states [B, d] that are decoded from at a strength; None: at the method's own."""
+        """The states [B, d] that are decoded from at this strength; None: at the method's own."""
         if self.method is not None:
-            chosen = self.method.own_strength(self.inputs) if strength is None else strength
-            return self.method.effective_states(self.head, self.inputs, chosen)
+            weight = self.method.own_strength(self.inputs) if strength is None else strength
+            return self.method.effective_states(self.head, self.inputs, weight)
         if strength:
             raise SettingError(f"plain decoding has no strength, so none of {strength}: ask for 0")
         return self.h
 
     def plain_tokens(self) -> list[int]:
-        """The likeliest token of each main row by itself: the plain model's, where `h` is its state."""
+        """The most likely token of each main row alone: the plain model's token where `h` is the plain state."""
         with torch.no_grad():
             tokens: list[int] = self.head.post(self.head.product(self.h).to(self.head.wide)).argmax(-1).tolist()
         return tokens
@@ -69,14 +69,14 @@ class StepStates:
 
 @contextmanager
 def first_states(model: Backbone | HasBackbone, method: Method | None) -> Iterator[Callable[[dict[str, Tensor]], StepStates]]:
-    """Inside the block the method is on, and what is given reads encoded rows; refuses a method that has no such state."""
+    """Attach the method and yield a function that reads encoded rows; refuses a method that decodes from no single state."""
     backbone = Backbone.of(model)
-    with watch(backbone, method) as taken:
+    with watch(backbone, method) as take_steps:
 
         def read(inputs: dict[str, Tensor]) -> StepStates:
             with shared_pictures(backbone):
                 generate(backbone, inputs, _ONE)
-            return taken()[-1]
+            return take_steps()[-1]
 
         yield read
 
@@ -89,10 +89,10 @@ def watch(
     top: int = 1,
     needs_state: bool = True,
 ) -> Iterator[Callable[[], list[StepStates]]]:
-    """Inside the block the method is on; what is given hands out every token's states since it was last called.
+    """Attach the method and yield a function that returns the states of every token since its last call.
 
-    Greedy decoding, in batches too. Refuses a method that has no such state, unless `needs_state` is off: then only `at` does.
-    `top` tokens are traced before and after.
+    For greedy decoding, also in batches. Refuses a method that decodes from no single state; with `needs_state=False` only
+    `StepStates.at` refuses it. `top` tokens are traced before and after.
     """
     backbone = Backbone.of(model)
     if active := attached(backbone.model):
@@ -105,27 +105,27 @@ def watch(
         refuse_modes(method, frozenset({Mode.GREEDY, Mode.BATCH}))
     head = backbone.probe_head()
     with ExitStack() as stack:
-        recorder = Recorder(top)  # of plain decoding nothing is traced
+        recorder = Recorder(top)  # stays empty under plain decoding
         if method is not None:
             recorder = stack.enter_context(stack.enter_context(attach(backbone, method)).record(top))
-        reader = HeadReader(backbone, head, method, recorder)  # after the method: its hooks come first
-        stack.callback(reader.leave)
-        yield reader.hand_out
+        reader = HeadReader(backbone, head, method, recorder)  # after the method, so that the method's hooks run first
+        stack.callback(reader.remove)
+        yield reader.take_steps
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What the head read for one token, as the model has it."""
+class HeadReading:
+    """What the head read for one token, in the model's dtype."""
 
     main: Tensor  # [B, d]
-    others: list[Tensor]  # [B, d] of each branch: from the same forward, or added as their own come
+    branches: list[Tensor]  # [B, d] each: from the same forward, or appended by each branch's own forward
     early: dict[int, Tensor] = field(default_factory=dict)  # layer -> [B, d]
 
 
 class HeadReader:
-    """Reads what the head reads: the main rows begin a token, and a branch's forward that comes after them belongs to it.
+    """Records what the head reads: the main rows start a token, and branch forwards that follow belong to it.
 
-    What a method runs the model for before the first token, such as a description, belongs to none.
+    Forwards that a method runs before the first token, for example to describe a picture, belong to no token.
     """
 
     def __init__(self, backbone: Backbone, head: Head, method: Method | None, recorder: Recorder) -> None:
@@ -134,40 +134,40 @@ class HeadReader:
         self.norm: nn.Module | None = None
         if isinstance(method, LayersMethod):
             self.lens, self.norm = method.lens(backbone, head)
-        self.reading: Reading | None = None  # of the forward that is running
+        self.reading: HeadReading | None = None  # of the forward that is running
         self.steps: list[StepStates] = []
         self.handles = [
             on_head_input(backbone, self.read),
-            backbone.model.register_forward_hook(self.close),
+            backbone.model.register_forward_hook(self.finish_step),
             *(self.lens.hook() if self.lens else []),
         ]
 
-    def leave(self) -> None:
+    def remove(self) -> None:
         for handle in self.handles:
             handle.remove()
 
-    def hand_out(self) -> list[StepStates]:
+    def take_steps(self) -> list[StepStates]:
         steps, self.steps = self.steps, []
         return steps
 
     def read(self, h: Tensor) -> None:
-        """What the head reads [rows, T, d]."""
+        """Record the last position of the head's input h [rows, T, d]."""
         if self.row_split.is_paused:
             return
         rows = h[:, -1]
         if self.row_split.main != 0:
-            main, *others = rows.split(self.row_split.main or len(rows))
-            self.reading = Reading(main, others, self._early(h))
+            main, *branches = rows.split(self.row_split.main or len(rows))
+            self.reading = HeadReading(main, branches, self._early(h))
         elif self.reading is not None:
-            self.reading.others.append(rows)
+            self.reading.branches.append(rows)
 
-    def close(self, *_: Any) -> None:
-        """After a forward of the caller's, and what the method did behind it."""
+    def finish_step(self, *_: Any) -> None:
+        """Store the token's states, after the caller's forward and whatever the method ran behind it."""
         if self.reading is None or self.row_split.main == 0 or self.row_split.is_paused:
             return
         traced = self.recorder.steps[-1] if self.recorder.steps else None
         if traced is not None and traced.branches is not None:
-            self.reading = replace(self.reading, others=list(traced.branches))
+            self.reading = replace(self.reading, branches=list(traced.branches))
         step = states_of(self.method, self.head, self.reading, {} if traced is None else traced.values)
         self.steps.append(replace(step, traced=traced))
         self.reading = None
@@ -176,16 +176,16 @@ class HeadReader:
     def _early(self, h: Tensor) -> dict[int, Tensor]:
         if self.lens is None:
             return {}
-        states = put_to(self.head, self.lens.take(h)[:, :, -1].detach(), self.norm)  # [layers, B, d]
+        states = as_head_input(self.head, self.lens.take(h)[:, :, -1].detach(), self.norm)  # [layers, B, d]
         return dict(zip(self.lens.layers, states, strict=True))
 
 
-def states_of(method: Method | None, head: Head, read: Reading, values: Mapping[str, Tensor]) -> StepStates:
-    """One token's states, from what the head read and what the method traced, [B] each."""
+def states_of(method: Method | None, head: Head, read: HeadReading, values: Mapping[str, Tensor]) -> StepStates:
+    """One token's states, from what the head read and the `values` that the method traced, [B] each."""
 
     def wide(state: Tensor) -> Tensor:
         return state.to(head.device, head.wide)
 
     early = {layer: wide(state) for layer, state in read.early.items()}
     traced = {name: wide(value) for name, value in values.items()}
-    return StepStates(method, head, HeadInputs(wide(read.main), tuple(map(wide, read.others)), early, traced))
+    return StepStates(method, head, HeadInputs(wide(read.main), tuple(map(wide, read.branches)), early, traced))

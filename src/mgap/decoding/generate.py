@@ -1,4 +1,4 @@
-"""From a Decoding to a call of transformers' own generate."""
+"""Turn a `Decoding` into a call of transformers' own `generate`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from mgap.types import Decoding
 
 @dataclass(frozen=True)
 class Generated:
-    """What generate made, without the prompt."""
+    """The new tokens of one `generate` call, without the prompt."""
 
     tokens: Tensor  # [sequences, new] on the CPU; padded after the end
-    beam_rows: Tensor | None  # [sequences, new]: which row of each forward a token came from, under beam search
+    beam_rows: Tensor | None  # [sequences, new]: the row of each forward that a token came from, under beam search
     milliseconds: float
 
 
 def generation_config(backbone: Backbone, decoding: Decoding) -> GenerationConfig:
-    """Sampling and search as `decoding` says, never as the checkpoint suggests; its special tokens stay in force."""
-    own = backbone.model.generation_config
-    end, pad = own.eos_token_id, own.pad_token_id
+    """Sampling and search as `decoding` says, never as the checkpoint suggests; its special tokens still apply."""
+    checkpoint = backbone.model.generation_config
+    end, pad = checkpoint.eos_token_id, checkpoint.pad_token_id
     if pad is None:
         pad = end[0] if isinstance(end, list) else end
     sampling: dict[str, Any] = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50}
@@ -46,20 +46,20 @@ def generation_config(backbone: Backbone, decoding: Decoding) -> GenerationConfi
         num_return_sequences=decoding.num_return_sequences,
         repetition_penalty=decoding.repetition_penalty,
         return_dict_in_generate=True,
-        bos_token_id=own.bos_token_id,
+        bos_token_id=checkpoint.bos_token_id,
         eos_token_id=end,
         pad_token_id=pad,
         **sampling,
     )
     if decoding.prompt_lookup:
         config.prompt_lookup_num_tokens = decoding.prompt_lookup
-        config.suppress_tokens = [backbone.image_token_id]  # drafts copy the prompt, placeholders and all
+        config.suppress_tokens = [backbone.image_token_id]  # drafts copy the prompt, including image placeholders
     if decoding.static_cache or decoding.compile:
         config.cache_implementation = "static"
         config.disable_compile = not decoding.compile
     if decoding.compile:
         config.compile_config = CompileConfig()
-        config.compile_config._compile_all_devices = True  # transformers compiles on accelerators only otherwise
+        config.compile_config._compile_all_devices = True  # by default transformers compiles on accelerators only
     return config
 
 
@@ -70,12 +70,12 @@ def end_ids(backbone: Backbone) -> set[int]:
 
 
 def until_end(tokens: list[int], end: set[int]) -> list[int]:
-    """What was answered: up to and with the end token, without the padding behind it."""
+    """The tokens up to and including the end token, without the padding behind it."""
     return tokens[: next((n for n, token in enumerate(tokens, start=1) if token in end), len(tokens))]
 
 
 def generate(backbone: Backbone, inputs: dict[str, Tensor], decoding: Decoding, **more: Any) -> Generated:
-    """Run generate on encoded rows; sampling draws from a generator seeded by the decoding, not from the caller's."""
+    """Run `generate` on encoded rows; sampling uses the decoding's seed and leaves the caller's random state alone."""
     config = generation_config(backbone, decoding)
     started = time.perf_counter()
     with lock_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad():

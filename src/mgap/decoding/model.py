@@ -17,10 +17,10 @@ from mgap.backbones.loading import load_backbone
 from mgap.backbones.prepared_pictures import Picture
 from mgap.backbones.shared_prefill import SharedPrefill
 from mgap.decoding.attach import Attachment, answering, attach, attached, refuse_modes
-from mgap.decoding.fast.captured_loop import generate_captured, head_of, is_ours
+from mgap.decoding.fast.captured_loop import generate_captured, head_of, uses_captured_loop
 from mgap.decoding.generate import Generated, end_ids, generate, until_end
 from mgap.decoding.prefill_sharing import PREFILLS, refuse_unshared
-from mgap.decoding.streaming import Pieces, StopFlag, from_thread
+from mgap.decoding.streaming import StopFlag, TextPieces, from_thread
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.base import Method
@@ -59,38 +59,38 @@ def load(
 
 
 def wrap(model: Any, processor: Any, *, name: str | None = None) -> Model:
-    """The same around a transformers model and processor that you have already."""
+    """Make a `Model` from a transformers model and processor that you have already loaded."""
     return Model(backbone_class(model.config)(model, processor, name=name))
 
 
 class Model:
-    """Answers questions about pictures, plainly or under the methods that `using` switches on.
+    """Answers questions about pictures, with plain decoding or under the methods that `using` attaches.
 
-    Threads may share one: they are answered one after the other, each wholly under the methods that were on when it asked.
+    Threads may share a model: it answers one at a time, each under the methods that were attached when the thread asked.
     """
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
-        self.hearer: Callable[[str], None] = _tell_terminal  # hears what keeps the first token waiting, such as compiling
+        self.hearer: Callable[[str], None] = _print_to_terminal  # called with what delays the first token, such as compiling
 
     @contextmanager
     def using(self, method: Method, *others: Method) -> Iterator[Attachment]:
-        """Decode with a method inside the `with` block; the model is as it was afterwards, also after an error.
+        """Decode with a method inside the `with` block; afterwards, also after an error, the model is restored.
 
-        Two methods stack if one acts at the head and the other has a second branch: `using(VCD(), MGAP(prior))`. The first
-        one's attachment is returned. A method is on for every thread that asks this model; another thread that would switch
-        one on meanwhile is refused.
+        Two methods stack if one acts at the head and the other has a second branch: `using(VCD(), MGAP(prior))`. Yields the
+        first method's attachment. The method applies to every thread that uses this model; meanwhile another thread that tries
+        to attach one is refused.
         """
         with ExitStack() as stack:
-            attachments = [stack.enter_context(attach(self, each)) for each in (method, *others)]
+            attachments = [stack.enter_context(attach(self, one)) for one in (method, *others)]
             yield attachments[0]
 
     def answer(
         self, image: Picture | None, prompt: str, *, trace: bool = False, assistant: Any = None, **options: Any
     ) -> Answer:
-        """Answer one prompt about one picture (None: about no picture).
+        """Answer one prompt about one picture (None: no picture).
 
-        `options` are the fields of `Decoding`. `trace=True` keeps what the method saw and did at every token.
+        `options` are the fields of `Decoding`. `trace=True` records what the method read and did at every token.
         `assistant` is a smaller model that drafts tokens (assisted decoding).
         """
         decoding = Decoding.of(**options)
@@ -109,13 +109,13 @@ class Model:
     ) -> Iterator[Answer]:
         """Answer many prompts, in order, in left-padded batches; yields answers as batches finish.
 
-        With `prefill="shared"` a picture is read once for all its prompts in a batch, and for those that go on with it in the
-        next one: order prompts by picture. `mgap.decoding.prefill_sharing.can_share` tells beforehand what would refuse it.
+        With `prefill="shared"` the model reads a picture once for all its prompts in a batch, and for those that continue with
+        it in the next batch: order prompts by picture. `mgap.decoding.prefill_sharing.can_share` says whether that is possible.
         """
         decoding = Decoding.of(**options)
         if batch_size < 1:
             raise SettingError(f"batch_size={batch_size} must be at least 1")
-        modes, on = decoding.modes(rows=min(batch_size, len(prompts))), tuple(attached(self.backbone.model))
+        modes, active = decoding.modes(rows=min(batch_size, len(prompts))), tuple(attached(self.backbone.model))
         self._check(modes, trace)
         shared = None
         if check_choice("prefill", prefill, PREFILLS) == "shared":
@@ -123,30 +123,30 @@ class Model:
             shared = SharedPrefill(self.backbone)
         for start in range(0, len(prompts), batch_size):
             rows = slice(start, start + batch_size)
-            with answering(self.backbone.model, on):
-                made = self._answer_rows(images[rows], prompts[rows], decoding, trace=trace, shared=shared)
-            yield from made
+            with answering(self.backbone.model, active):
+                batch = self._answer_rows(images[rows], prompts[rows], decoding, trace=trace, shared=shared)
+            yield from batch
 
     def stream(self, image: Picture | None, prompt: str, *, assistant: Any = None, **options: Any) -> Iterator[str]:
-        """Yield the answer's text as it is made. Leaving the loop early stops the model."""
+        """Yield the answer's text as it is generated. Leaving the loop early stops the model."""
         decoding = Decoding.of(**options)
-        modes, on = decoding.modes(stream=True, assistant=assistant is not None), tuple(attached(self.backbone.model))
-        with answering(self.backbone.model, on):
+        modes, active = decoding.modes(stream=True, assistant=assistant is not None), tuple(attached(self.backbone.model))
+        with answering(self.backbone.model, active):
             self._check(modes, False)
             inputs = self.backbone.encode([image], [prompt])
-            head = head_of(self.backbone) if is_ours(self.backbone, modes) else None
+            head = head_of(self.backbone) if uses_captured_loop(self.backbone, modes) else None
         stop = StopFlag()
 
-        def decode(say: Callable[[str], None]) -> None:
-            streamer = Pieces(self.backbone.tokenizer, say)
-            with answering(self.backbone.model, on):
+        def decode(emit: Callable[[str], None]) -> None:
+            streamer = TextPieces(self.backbone.tokenizer, emit)
+            with answering(self.backbone.model, active):
                 if head is None:
-                    how = {"streamer": streamer, "stopping_criteria": StoppingCriteriaList([stop]), **_draft(assistant)}
-                    generate(self.backbone, inputs, decoding, **how)
+                    more = {"streamer": streamer, "stopping_criteria": StoppingCriteriaList([stop]), **_draft(assistant)}
+                    generate(self.backbone, inputs, decoding, **more)
                     return
-                heard = {"say": streamer.put, "is_stopped": lambda: stop.is_set}
+                callbacks = {"on_tokens": streamer.put, "is_stopped": lambda: stop.is_set}
                 streamer.put(inputs["input_ids"])
-                generate_captured(self.backbone, inputs, decoding, head=head, notify=self.hearer, **heard)
+                generate_captured(self.backbone, inputs, decoding, head=head, notify=self.hearer, **callbacks)
                 streamer.end()
 
         yield from from_thread(decode, stop)
@@ -163,29 +163,30 @@ class Model:
     ) -> list[Answer]:
         modes, clock = decoding.modes(rows=len(prompts), assistant=assistant is not None), self.backbone.clock
         self._check(modes, trace)
-        # what runs the model comes before the recorder: neither a picture's own forward nor a look at the head is a step
-        head = head_of(self.backbone) if is_ours(self.backbone, modes) else None
+        # probing the head and prefilling run the model, and are no decoding steps: both come before the recorder starts
+        head = head_of(self.backbone) if uses_captured_loop(self.backbone, modes) else None
         with clock.stage(INPUTS):
             if shared is None:
-                inputs, cache, before = self.backbone.encode(images, prompts), None, 0.0
+                inputs, cache, prefill_ms = self.backbone.encode(images, prompts), None, 0.0
             else:
                 # generate repeats rows, but not a cache
                 times = 1 if head is not None else max(decoding.num_beams, decoding.num_return_sequences)
-                begun = shared.encode(images, prompts, times)
-                inputs, cache, before = begun.inputs, begun.cache, begun.milliseconds
+                prefilled = shared.encode(images, prompts, times)
+                inputs, cache, prefill_ms = prefilled.inputs, prefilled.cache, prefilled.milliseconds
         with ExitStack() as stack:
             recorder = stack.enter_context(attached(self.backbone.model)[0].record()) if trace else None
             stack.enter_context(clock.stage(FIRST))
             if head is not None:
-                made = generate_captured(self.backbone, inputs, decoding, head=head, notify=self.hearer, cache=cache)
+                generated = generate_captured(self.backbone, inputs, decoding, head=head, notify=self.hearer, cache=cache)
             else:
                 more = _draft(assistant) if cache is None else {"past_key_values": cache}
                 if clock.is_on:
                     more["stopping_criteria"] = clock.after_first_token()
-                made = generate(self.backbone, inputs, decoding, **more)
+                generated = generate(self.backbone, inputs, decoding, **more)
         with clock.stage(ANSWERS):
             texts = [self.backbone.render(p, has_image=i is not None) for i, p in zip(images, prompts, strict=True)]
-            return self._read(replace(made, milliseconds=made.milliseconds + before), texts, decoding, recorder)
+            generated = replace(generated, milliseconds=generated.milliseconds + prefill_ms)
+            return self._read(generated, texts, decoding, recorder)
 
     def _check(self, modes: frozenset[Mode], trace: bool) -> None:
         active = attached(self.backbone.model)
@@ -200,18 +201,18 @@ class Model:
         if Mode.ASSISTED in modes:  # one forward checks several tokens, and drops some of them
             raise UnsupportedDecoding("a trace cannot be kept in assisted decoding: leave one of them out")
 
-    def _read(self, made: Generated, texts: list[str], decoding: Decoding, recorder: Recorder | None) -> list[Answer]:
+    def _read(self, generated: Generated, texts: list[str], decoding: Decoding, recorder: Recorder | None) -> list[Answer]:
         tokenizer, end = self.backbone.tokenizer, end_ids(self.backbone)
-        each = decoding.num_return_sequences
+        per_row, beams = decoding.num_return_sequences, generated.beam_rows
         answers = []
-        for index, row in enumerate(made.tokens.tolist()):
+        for index, row in enumerate(generated.tokens.tolist()):
             tokens = until_end(row, end)
             trace = None
             if recorder is not None:
-                rows = [index] * len(tokens) if made.beam_rows is None else made.beam_rows[index, : len(tokens)].tolist()
+                rows = [index] * len(tokens) if beams is None else beams[index, : len(tokens)].tolist()
                 trace = recorder.along(tokens, rows, lambda token: str(tokenizer.decode([token])))
-            answers.append(read_answer(self.backbone, tokens, end, texts[index // each], made.milliseconds, trace))
-        groups = [answers[start : start + each] for start in range(0, len(answers), each)]
+            answers.append(read_answer(self.backbone, tokens, end, texts[index // per_row], generated.milliseconds, trace))
+        groups = [answers[start : start + per_row] for start in range(0, len(answers), per_row)]
         return [replace(first, alternatives=tuple(others)) for first, *others in groups]
 
 
@@ -223,7 +224,7 @@ def read_answer(
     milliseconds: float,
     trace: tuple[Step, ...] | None = None,
 ) -> Answer:
-    """An answer from its tokens, with the one that ended it; `end` are those that do, `prompt` is the rendered one."""
+    """Build an answer from its tokens, end token included; `end` is the set of end tokens, `prompt` the rendered prompt."""
     return Answer(
         text=backbone.tokenizer.decode(tokens, skip_special_tokens=True).strip(),
         token_ids=tuple(tokens),
@@ -234,8 +235,8 @@ def read_answer(
     )
 
 
-def _tell_terminal(text: str) -> None:
-    """To somebody who sits before a terminal; records and pipes are left alone."""
+def _print_to_terminal(text: str) -> None:
+    """Print to stderr if it is a terminal; logs and pipes stay clean."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 

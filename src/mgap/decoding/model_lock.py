@@ -1,4 +1,4 @@
-"""A lock a model: one thread generates with it, or switches a method on or off; others wait."""
+"""A lock per model: one thread at a time generates with it, or attaches or detaches a method; others wait."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 _locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
-_making = threading.Lock()
+_registry_lock = threading.Lock()
 
 
 def lock_of(model: nn.Module) -> threading.RLock:
-    """Held while the model generates, by the thread that runs it. A thread that has it may take it again."""
-    with _making:
+    """The model's reentrant lock; the generating thread holds it until the answer is done."""
+    with _registry_lock:
         return _locks.setdefault(model, threading.RLock())

@@ -1,6 +1,6 @@
-"""Pairs of states for a `PriorMap`: along plain greedy answers, what the head reads with the picture and with a null image.
+"""Pairs of states for a `PriorMap`: what the head reads with the picture and with a null image, along plain greedy answers.
 
-Both are of the same prompt and the same answer so far. Cost: 2 forwards a token, once for a model.
+Both states follow the same prompt and the same answer so far. Cost: 2 forwards per token, once per model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mgap.types import Decoding
 
 @dataclass(frozen=True)
 class BlindReader(Blind):
-    """Plain decoding with a blind branch beside it, whose states are handed out in the place of what is decoded from."""
+    """Plain decoding beside a blind branch; reports the branch's states as its effective states."""
 
     rho: float = 0.0
 
@@ -47,18 +47,18 @@ def fit_prior_map(
     batch_size: int = 8,
     progress: Callable[[int], None] | None = None,
 ) -> PriorMap:
-    """Ask each prompt about its picture, and fit the map on the pair of every token of the plain answer; here, of the first.
+    """Ask each prompt about its picture, and fit the map to one pair per token of the plain answer; by default the first token.
 
-    Pictures and prompts may be generators. A picture that is asked about more than once is one picture: it is left out as a
-    whole when the map is judged. `progress` is called with the number of rows done so far. Memory: all pairs.
+    Pictures and prompts may be generators. Cross-validation of the map leaves out all rows of a picture together, so a picture
+    with several prompts counts once. `progress` is called with the number of rows done so far. Memory: all pairs.
     """
     if batch_size < 1:
         raise SettingError(f"batch_size={batch_size} must be at least 1")
     backbone, questions = Backbone.of(model), Questions(images, prompts)
     prior.require(backbone)
     method, decoding = BlindReader(null_image=null_image), Decoding(max_new_tokens=max_new_tokens)
-    numbers: dict[bytes, int] = {}  # of the pictures
-    plain, blind, rows = list[Tensor](), list[Tensor](), list[int]()
+    picture_ids: dict[bytes, int] = {}
+    plain, blind, groups = list[Tensor](), list[Tensor](), list[int]()
     with answer_states(backbone, method, decoding) as read:
         while batch := questions.take(batch_size):
             if any(image is None for image, _ in batch):
@@ -68,14 +68,14 @@ def fit_prior_map(
                 key = picture_key(picture.size, picture_digest(picture))
                 plain.append(answer.h.cpu())
                 blind.append(answer.used.cpu())
-                rows += [numbers.setdefault(key, len(numbers))] * len(answer.h)
+                groups += [picture_ids.setdefault(key, len(picture_ids))] * len(answer.h)
             if progress is not None:
                 progress(questions.count)
-    nothing = torch.zeros(0, prior.hidden_size)  # for no prompt at all
-    found = PriorMap.from_states(torch.cat([nothing, *plain]), torch.cat([nothing, *blind]), prior, rows)
+    empty = torch.zeros(0, prior.hidden_size)  # torch.cat needs one tensor, also without prompts
+    prior_map = PriorMap.from_states(torch.cat([empty, *plain]), torch.cat([empty, *blind]), prior, groups)
     origin = {
         "prompts": questions.count,
-        "pictures": len(numbers),
+        "pictures": len(picture_ids),
         "questions_sha256": questions.sha256,
         "null_image": null_image,
         "max_new_tokens": max_new_tokens,
@@ -83,4 +83,4 @@ def fit_prior_map(
         "dtype": backbone.dtype_name,
         "mgap": mgap.__version__,
     }
-    return replace(found, identity=backbone.identity, origin=origin)
+    return replace(prior_map, identity=backbone.identity, origin=origin)

@@ -1,8 +1,8 @@
-"""MGAP at other settings from states in hand, without the model.
+"""Replay an answer under other MGAP settings from stored states, without running the model.
 
-A method that acts at the head changes no hidden state: what the head reads after some tokens of an answer is the same whatever
-the setting. So an answer can be followed at any setting as far as its tokens are ones that were seen before, and the first of
-them always is. Where it goes elsewhere the model has to be asked.
+A method that acts at the head changes no hidden state, so what the head reads after given tokens does not depend on the
+settings. An answer can be replayed at any settings as long as its tokens so far have occurred before; the first token always
+can. Where the answer takes a new path, the model has to run.
 """
 
 from __future__ import annotations
@@ -22,59 +22,59 @@ from mgap.methods.base import Seam, Tap
 from mgap.methods.head_inputs import HeadInputs
 from mgap.methods.mgap import MGAP, Correction
 
-PLAIN = frozenset({Seam.HEAD, Seam.BRANCH})  # methods whose main rows have the states of the plain model
+PLAIN_STATES = frozenset({Seam.HEAD, Seam.BRANCH})  # methods that leave the main rows' states as in the plain model
 
 
 class Replay(NamedTuple):
-    """An answer as far as it can be told without the model."""
+    """An answer as far as it is known without running the model."""
 
     tokens: tuple[MadeToken, ...]
-    is_whole: bool  # nothing is missing: it ended, or is as long as it may be
+    is_whole: bool  # it ended, or reached the maximum length
 
 
 class Paths:
-    """The plain states after every beginning of an answer to one question that was seen so far."""
+    """The plain states after every answer prefix that has occurred for one question."""
 
     def __init__(self, model: Backbone | HasBackbone) -> None:
         self.backbone = Backbone.of(model)
-        self._states: dict[tuple[int, ...], Tensor] = {}  # tokens so far -> [d]
+        self._states: dict[tuple[int, ...], Tensor] = {}  # answer prefix -> [d]
         self._head: Head | None = None
 
     def __len__(self) -> int:
         return len(self._states)
 
     def add(self, tokens: Iterable[MadeToken]) -> None:
-        """An answer's; those of a method that changes hidden states are no plain ones, and are passed over."""
-        so_far: tuple[int, ...] = ()
+        """Add the states of an answer; skips answers of methods that change hidden states."""
+        prefix: tuple[int, ...] = ()
         for token in tokens:
             method = token.states.method
-            if method is not None and method.seam not in PLAIN:
+            if method is not None and method.seam not in PLAIN_STATES:
                 return
             self._head = token.states.head
-            self._states.setdefault(so_far, token.states.h[0])
-            so_far += (token.step.token_id,)
+            self._states.setdefault(prefix, token.states.h[0])
+            prefix += (token.step.token_id,)
 
     def replay(self, method: MGAP, *, max_new_tokens: int, top: int = 5) -> Replay:
-        """The greedy answer under these settings, up to the first token after which nothing is known."""
+        """The greedy answer under these settings, up to the first prefix without a stored state."""
         if self._head is None:
             return Replay((), is_whole=False)
-        read = dict(self._states)  # as they are now: another thread may add some
-        known = dict(zip(read, _corrected(self._head, list(read.values()), method, top), strict=True))
-        spell, found = Spelling(self.backbone), list[MadeToken]()
-        so_far: tuple[int, ...] = ()
-        while so_far in known and len(found) < max_new_tokens:
-            token, states = known[so_far]
-            found.append(spell(token, states))
-            if found[-1].is_end:
-                return Replay(tuple(found), is_whole=True)
-            so_far += (token,)
-        return Replay(tuple(found), is_whole=len(found) >= max_new_tokens)
+        stored = dict(self._states)  # a copy: another thread may add some
+        next_tokens = dict(zip(stored, _corrected(self._head, list(stored.values()), method, top), strict=True))
+        spell, made = Spelling(self.backbone), list[MadeToken]()
+        prefix: tuple[int, ...] = ()
+        while prefix in next_tokens and len(made) < max_new_tokens:
+            token, states = next_tokens[prefix]
+            made.append(spell(token, states))
+            if made[-1].is_end:
+                return Replay(tuple(made), is_whole=True)
+            prefix += (token,)
+        return Replay(tuple(made), is_whole=len(made) >= max_new_tokens)
 
 
 def _corrected(head: Head, states: Sequence[Tensor], method: MGAP, top: int) -> list[tuple[int, StepStates]]:
-    """What each state [d] leads to, and what decoding would have traced: one product with the head for all of them.
+    """The next token after each state [d], and what decoding would have traced; one head product for all states.
 
-    The likeliest token is that of the logits in the model's dtype, where two may be equal: the first one, as in decoding.
+    The argmax is over logits in the model's dtype, where ties can occur: the first token wins, as in decoding.
     """
     tap, recorder = Tap(), Recorder(top)
     tap.listener = recorder

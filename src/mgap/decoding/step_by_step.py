@@ -1,9 +1,9 @@
-"""One answer, token by token while it is made: what the method reported at each, and the states that the head read.
+"""One answer, token by token as it is generated: what the method reported, and the states that the head read.
 
     for token in unfold(model, mgap.MGAP(prior), picture, "Is there a dog in the image?"):
         print(token.text, token.step.values["beta"], token.states.h.shape)
 
-Leaving the loop stops the model. Plain decoding is MGAP at strength 0: it changes no bit, and reports entropy and cosine.
+Leaving the loop stops the model. For plain decoding use MGAP at strength 0: it changes no bit and reports entropy and cosine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mgap.backbones.prepared_pictures import Picture
 from mgap.decoding.attach import refuse_modes
 from mgap.decoding.effective_states import StepStates, watch
 from mgap.decoding.generate import end_ids, generate
-from mgap.decoding.streaming import StopFlag, Tokens, from_thread
+from mgap.decoding.streaming import StopFlag, TokenIds, from_thread
 from mgap.decoding.trace import Recorder
 from mgap.errors import ModelError
 from mgap.methods.base import Method
@@ -28,7 +28,7 @@ from mgap.types import Decoding, Mode, Step
 class MadeToken(NamedTuple):
     """One token of an answer."""
 
-    text: str  # what it adds to the answer; nothing for the one that ends it, or that begins a character
+    text: str  # what it adds to the answer; "" for the end token and for a token that starts an incomplete character
     is_end: bool
     step: Step
     states: StepStates  # of one row
@@ -43,19 +43,19 @@ def unfold(
     max_new_tokens: int = 512,
     top: int = 5,
 ) -> Iterator[MadeToken]:
-    """The tokens of the greedy answer under a method; refuses one that cannot be streamed.
+    """Yield the tokens of the greedy answer under a method; refuses a method that cannot stream.
 
-    `top` tokens are kept before and after.
+    Each token's trace has the `top` candidates before and after.
     """
     backbone = Backbone.of(model)
     refuse_modes(method, frozenset({Mode.GREEDY, Mode.STREAM}))
     decoding, stop = Decoding(max_new_tokens=max_new_tokens), StopFlag()
     spell = Spelling(backbone)
-    with watch(backbone, method, top=top, needs_state=False) as taken:
+    with watch(backbone, method, top=top, needs_state=False) as take_steps:
         inputs = backbone.encode([image], [prompt])
 
-        def decode(say: Callable[[tuple[int, list[StepStates]]], None]) -> None:
-            streamer = Tokens(lambda token: say((token, taken())))
+        def decode(emit: Callable[[tuple[int, list[StepStates]]], None]) -> None:
+            streamer = TokenIds(lambda token: emit((token, take_steps())))
             generate(backbone, inputs, decoding, streamer=streamer, stopping_criteria=StoppingCriteriaList([stop]))
 
         for token, steps in from_thread(decode, stop):
@@ -65,23 +65,23 @@ def unfold(
 
 
 class Spelling:
-    """From token ids to tokens with their share of the text: what one adds depends on those before it."""
+    """Turns token ids into tokens with their text; what a token adds depends on the tokens before it."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.tokenizer, self.end = backbone.tokenizer, end_ids(backbone)
         self.ids: list[int] = []
-        self.said = ""
+        self.text = ""
 
     def __call__(self, token: int, states: StepStates) -> MadeToken:
         self.ids.append(token)
         text = str(self.tokenizer.decode(self.ids, skip_special_tokens=True))
-        added = "" if text.endswith("\ufffd") else text[len(self.said) :]  # a character may take several tokens
-        self.said += added
+        added = "" if text.endswith("\ufffd") else text[len(self.text) :]  # a character may take several tokens
+        self.text += added
         return MadeToken(added, token in self.end, step_of(self.tokenizer, token, states), states)
 
 
 def step_of(tokenizer: object, token: int, states: StepStates) -> Step:
-    """What the method reported for the one row, with its words."""
+    """What the method reported for the single row, with its tokens decoded."""
     recorder = Recorder()
     recorder.steps = [states.traced] if states.traced else []
     (step,) = recorder.along([token], [0], lambda id_: str(tokenizer.decode([id_])))  # type: ignore[attr-defined]

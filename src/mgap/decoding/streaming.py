@@ -1,4 +1,4 @@
-"""From a call that blocks to a loop: what it says is handed out as it comes, and who leaves the loop ends the call."""
+"""Turn a blocking call into an iterator: yield what it emits as it runs; leaving the loop stops the call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _END: Any = object()
 
 
 class StopFlag(StoppingCriteria):
-    """Ends generation once it is asked to."""
+    """Stops generation once it is set."""
 
     is_set = False
 
@@ -25,24 +25,24 @@ class StopFlag(StoppingCriteria):
 
 
 def from_thread(work: Callable[[Callable[[T], None]], None], stop: StopFlag) -> Iterator[T]:
-    """What `work` says, while it works in a thread of its own; an error of it is raised here.
+    """Run `work` in its own thread, yield what it emits, and raise its error here.
 
-    Leaving the loop early asks it to stop, and waits until it has.
+    Leaving the loop early sets `stop` and waits until the thread has ended.
     """
-    said, failure = SimpleQueue[T](), list[BaseException]()
+    emitted, failure = SimpleQueue[T](), list[BaseException]()
 
     def run() -> None:
         try:
-            work(said.put)
-        except BaseException as error:  # carried to the consumer below
+            work(emitted.put)
+        except BaseException as error:  # raised in the consumer's thread below
             failure.append(error)
         finally:
-            said.put(_END)
+            emitted.put(_END)
 
     worker = threading.Thread(target=run, name="mgap-stream", daemon=True)
     worker.start()
     try:
-        yield from iter(said.get, _END)
+        yield from iter(emitted.get, _END)
     finally:
         stop.is_set = True
         worker.join()
@@ -50,30 +50,30 @@ def from_thread(work: Callable[[Callable[[T], None]], None], stop: StopFlag) -> 
         raise failure[0]
 
 
-class Pieces(TextStreamer):
-    """Says an answer's text, a word or so at a time."""
+class TextPieces(TextStreamer):
+    """Emits an answer's text, about a word at a time."""
 
-    def __init__(self, tokenizer: Any, say: Callable[[str], None]) -> None:
+    def __init__(self, tokenizer: Any, emit: Callable[[str], None]) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self.say = say
+        self.emit = emit
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:  # noqa: ARG002
         if text:
-            self.say(text)
+            self.emit(text)
 
 
-class Tokens(BaseStreamer):
-    """Says each new token's id, the end token's too."""
+class TokenIds(BaseStreamer):
+    """Emits the id of each new token, including the end token."""
 
-    def __init__(self, say: Callable[[int], None]) -> None:
-        self.say, self.is_prompt = say, True
+    def __init__(self, emit: Callable[[int], None]) -> None:
+        self.emit, self.is_prompt = emit, True
 
     def put(self, value: torch.Tensor) -> None:
         if self.is_prompt:
             self.is_prompt = False
             return
         for token in value.flatten().tolist():
-            self.say(token)
+            self.emit(token)
 
     def end(self) -> None:
-        """Everything has been said."""
+        """Nothing is buffered."""

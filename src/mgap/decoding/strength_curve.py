@@ -1,7 +1,7 @@
-"""How likely tokens become as a method's strength grows, at one token of an answer, from states in hand.
+"""Token probabilities as a function of a method's strength, at one position of an answer, from stored states.
 
-The states are those that the method itself says it decodes from (`Method.effective_states`), put to the plain head; that some
-methods drop unlikely tokens afterwards is not in it, nor is the rounding of logits to the model's dtype.
+The states are the method's own effective states (`Method.effective_states`), passed through the plain head. The curve leaves
+out that some methods drop unlikely tokens afterwards, and that logits are rounded to the model's dtype.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from mgap.decoding.effective_states import StepStates
 
 @dataclass(frozen=True)
 class StrengthCurve:
-    """One method's."""
+    """The curve of one method."""
 
     strengths: tuple[float, ...]
     probabilities: dict[int, tuple[float, ...]]  # by token, 0..1
-    own: float  # the strength that it decoded with
+    own: float  # the strength it decoded with
 
 
 def curve(states: StepStates, tokens: Sequence[int], strengths: Sequence[float]) -> StrengthCurve:
-    """Of one row; refuses a method that decodes from no one state."""
+    """The curve for one row; refuses a method that decodes from no single state."""
     if states.method is not None:
         states.method.require_state()
     head = states.head
     with torch.no_grad():
-        moved = torch.cat([states.at(strength) for strength in strengths])  # [n, d]
-        likely = head.post(head.product_wide(moved)).softmax(-1)  # [n, vocab]
+        effective = torch.cat([states.at(strength) for strength in strengths])  # [n, d]
+        probabilities = head.post(head.product_wide(effective)).softmax(-1)  # [n, vocab]
     own = 0.0 if states.method is None else states.method.own_strength(states.inputs)
     return StrengthCurve(
         strengths=tuple(strengths),
-        probabilities={token: tuple(likely[:, token].tolist()) for token in tokens},
+        probabilities={token: tuple(probabilities[:, token].tolist()) for token in tokens},
         own=float(torch.as_tensor(own).reshape(-1)[0]),
     )

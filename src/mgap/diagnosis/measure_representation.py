@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mgap.backbones.token_rows import Ids, spell
+from mgap.backbones.token_rows import Ids, tokenize_text
 from mgap.benchmarks.base import Benchmark, open_pictures
 from mgap.benchmarks.yesno_parsers import yes_or_no
 from mgap.benchmarks.yesno_questions import LABELS
@@ -253,7 +253,7 @@ def _tokenize(model: Model, texts: Sequence[str], like: Sequence[int]) -> list[I
     """The tokens of texts, with a leading space if the model's own text `like` has one, as after a colon."""
     tokenizer = model.backbone.tokenizer
     space = " " if tokenizer.decode(like, skip_special_tokens=True).startswith(" ") else ""
-    return [spell(tokenizer, space + text.strip()) for text in texts]
+    return [tokenize_text(tokenizer, space + text.strip()) for text in texts]
 
 
 def _verdicts(model: Model, tokens: Sequence[int]) -> list[str | None]:

@@ -1,1 +1,1 @@
-"""Decoding methods, one file each. They know states and logits, never a model by name."""
+"""Decoding methods, one file each. They work on states and logits, and know no model by name."""

@@ -1,12 +1,12 @@
-"""ASD, activation steering decoding (Su et al., ACL 2025): steer one branch to fact, one to invention, and contrast them.
+"""ASD, activation steering decoding (Su et al., ACL 2025): contrast a branch steered to fact with one steered to invention.
 
     x_i <- x_i + lam_pos v_i  in the main branch,   x_i <- x_i - lam_neg v_i  in the second,   at the output of block i
     s = CD(l_pos, l_neg, alpha, beta)
 
-Both branches see the same inputs, so that the picture is encoded once; the plain model is not run. v_i comes from labelled
-captions (priors/steering.py). Steered keys and values stay in each branch's own rows of the cache. Cost: 2 forwards a token.
-No code of the authors is known: the defaults follow two rebuildings, and what these do differently is a setting (`layers`,
-`positions`, `unit`); beta is ours, 0 is off.
+Both branches see the same inputs, so the picture is encoded once; the plain model does not run. v_i comes from labelled
+captions (priors/steering.py). Steered keys and values stay in each branch's own rows of the cache. Cost: 2 forwards per token.
+We know of no code by the authors: the defaults follow two reimplementations, and where these differ there is a setting
+(`layers`, `positions`, `unit`). beta is ours; 0 turns it off.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
 from mgap.errors import SettingError
-from mgap.methods.base import Handles, Need, Removable, Seam, Tap, loaded
+from mgap.methods.base import Handles, Need, Removable, Seam, Tap, load_if_path
 from mgap.methods.kinds.branch import BranchMethod, contrast
 from mgap.methods.kinds.layers import layer_indices
 from mgap.methods.kinds.main_rows import RowSplit, row_split_of
@@ -35,16 +35,16 @@ POSITIONS = ("last", "all")
 
 
 def steer(state: Tensor, vector: Tensor, strength: float) -> Tensor:
-    """x + strength v in the wider of their types, v's being float32 or wider; in the state's own type again; [..., d]."""
+    """x + strength v [..., d], computed in the wider dtype (v has float32 or wider), returned in the state's dtype."""
     return torch.add(state, vector.to(state.device), alpha=strength).to(state.dtype)
 
 
 class Steered:
-    """The hook of one block: main rows go up the vector, the branch's rows down."""
+    """The hook of one block: moves main rows along the vector, and the branch's rows against it."""
 
     def __init__(self, vector: Tensor, method: ASD, row_split: RowSplit) -> None:
         self.vector, self.method, self.row_split = vector, method, row_split
-        self.ways: dict[tuple[int, int], Tensor] = {}  # (main rows, all) -> [all, 1, d], made once for a generation's steps
+        self.offsets: dict[tuple[int, int], Tensor] = {}  # (main rows, all) -> [all, 1, d], built once per generation
 
     def __call__(self, _block: nn.Module, _args: Any, output: Any) -> Any:
         if self.row_split.is_paused:
@@ -56,30 +56,30 @@ class Steered:
     def shift(self, state: Tensor) -> Tensor:  # [B, T, d]; the last column of a left-padded batch is real in every row
         first = state.shape[1] - 1 if self.method.positions == "last" else 0
         if first == 0:
-            return steer(state, self._way(state), 1.0)
-        return torch.cat([state[:, :first], steer(state[:, first:], self._way(state), 1.0)], dim=1)
+            return steer(state, self._offset(state), 1.0)
+        return torch.cat([state[:, :first], steer(state[:, first:], self._offset(state), 1.0)], dim=1)
 
-    def _way(self, state: Tensor) -> Tensor:
-        """Where each row goes, [B, 1, d]."""
+    def _offset(self, state: Tensor) -> Tensor:
+        """What is added to each row, [B, 1, d]."""
         rows = len(state) if self.row_split.main is None else self.row_split.main
         key = rows, len(state)
-        if key not in self.ways:
+        if key not in self.offsets:
             strengths = torch.tensor([self.method.lam_pos] * rows + [-self.method.lam_neg] * (len(state) - rows))
-            if len(self.ways) > 1:  # main and branch, where they are forwards of their own
-                self.ways.clear()
-            self.ways[key] = (strengths.to(self.vector)[:, None, None] * self.vector).to(state.device)
-        return self.ways[key]
+            if len(self.offsets) > 1:  # main and branch may be separate forwards
+                self.offsets.clear()
+            self.offsets[key] = (strengths.to(self.vector)[:, None, None] * self.vector).to(state.device)
+        return self.offsets[key]
 
 
 @dataclass(frozen=True)
 class ASD(BranchMethod):
-    """Activation steering decoding. `layers` count blocks from 1; None: all. `steering` may be the folder it was saved to."""
+    """Activation steering decoding. `layers` counts blocks from 1; None: all. `steering` may be the folder it was saved to."""
 
     name: ClassVar[str] = "asd"
     summary: ClassVar[str] = "contrast a branch steered to fact with one steered to invention"
     seam: ClassVar[Seam] = Seam.LAYERS
     modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC, Mode.COMPILE}
-    moved_by: ClassVar[str] = "alpha"  # at 0 the state is the one steered to fact, not the plain one
+    moved_by: ClassVar[str] = "alpha"  # at 0 the state is steered to fact, not plain
     needs: ClassVar[Mapping[str, Need]] = MappingProxyType({"steering": Need("steering")})
     zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"lam_pos": 0.0, "lam_neg": 0.0})
 
@@ -105,7 +105,7 @@ class ASD(BranchMethod):
 
     @property
     def _steering(self) -> Steering:
-        return loaded("steering", self.steering, Steering)
+        return load_if_path("steering", self.steering, Steering)
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         self._steering.require(backbone)

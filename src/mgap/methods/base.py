@@ -1,4 +1,4 @@
-"""What a method declares, and what it is given to act with."""
+"""What a method declares, and what it gets to act with."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mgap.settings import check_choice
 from mgap.types import Mode
 
 
-class Saves(Protocol):
-    """What can be read from the folder that it was saved in."""
+class Loadable(Protocol):
+    """Something that can be loaded from the folder it was saved in."""
 
     @classmethod
     def load(cls, _folder: str | PathLike[str], /) -> Any: ...
 
 
-Saved = TypeVar("Saved", bound=Saves)
+Saved = TypeVar("Saved", bound=Loadable)
 
 
 class Seam(str, Enum):
@@ -42,38 +42,38 @@ class Seam(str, Enum):
 
 @dataclass(frozen=True)
 class Observation:
-    """What a method computed in one forward, as it used it. Tensors stay on their device."""
+    """What a method computed in one forward, with the values it used. Tensors stay on their device."""
 
     values: dict[str, Tensor]  # each [B, T]
     before: Tensor  # [B, T, vocab] logits that the plain model would give
     after: Tensor  # [B, T, vocab] logits that the method gives
     at: tuple[int, ...] | None = (
-        None  # each row's place in its answer, of a search that goes back; None: one further every time
+        None  # each row's position in its answer, for a search that goes back; None: one more each time
     )
-    branches: tuple[Tensor, ...] | None = None  # [B, d] each, of a method that may know its branches' states from before
+    branches: tuple[Tensor, ...] | None = None  # [B, d] each, for a method that may have cached its branches' states
 
 
 class Tap:
-    """Where a method reports its observations, and what keeps it from decoding; costs nothing while nobody listens."""
+    """Where a method reports its observations and its progress before decoding; costs nothing without a listener."""
 
     def __init__(self) -> None:
         self.listener: Callable[[Observation], None] | None = None
-        self.hearer: Callable[[str], None] | None = None
+        self.on_progress: Callable[[str], None] | None = None
 
-    def tell(self, text: str) -> None:
-        """Say what is being done before the first token, such as describing a picture."""
-        if self.hearer is not None:
-            self.hearer(text)
+    def report(self, text: str) -> None:
+        """Report what the method does before the first token, such as describing a picture."""
+        if self.on_progress is not None:
+            self.on_progress(text)
 
 
 class Removable(Protocol):
-    """What attaching gives back: torch's handle of a hook, or several as one."""
+    """What attaching returns: torch's hook handle, or several as one."""
 
     def remove(self) -> None: ...
 
 
 class Handles:
-    """Several hooks as one."""
+    """Several handles as one."""
 
     def __init__(self, *parts: Removable) -> None:
         self.parts = parts
@@ -85,33 +85,31 @@ class Handles:
 
 @dataclass(frozen=True)
 class Need:
-    """What one of a method's settings holds: something that is learnt from the model before it decodes."""
+    """What a setting of a method holds: something learnt from the model before decoding."""
 
     kind: str  # of the registry's LEARNT: subspace, prior_map, steering or bank
     only_with: str = ""  # a setting; while that is 0, nothing is needed
 
 
 class Method(ABC):
-    """A decoding method: frozen settings, a declared seam and cost, and a hook that can be taken away again."""
+    """A decoding method: frozen settings, a declared seam and cost, and a removable hook."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     seam: ClassVar[Seam]
     forwards: ClassVar[float]  # passes through the model per token
     besides: ClassVar[str] = ""  # what else it costs, in a few words
-    modes: ClassVar[frozenset[Mode]]  # what it accepts; anything else is refused before a token is made
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})  # named settings, where there are several
+    modes: ClassVar[frozenset[Mode]]  # what it accepts; anything else is refused before a token is generated
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})  # named sets of settings
     needs: ClassVar[Mapping[str, Need]] = MappingProxyType({})  # what must be learnt first, by the setting that holds it
-    zero: ClassVar[Mapping[str, Any] | None] = None  # settings at which it says what plain decoding says; None: there are none
-    shares_prefill: ClassVar[bool] = False  # acts in the same way where the beginning of a row is in the cache already
-    moved_by: ClassVar[str] = (
-        ""  # what moves the state it decodes from: a setting, or a number that it traces; "": there is no one state
-    )
-    no_state: ClassVar[str] = "does not say which one state of the head's input it decodes from"  # why, where there is none
+    zero: ClassVar[Mapping[str, Any] | None] = None  # settings that give the plain answers; None: there are none
+    shares_prefill: ClassVar[bool] = False  # acts the same if a row's prefix is already in the cache
+    moved_by: ClassVar[str] = ""  # what moves the state it decodes from: a setting or a traced number; "": no single state
+    no_state: ClassVar[str] = "does not say which one state of the head's input it decodes from"  # the reason, if so
 
     @classmethod
     def of(cls, **settings: Any) -> Method:
-        """Build it from named settings, as they stand in YAML or on the command line."""
+        """Build the method from named settings, as in YAML or on the command line."""
         cls.check_names(settings)
         cls.check_whole(settings)
         return cls(**settings)
@@ -126,25 +124,27 @@ class Method(ABC):
 
     @classmethod
     def check_whole(cls, settings: Collection[str]) -> None:
-        """Refuse to do without a setting that has no default."""
+        """Refuse if a setting without a default is missing."""
         for name in cls.needed():
             if name not in settings:
                 raise SettingError(f"{cls.name} needs a setting {name!r}, which has no default: give {name}=...")
 
     @classmethod
     def learnt_settings(cls, settings: Mapping[str, Any] | None = None) -> dict[str, Need]:
-        """The settings that hold something learnt; with `settings`, only those that these make it need.
+        """The settings that hold something learnt; given `settings`, only those that are needed with them.
 
-        A setting called `prior` is a subspace, whether `needs` says so or not.
+        A setting called `prior` is a subspace, even if `needs` does not list it.
         """
-        of = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]  # every method is a dataclass
-        found = {**cls.needs, **({"prior": Need("subspace")} if "prior" in of and "prior" not in cls.needs else {})}
+        defaults = {f.name: f.default for f in fields(cls)}  # type: ignore[arg-type]  # every method is a dataclass
+        needs = dict(cls.needs)
+        if "prior" in defaults:
+            needs.setdefault("prior", Need("subspace"))
         if settings is None:
-            return found
+            return needs
         return {
             name: need
-            for name, need in found.items()
-            if not need.only_with or settings.get(need.only_with, of[need.only_with].default) not in (0, None, False)
+            for name, need in needs.items()
+            if not need.only_with or settings.get(need.only_with, defaults[need.only_with]) not in (0, None, False)
         }
 
     @classmethod
@@ -158,9 +158,9 @@ class Method(ABC):
         return [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
 
     def fill_from_preset(self) -> None:
-        """Settings that were not given (None) take the values of the preset that `preset` names; for __post_init__."""
-        chosen = check_choice("preset", self.preset, self.presets)  # type: ignore[attr-defined]  # a field of methods with presets
-        self.fill_in(self.presets[chosen])
+        """Fill settings that are None from the preset that `preset` names; for __post_init__."""
+        name = check_choice("preset", self.preset, self.presets)  # type: ignore[attr-defined]  # a field of methods with presets
+        self.fill_in(self.presets[name])
 
     def fill_in(self, values: Mapping[str, Any]) -> None:
         """Give settings that are None these values; for __post_init__."""
@@ -170,30 +170,30 @@ class Method(ABC):
 
     @abstractmethod
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
-        """Hook into the model, or raise; leaves nothing behind when it raises."""
+        """Hook into the model, or raise and leave nothing behind."""
 
     def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:  # noqa: ARG002
-        """The head inputs [B, d] that would make the plain model predict what this method decodes from at a strength.
+        """The head inputs [B, d] from which the plain model would predict what this method decodes from at this strength.
 
-        The strength stands for what `moved_by` names, at the token that `inputs` belong to: a choice that the method made
-        there, such as of a layer, is the one used. That a method drops unlikely tokens afterwards is another matter.
+        The strength replaces what `moved_by` names, at the token that `inputs` belong to. Other choices that the method made
+        there, such as a layer, stay as they were. Tokens that the method drops afterwards are not considered.
         """
         raise SettingError(self._stateless)
 
     def own_strength(self, inputs: HeadInputs) -> Weight:
-        """The strength that it decoded this token with: a number, or one a row [B, 1]."""
+        """The strength it decoded this token with: a number, or one per row [B, 1]."""
         if self.moved_by in inputs.values:
             return inputs.values[self.moved_by].unsqueeze(-1)
         return float(getattr(self, self.moved_by))
 
     def require_state(self) -> None:
-        """Refuse settings under which no one head input, moved by one number, says what is decoded from."""
+        """Refuse settings under which the method does not decode from a single head input moved by one number."""
         if not self.moved_by:
             raise SettingError(self._stateless)
 
     @property
     def has_state(self) -> bool:
-        """Whether `require_state` lets it pass."""
+        """Whether `require_state` passes."""
         try:
             self.require_state()
         except SettingError:
@@ -202,11 +202,11 @@ class Method(ABC):
 
     @property
     def is_set_by_strength(self) -> bool:
-        """Whether the strength is a setting; otherwise it is one and the same, or found anew for every token."""
+        """Whether the strength is a setting; otherwise it is constant, or computed for every token."""
         return self.moved_by in {f.name for f in fields(self)}  # type: ignore[arg-type]  # every method is a dataclass
 
     def with_strength(self, strength: float) -> Method:
-        """The same at another strength; refuses a method whose strength is no setting."""
+        """The method at another strength; refuses a method whose strength is not a setting."""
         self.require_state()
         if not self.is_set_by_strength:
             raise SettingError(f"{self.name} has no setting for its {self.moved_by}: it cannot be set to {strength}")
@@ -217,8 +217,8 @@ class Method(ABC):
         return f"{self.name} {self.no_state}: leave {self.name} out"
 
 
-def loaded(name: str, value: Saved | str | PathLike[str], kind: type[Saved]) -> Saved:
-    """What a setting holds: an object of this kind as it is, or read from the folder that it was saved in."""
+def load_if_path(name: str, value: Saved | str | PathLike[str], kind: type[Saved]) -> Saved:
+    """The object that a setting holds: given as such, or loaded from the folder it was saved in."""
     if isinstance(value, str | PathLike):
         value = kind.load(value)
     if not isinstance(value, kind):

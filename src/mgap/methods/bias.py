@@ -1,12 +1,12 @@
-"""Bias: the logits of some words raised by a constant, those of others lowered. It reads neither picture nor prompt.
+"""Bias: raise the logits of some words by a constant and lower those of others. It reads neither picture nor prompt.
 
     l'[v] = l[v] + shift / 2 for v in up,   l[v] - shift / 2 for v in down
 
-so the log-odds of `up` against `down` move by `shift`, whatever the model saw. On yes/no questions this trades precision for
-recall along the model's own curve: a method that does not beat the best shift has shown nothing there. The shift belongs to
-a model and a benchmark; choose it on other pictures than those it is judged on. It acts at EVERY step, not at the first
-word only: a caption that says "no" is shifted as well. Seam: the head's output. Cost: 1 forward a token and as many additions
-as there are tokens. Every decoding mode.
+so the log-odds of `up` against `down` move by `shift`, whatever the input. On yes/no questions this trades precision for
+recall along the model's own curve: a method that does not beat the best shift has shown nothing there. The shift belongs to a
+model and a benchmark; choose it on other pictures than those it is evaluated on. It acts at EVERY step, not only at the first
+word: a caption that says "no" is shifted as well. Seam: the head's output. Cost: 1 forward per token and one addition per
+shifted token id. All decoding modes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from mgap.methods.kinds.head import HeadMethod
 
 
 def token_ids(word: str, tokenizer: Any) -> set[int]:
-    """A word's tokens: as an answer begins with it, and after a space. A spelling of several tokens is left out.
+    """A word's tokens at the start of an answer and after a space. A spelling of several tokens is left out.
 
-    Refuses a word that is one token in neither way: a part of it is a part of other words too.
+    Refuses a word that is a single token in neither position: its pieces also belong to other words.
     """
     spellings = (tokenizer.encode(text, add_special_tokens=False) for text in (word, f" {word}"))
     single = {ids[0] for ids in spellings if len(ids) == 1} - {tokenizer.unk_token_id}
@@ -64,12 +64,12 @@ class LogitShift:
             p = logits.softmax(-1)
             masses = {"up": p[..., self.up].sum(-1), "down": p[..., self.down].sum(-1)}  # [B, T], of the plain prediction
             listener(Observation(masses, logits, shifted))
-        return output if self.shift == 0 else self.head.unpost(shifted).to(output.dtype)  # a shift of 0: to the bit
+        return output if self.shift == 0 else self.head.unpost(shifted).to(output.dtype)  # bit-equal at shift 0
 
 
 @dataclass(frozen=True)
 class Bias(HeadMethod):
-    """A constant shift: positive favours `up`, negative `down`. Words are spelled as text; tokens are found on attaching."""
+    """A constant shift: positive favours `up`, negative `down`. Words are given as text; tokens are looked up on attaching."""
 
     name: ClassVar[str] = "bias"
     summary: ClassVar[str] = "shift the logits of some words by a constant (yes against no)"
@@ -87,7 +87,7 @@ class Bias(HeadMethod):
             object.__setattr__(self, name, _words(name, getattr(self, name)))
 
     def tokens(self, tokenizer: Any) -> tuple[set[int], set[int]]:
-        """The ids of `up` and of `down`; refuses words that are no single tokens, and tokens of both."""
+        """The ids of `up` and of `down`; refuses words that are not single tokens, and tokens in both."""
         up, down = (set[int]().union(*(token_ids(word, tokenizer) for word in words)) for words in (self.up, self.down))
         if shared := up & down:
             raise SettingError(

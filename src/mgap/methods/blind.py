@@ -1,9 +1,9 @@
-"""Blind contrast, equation 2 of the MGAP paper: take away what the model would say without the picture.
+"""Blind contrast, equation 2 of the MGAP paper: subtract what the model predicts without the picture.
 
     extrapolate: s = l + rho (l - l_blind)      subtract: s = l - rho l_blind
 
-The two choose alike at rho / (1 + rho) and rho. This is the contrast that the paper's diagnosis is about: plain, without a
-plausibility cut unless `beta` asks for one. Cost: 2 forwards a token.
+`subtract` at rho / (1 + rho) chooses the same tokens as `extrapolate` at rho. This is the contrast that the paper's diagnosis
+is about: plain, without a plausibility cut unless `beta` sets one. Cost: 2 forwards per token.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ NULLS = ("black_same_size", "mean_colour", "no_image")
 FORMS = ("extrapolate", "subtract")
 
 
-def show_nothing(name: str, backbone: Backbone, main: Inputs, null_image: str) -> Inputs:
-    """The same rows with a null image in place of each picture; `name` is of the method that wants them."""
+def with_null_image(name: str, backbone: Backbone, main: Inputs, null_image: str) -> Inputs:
+    """The same rows with a null image in place of each picture; `name` is the method's, for errors."""
     if backbone.pixel_keys[0] not in main:
         raise PromptError(f"{name} compares with a null image: give a picture, or leave {name} off")
     if null_image == "no_image":
@@ -37,7 +37,7 @@ def show_nothing(name: str, backbone: Backbone, main: Inputs, null_image: str) -
 
 @dataclass(frozen=True)
 class Blind(BranchMethod):
-    """The plain contrast with a null image."""
+    """Plain contrast with a null image."""
 
     name: ClassVar[str] = "blind"
     summary: ClassVar[str] = "contrast with the answer to a null image"
@@ -57,7 +57,7 @@ class Blind(BranchMethod):
         check_choice("form", self.form, FORMS)
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
-        return show_nothing(self.name, backbone, main, self.null_image)
+        return with_null_image(self.name, backbone, main, self.null_image)
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         scores = main - self.rho * branch if self.form == "subtract" else main + self.rho * (main - branch)

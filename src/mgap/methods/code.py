@@ -1,12 +1,12 @@
-"""CODE, countering description contrastive decoding (Kim et al., NeurIPS 2024): contrast with an answer from words alone.
+"""CODE, countering description contrastive decoding (Kim et al., NeurIPS 2024): contrast with an answer from text alone.
 
     D = 1/2 sum_v (p_v + p'_v) log2(|p_v - p'_v|^k + 1) in [0, 1],   a = 1 - D
     s = (1 + a) l - a l',   dropped: p_v < D max p
 
-The model first describes the picture; its branch answers from that text instead. Where both agree the contrast is strong and
-hardly anything is dropped; where they differ it is weak, and only what is likely stays. Cost: a description for each new
-picture, then 2 forwards a token. No setting turns it off: towards k = 0 D is 1, and greedy says what the model says.
-`k` is called cd_alpha in the authors' code and is no weight there either; its cd_beta is never read, and absent here.
+The model first describes the picture; the branch answers from that text instead. Where both agree, the contrast is strong and
+hardly anything is dropped; where they differ, it is weak, and only likely tokens stay. Cost: one description per new picture,
+then 2 forwards per token. No setting turns it off: as k goes to 0, D goes to 1, and greedy decoding is the plain model's. `k`
+is called cd_alpha in the authors' code, where it is no weight either; their cd_beta is never read, and absent here.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.token_rows import Ids, read, spell
+from mgap.backbones.token_rows import Ids, decode_exact, tokenize_text
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Tap
-from mgap.methods.kinds.branch import BranchMethod, Build, check_room
+from mgap.methods.kinds.branch import BranchMethod, Build, check_length
 from mgap.methods.kinds.description import CAPTION, Descriptions
 from mgap.methods.kinds.paired_forward import Inputs
 from mgap.settings import check_choice, check_count, check_strength
@@ -44,21 +44,23 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 def divergence(p: Tensor, q: Tensor, k: float) -> Tensor:
     """D of two distributions [..., vocab]: 0 for equal ones, 1 for certain and different ones."""
-    return ((p + q) * ((p - q).abs().pow(k) + 1).log2()).sum(-1).div(2).clamp(0, 1)  # rounding must not drop the likeliest
+    return (
+        ((p + q) * ((p - q).abs().pow(k) + 1).log2()).sum(-1).div(2).clamp(0, 1)
+    )  # rounding must not drop the most likely token
 
 
 @dataclass(frozen=True)
 class CODE(BranchMethod):
-    """Countering description. What is not given comes from the preset.
+    """Countering description. Settings that are not given come from the preset.
 
-    `prompt` asks for the description: a name of PROMPTS, or a text of your own; `length` is its most tokens. `place` is where
-    it goes: "in_place_of_image" (its tokens stand where the picture's did) or "before_question" (plain text, no picture).
+    `prompt` asks for the description: a name of PROMPTS, or your own text; `length` is its maximum number of tokens. `place` is
+    where it goes: "in_place_of_image" (its tokens replace the picture's) or "before_question" (plain text, no picture).
     """
 
     name: ClassVar[str] = "code"
     summary: ClassVar[str] = "contrast with an answer from the model's own description"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
-    moved_by: ClassVar[str] = "weight"  # a, for every token alike
+    moved_by: ClassVar[str] = "weight"  # a, the same for all of the vocabulary
 
     k: float | None = None
     prompt: str | None = None
@@ -88,10 +90,10 @@ class CODE(BranchMethod):
         def build(main: Inputs) -> Inputs:
             if backbone.pixel_keys[0] not in main:
                 raise PromptError(f"{self.name} describes a picture: give one, or leave {self.name} off")
-            backbone.rewrite(main, lambda ids, *_: ids)  # one picture in every row, or an error before anything is written
+            backbone.rewrite(main, lambda ids, *_: ids)  # raises now if a row does not have exactly one picture
             texts = iter(describe(main))
             branch = backbone.rewrite(main, lambda ids, start, end: write(backbone, next(texts), ids, start, end))
-            return check_room(self.name, backbone, branch)
+            return check_length(self.name, backbone, branch)
 
         return build
 
@@ -108,23 +110,24 @@ class CODE(BranchMethod):
 
 
 def _in_place(backbone: Backbone, text: str, ids: Ids, _start: int, _end: int) -> Ids:
-    """The authors': whatever tokens the tokenizer makes of the text by itself, its opening one too; markers stay."""
+    """As in the authors' code: the text tokenized on its own, with its BOS token; the markers stay."""
     words = _without_pictures(backbone, backbone.tokenizer(text)["input_ids"])
     first, count = ids.index(backbone.image_token_id), ids.count(backbone.image_token_id)
     return ids[:first] + words + ids[first + count :]
 
 
 def _before_question(backbone: Backbone, text: str, ids: Ids, start: int, end: int) -> Ids:
-    """A prompt of words: description, what stood between picture and question (or a space), question."""
+    """A text-only prompt: description, what stood between picture and question (or a space), question."""
     tokenizer, opening = backbone.tokenizer, int(ids[0] == backbone.tokenizer.bos_token_id)
-    head, tail = read(tokenizer, ids[opening:start], right=ids[start]), read(tokenizer, ids[end:], left=ids[end - 1])
+    head = decode_exact(tokenizer, ids[opening:start], right=ids[start])
+    tail = decode_exact(tokenizer, ids[end:], left=ids[end - 1])
     rest = tokenizer.decode(ids[end:])
     words = text if not text or rest[:1].isspace() else f"{text} "
     if head is None or tail is None:
-        return ids[:start] + _without_pictures(backbone, spell(tokenizer, words)) + ids[end:]
-    return ids[:opening] + _without_pictures(backbone, spell(tokenizer, head + words + tail))
+        return ids[:start] + _without_pictures(backbone, tokenize_text(tokenizer, words)) + ids[end:]
+    return ids[:opening] + _without_pictures(backbone, tokenize_text(tokenizer, head + words + tail))
 
 
 def _without_pictures(backbone: Backbone, ids: Ids) -> Ids:
-    """A description that names the placeholder shows no picture by it."""
+    """Drop image tokens that a description happens to spell."""
     return [token for token in ids if token not in backbone.image_block_ids]

@@ -1,15 +1,15 @@
-"""DeCo (Wang and others, ICLR 2025, arXiv 2410.11779): let the middle layer that is surest of a candidate speak as well.
+"""DeCo (Wang and others, ICLR 2025, arXiv 2410.11779): add the logits of the middle layer that is surest of a candidate.
 
-    C = the likeliest tokens of softmax(l), until they hold top_p of it, top_k of them at most
+    C = the most likely tokens of softmax(l), until they hold top_p of it, at most top_k
     (A, v*) = argmax over i in I, v in C of softmax(l_i)_v,   m = softmax(l_A)_v*,   l_i = W norm(hs[i])
     s_v = l_v + alpha m l_A,v for v in C,   -inf for every other token
 
-Chosen anew at every token, for every row; of equal layers the lowest. Seam: states of the layers I and the head. Cost: 1
-forward a token and |I| head products. Every decoding mode; `alpha=0` decodes greedily as the plain model does, while under
-sampling the candidates C still bind.
+A is chosen at every token and for every row; of equal layers, the lowest. Seam: states of the layers I and the head. Cost: 1
+forward per token and |I| head products. All decoding modes. Greedy decoding at `alpha=0` is the plain model's; sampling is
+still restricted to the candidates C.
 
-Paper and code agree: alpha 0.6, layers 20 to 28 of 32, 0.9 and 20. The code runs on 32 blocks only; other depths get the same
-fractions here (22 to 31 of 36). Its greedy and sampling loops take one row at a time; rows are independent here.
+Paper and code agree: alpha 0.6, layers 20 to 28 of 32, top_p 0.9 and top_k 20. The code runs on 32 blocks only; here other
+depths use the same fractions (22 to 31 of 36). Its greedy and sampling loops take one row at a time; here rows are independent.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from mgap.settings import check_share, check_strength
 def correct(final: Tensor, early: Tensor, alpha: float, top_p: float, top_k: int) -> Combined:
     """The formula above on final logits [..., vocab] and those of I [layers, ..., vocab]."""
     top = final.softmax(-1).topk(min(top_k, final.shape[-1]))  # [..., k]
-    held = top.values.cumsum(-1).roll(1, -1)
-    held[..., 0] = -1.0  # what the tokens before each one hold; the first is always a candidate
-    kept = held < top_p  # [..., k]
+    mass_before = top.values.cumsum(-1).roll(1, -1)  # of the tokens before each one
+    mass_before[..., 0] = -1.0  # the first is always a candidate
+    is_candidate = mass_before < top_p  # [..., k]
     columns = early.gather(-1, top.indices.expand(len(early), *top.indices.shape))  # [layers, ..., k]
-    sure = (columns - early.logsumexp(-1, keepdim=True)).exp().masked_fill(~kept, 0.0).amax(-1)  # [layers, ...]
-    chosen = sure.argmax(0)  # [...]
-    m = sure.gather(0, chosen[None])[0]
-    anchor = columns.gather(0, chosen[None, ..., None].expand(1, *kept.shape))[0]  # [..., k]
-    blend = (final.gather(-1, top.indices) + alpha * m.unsqueeze(-1) * anchor).masked_fill(~kept, -torch.inf)
+    p = (columns - early.logsumexp(-1, keepdim=True)).exp()  # [layers, ..., k]
+    best = p.masked_fill(~is_candidate, 0.0).amax(-1)  # [layers, ...]
+    chosen = best.argmax(0)  # [...]
+    m = best.gather(0, chosen[None])[0]
+    anchor = columns.gather(0, chosen[None, ..., None].expand(1, *is_candidate.shape))[0]  # [..., k]
+    blend = (final.gather(-1, top.indices) + alpha * m.unsqueeze(-1) * anchor).masked_fill(~is_candidate, -torch.inf)
     scores = torch.full_like(final, -torch.inf).scatter(-1, top.indices, blend)
-    return Combined(scores, chosen, lambda: {"max_prob": m, "candidates": kept.sum(-1)})
+    return Combined(scores, chosen, lambda: {"max_prob": m, "candidates": is_candidate.sum(-1)})
 
 
 @dataclass(frozen=True)
 class DeCo(LayersMethod):
-    """Dynamic correction decoding. `layers` are indices of hs; None: 20 to 28 of 32 blocks, the same fractions of others."""
+    """Dynamic correction decoding. `layers` are indices of hs; None: 20 to 28 of 32 blocks, or the same fractions."""
 
     name: ClassVar[str] = "deco"
     summary: ClassVar[str] = "add the middle layer that is surest of a likely token"
@@ -67,7 +68,7 @@ class DeCo(LayersMethod):
         if self.layers is not None:
             object.__setattr__(self, "layers", layer_indices(self.layers))
 
-    def early_layers(self, count: int, head: Head) -> tuple[int, ...]:  # noqa: ARG002  the head decides nothing here
+    def early_layers(self, count: int, head: Head) -> tuple[int, ...]:  # noqa: ARG002  the head does not matter here
         if self.layers is not None:
             return layer_indices(self.layers)
         start, stop = 20 * count // 32, 29 * count // 32

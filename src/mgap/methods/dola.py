@@ -3,13 +3,13 @@
     q = log softmax(l),   r_j = log softmax(l_j),   l_j = W hs[j] for j in J,   A = argmax_j divergence(q, r_j)
     s = q - r_A,   s[v] = -inf where q[v] < max q + ln(relative_top)
 
-Chosen anew at every token, for every row. Seam: states of the layers J and the head. Cost: 1 forward a token and |J| head
-products. Every decoding mode. There is no strength to turn down; `relative_top=1` keeps the plain favourite alone.
+A is chosen at every token and for every row. Seam: states of the layers J and the head. Cost: 1 forward per token and |J| head
+products. All decoding modes. There is no strength; `relative_top=1` keeps only the plain model's most likely token.
 
-Paper and code differ in the divergence. With M the mean of both distributions, the paper's is Jensen-Shannon, the sum over
-the vocabulary of KL(.||M); the code takes KL(M||.) and the mean. We follow the code (preset "reference-code") and have the
-other as preset "paper". The code chooses one layer for a whole batch and masks its first row only; here rows are
-independent. Its runs also use a repetition penalty of 1.2, which is an option of the decoding and not of the method.
+Paper and code differ in the divergence. With M the mean of both distributions, the paper uses Jensen-Shannon, the sum over the
+vocabulary of KL(.||M); the code uses KL(M||.) and the mean. We follow the code (preset "reference-code"); preset "paper" is the
+other. The code chooses one layer for a whole batch and masks its first row only; here rows are independent. Its runs also use a
+repetition penalty of 1.2, which is an option of the decoding, not of the method.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def contrast_layers(final: Tensor, early: Tensor, relative_top: float, divergence: str) -> Combined:
-    """The formula above on final logits [..., vocab] and those of J [layers, ..., vocab]; of equal layers the lowest."""
+    """The formula above on final logits [..., vocab] and those of J [layers, ..., vocab]; of equal layers, the lowest."""
     q, r = final.log_softmax(-1), early.log_softmax(-1)
-    apart = DIVERGENCES[divergence](q.expand_as(r), r)  # [layers, ...]
-    apart = apart.nan_to_num(nan=-torch.inf)  # an early state without norm may overflow in half precision: not chosen
-    chosen = apart.argmax(0)  # [...]
+    divergences = DIVERGENCES[divergence](q.expand_as(r), r)  # [layers, ...]
+    divergences = divergences.nan_to_num(nan=-torch.inf)  # an unnormed early state may overflow in half precision: not chosen
+    chosen = divergences.argmax(0)  # [...]
     scores = q - r.gather(0, chosen[None, ..., None].expand(1, *q.shape))[0]
     if relative_top > 0:
         scores = scores.masked_fill(q < q.amax(-1, keepdim=True) + math.log(relative_top), -torch.inf)
-    return Combined(scores, chosen, lambda: {"js": apart.gather(0, chosen[None])[0], "kept": scores.isfinite().sum(-1)})
+    return Combined(scores, chosen, lambda: {"js": divergences.gather(0, chosen[None])[0], "kept": scores.isfinite().sum(-1)})
 
 
 @dataclass(frozen=True)
 class DoLa(LayersMethod):
-    """Decoding by contrasting layers. What is not given comes from the preset.
+    """Decoding by contrasting layers. Settings that are not given come from the preset.
 
     `layers` is "low" (even layers of the lower half: answers and reasoning), "high" (of the upper half: TruthfulQA), or
-    indices; one alone is the static variant. `lens_norm=True` puts early states through the final norm, as some ports do.
+    indices; a single index is the static variant. `lens_norm=True` applies the final norm to early states, as some ports do.
     """
 
     name: ClassVar[str] = "dola"
     summary: ClassVar[str] = "subtract the early layer that differs most from the last one"
-    moved_by: ClassVar[str] = "weight"  # of the early layer: 1 is DoLa, which has no other
+    moved_by: ClassVar[str] = "weight"  # of the early layer: always 1 in DoLa
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     layers: str | int | Sequence[int] = "low"
@@ -89,7 +89,7 @@ class DoLa(LayersMethod):
             object.__setattr__(self, "layers", layer_indices(self.layers, "low, high, or "))
 
     def early_layers(self, count: int, head: Head) -> tuple[int, ...]:
-        """0..14 and 16..30 of 32 blocks, the same halves of others; without the embeddings where the head is tied to them."""
+        """0..14 or 16..30 of 32 blocks, the same halves at other depths; without the embeddings if the head is tied to them."""
         if not isinstance(self.layers, str):
             return layer_indices(self.layers)
         middle = 2 * math.ceil(count / 4)
@@ -104,7 +104,7 @@ class DoLa(LayersMethod):
         return contrast_layers(final, early, self.relative_top, str(self.divergence))
 
     def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:
-        """h - strength hs[A], past the norm where the lens has it: a softmax does not see what log softmax takes away."""
+        """h - strength hs[A], after the norm if `lens_norm`: softmax ignores the constant that log softmax subtracts."""
         return mix_states(self.name, head, (1.0, -strength), (inputs.h, inputs.anchor))
 
     def own_strength(self, inputs: HeadInputs) -> Weight:  # noqa: ARG002

@@ -1,7 +1,7 @@
-"""What the head read when a token was chosen, and the one state that predictions weighed against each other amount to.
+"""What the head read when a token was chosen, and the single state that a weighted sum of predictions amounts to.
 
-The head is linear, l = W h + b, so that sum_i w_i l_i = W (sum_i w_i h_i) + (sum_i w_i) b: the plain head makes these scores of
-the state sum_i w_i h_i, if it has no bias or the weights sum to 1.
+The head is linear, l = W h + b, so sum_i w_i l_i = W (sum_i w_i h_i) + (sum_i w_i) b: the plain head gives these scores for the
+state sum_i w_i h_i, if it has no bias or the weights sum to 1.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor
 from mgap.backbones.head import Head
 from mgap.errors import ModelError, UnsupportedHead
 
-Weight = float | Tensor  # of a prediction: a number, or one a row [B, 1]
+Weight = float | Tensor  # of a prediction: a number, or one per row [B, 1]
 
 
 @dataclass(frozen=True)
 class HeadInputs:
-    """What the head read of a batch when one token was chosen, and what the method decided; row for row."""
+    """What the head read for a batch when one token was chosen, and what the method decided."""
 
     h: Tensor  # [B, d] of the main rows, float32 or wider
     branches: tuple[Tensor, ...] = ()  # [B, d] of each branch, in the method's order
-    early: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> [B, d], as the method puts it to the head
+    early: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> [B, d], as the method passes it to the head
     values: Mapping[str, Tensor] = field(default_factory=dict)  # [B] each: what the method traced at that token
 
     @property
@@ -35,7 +35,7 @@ class HeadInputs:
 
 
 def mix_states(name: str, head: Head, weights: Sequence[Weight], states: Sequence[Tensor]) -> Tensor:
-    """sum_i w_i h_i [B, d]; refuses a head that would not make the method's scores of it."""
+    """sum_i w_i h_i [B, d]; refuses a head that would not give the method's scores for it."""
     if len(weights) != len(states):
         raise ModelError(
             f"{name} weighs {len(weights)} predictions, and the head read {len(states)}: they cannot be told apart"

@@ -3,11 +3,12 @@
     extrapolate: s = (1 + alpha) l - alpha l'      subtract: s = l - alpha l'      dropped: l[v] < max l + ln(beta)
     with_vcd:    s = CD(l, l', alpha, beta) + CD(l, l_noise, alpha, beta)
 
-The branch sees the same picture, and an instruction that makes the model describe it vaguely. The paper writes `subtract`, the
-authors' code `extrapolate`; they choose alike at alpha / (1 + alpha) and alpha, not at the same number. `placement` says where
-the instruction goes: after the picture, before it, or in place of the system text (the authors' script for models without a
-Q-Former). `with_vcd` runs VCD's branch too and adds its scores, as their code for models with one can: l counts 2 (1 + alpha).
-Cost: 2 forwards a token, one pass through the vision tower; with_vcd: 3 and two. Too long a branch is refused.
+The branch sees the same picture and an instruction that makes the model describe it vaguely. The paper writes `subtract`, the
+authors' code `extrapolate`: `subtract` at alpha / (1 + alpha) chooses the same tokens as `extrapolate` at alpha. `placement`
+says where the instruction goes: after the picture, before it, or in place of the system text (the authors' script for models
+without a Q-Former). `with_vcd` also runs VCD's branch and adds its scores, as their code can for models with a Q-Former: l then
+has weight 2 (1 + alpha). Cost: 2 forwards per token and one pass through the vision tower; with_vcd: 3 and two. A branch that
+is too long is refused.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.token_rows import Ids, respell, spell
+from mgap.backbones.token_rows import Ids, edit_text, tokenize_text
 from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Tap
 from mgap.methods.head_inputs import HeadInputs, Weight
-from mgap.methods.kinds.branch import BranchMethod, Build, check_room, contrast, distance, plausible
-from mgap.methods.kinds.paired_forward import Inputs, Kept
+from mgap.methods.kinds.branch import BranchMethod, Build, check_length, contrast, distance, plausible
+from mgap.methods.kinds.paired_forward import Inputs, RowState
 from mgap.methods.vcd import VCD
 from mgap.settings import check_choice, check_share, check_strength, check_switch
 
-INSTRUCTIONS = {  # of the authors' scripts; every port uses the first
+INSTRUCTIONS = {  # from the authors' scripts; every port uses the first
     "confused": "You are a confused objects detector to provide a fuzzy overview or impression of the image.",
     "detector": "You are an object detector to recognize every different objects.",
     "detector-focused": "You are an object detector to recognize every different objects by focusing the shapes, colors and "
@@ -45,9 +46,9 @@ Edit = Callable[[Ids, int, int], Ids]
 
 @dataclass(frozen=True)
 class ICD(BranchMethod):
-    """Instruction contrastive decoding. `instruction` is a name of INSTRUCTIONS, or a text of your own.
+    """Instruction contrastive decoding. `instruction` is a name of INSTRUCTIONS, or your own text.
 
-    `with_vcd` adds VCD at the same alpha and beta; `noise_step` and `seed` are then VCD's, and its own where left out.
+    `with_vcd` adds VCD at the same alpha and beta; `noise_step` and `seed` are VCD's settings, with VCD's defaults.
     """
 
     name: ClassVar[str] = "icd"
@@ -85,12 +86,12 @@ class ICD(BranchMethod):
 
     @property
     def vcd(self) -> VCD | None:
-        """The method whose branch and scores are added."""
+        """VCD, whose branch and scores are added, if `with_vcd`."""
         return VCD(alpha=self.alpha, beta=self.beta, **self._noise) if self.with_vcd else None
 
     @property
     def _noise(self) -> dict[str, Any]:
-        """What is given of VCD's own settings."""
+        """VCD's settings that were given."""
         return {name: getattr(self, name) for name in ("noise_step", "seed") if getattr(self, name) is not None}
 
     @property
@@ -108,7 +109,7 @@ class ICD(BranchMethod):
         def build(main: Inputs) -> Inputs:
             if backbone.pixel_keys[0] not in main:
                 raise PromptError(f"{self.name} disturbs what is said of a picture: give one, or leave {self.name} off")
-            return check_room(self.name, backbone, {**main, **backbone.rewrite(main, edit)})  # the same pixels: encoded once
+            return check_length(self.name, backbone, {**main, **backbone.rewrite(main, edit)})  # the same pixels: encoded once
 
         return build
 
@@ -120,19 +121,19 @@ class ICD(BranchMethod):
             return plausible(main - self.alpha * branch, main, self.beta), {}
         return contrast(main, branch, self.alpha, self.beta), {}
 
-    def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:
+    def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: RowState) -> tuple[Tensor, dict[str, Tensor]]:
         if self.vcd is None:
             return super().weigh(main, branches, step, kept)
         disturbed, noised = branches
-        (scores, _), (more, _) = self.combine(main, disturbed, step), self.vcd.combine(main, noised, step)
-        return scores + more, {}
+        (scores, _), (vcd_scores, _) = self.combine(main, disturbed, step), self.vcd.combine(main, noised, step)
+        return scores + vcd_scores, {}
 
     def traced(self, main: Tensor, branches: Sequence[Tensor], step: int) -> dict[str, Tensor]:  # noqa: ARG002
         names = ("distance", "distance_vcd")
         return {name: distance(main, branch) for name, branch in zip(names, branches, strict=False)}
 
     def mixture(self, strength: Weight, inputs: HeadInputs) -> tuple[Weight, ...]:
-        """With VCD l counts twice also at strength 0: the state is then 2 h, further out than the plain one."""
+        """With VCD, l counts twice even at strength 0: the state is then 2 h, not h."""
         if self.with_vcd:
             return 2 * (1 + strength), -strength, -strength
         return (1.0, -strength) if self.form == "subtract" else super().mixture(strength, inputs)
@@ -145,32 +146,32 @@ class ICD(BranchMethod):
 
 
 def _after(tokenizer: Any, text: str, ids: Ids, _start: int, end: int) -> Ids:
-    """<picture> \\n TEXT question: behind the white space that the template puts after a picture."""
+    """<picture> \\n TEXT question: after the white space that the template puts behind a picture."""
 
     def insert(rest: str) -> str:
         words = rest.lstrip()
         return f"{rest[: len(rest) - len(words)]}{text} {words}"
 
-    tail = respell(tokenizer, ids[end:], insert, left=ids[end - 1])
+    tail = edit_text(tokenizer, ids[end:], insert, left=ids[end - 1])
     if tail is None:
         blank = end
         while blank < len(ids) and not tokenizer.decode([ids[blank]]).strip():
             blank += 1
-        tail = ids[end:blank] + spell(tokenizer, f"{text} ") + ids[blank:]
+        tail = ids[end:blank] + tokenize_text(tokenizer, f"{text} ") + ids[blank:]
     return ids[:end] + tail
 
 
 def _before(tokenizer: Any, text: str, ids: Ids, start: int, _end: int) -> Ids:
     """TEXT <picture> \\n question."""
     opening = int(ids[0] == tokenizer.bos_token_id)
-    head = respell(tokenizer, ids[opening:start], lambda rest: f"{rest}{text} ", right=ids[start])
+    head = edit_text(tokenizer, ids[opening:start], lambda rest: f"{rest}{text} ", right=ids[start])
     if head is None:
-        head = ids[opening:start] + spell(tokenizer, f"{text} ")
+        head = ids[opening:start] + tokenize_text(tokenizer, f"{text} ")
     return ids[:opening] + head + ids[start:]
 
 
 def _system(backbone: Backbone, text: str) -> Edit:
-    """The system text replaced, or added where the template writes none by itself."""
+    """Replace the system text, or add one if the template has none by default."""
     image = str(backbone.tokenizer.convert_ids_to_tokens(backbone.image_token_id))
     plain, disturbed = (backbone.render("?", system=system).partition(image) for system in (None, text))
     if not plain[1] or plain[2] != disturbed[2]:

@@ -1,11 +1,11 @@
-"""M3ID, multi-modal mutual-information decoding (Favero et al., CVPR 2024): a text-only branch, contrasted more and more.
+"""M3ID, multi-modal mutual-information decoding (Favero et al., CVPR 2024): a contrast with a text-only branch that grows.
 
     s = c + (exp(lam t) - 1) (c - u),   c = log softmax(l),   u = log softmax(l_text),   t = 1 at the first new token
 
-The authors published no code. `constraint="plausibility"` is the common implementation (AvisC): lam 0.02, tokens below beta
-times the likeliest are dropped. `"confidence_gate"` is the paper's: the contrast acts only where the likeliest token is below
-tau. Cost: 2 forwards a token; the branch's prompt is short. The weight grows without bound, 1.7 at t = 50 and 54 at t = 200:
-`most` caps it. A one-word answer is all but plain decoding: the first weight is 0.02.
+The authors published no code. `constraint="plausibility"` is the common implementation (AvisC): lam 0.02, and tokens below beta
+times the most likely one are dropped. `"confidence_gate"` is the paper's: the contrast acts only where the most likely token is
+below tau. Cost: 2 forwards per token; the branch's prompt is short. The weight grows without bound, 1.7 at t = 50 and 54 at
+t = 200: `most` caps it. A one-word answer is almost plain decoding: the first weight is 0.02.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def sharpen(main: Tensor, branch: Tensor, weight: float) -> Tensor:
 
 
 def is_unsure(main: Tensor, tau: float) -> Tensor:
-    """Whether the likeliest token of logits [..., vocab] has less than tau; [...]."""
+    """Whether the most likely token of logits [..., vocab] has probability below tau; [...]."""
     return main.log_softmax(-1).max(-1).values < math.log(tau)
 
 
 def gate_by_confidence(scores: Tensor, main: Tensor, tau: float) -> Tensor:
-    """The scores where the likeliest token has less than tau; the plain log-probabilities elsewhere."""
+    """The scores where the most likely token is below tau; the plain log-probabilities elsewhere."""
     return torch.where(is_unsure(main, tau).unsqueeze(-1), scores, main.log_softmax(-1))
 
 
@@ -93,5 +93,5 @@ class M3ID(BranchMethod):
         return min(math.expm1(self.lam * step), self.most)
 
     def mixture(self, strength: Weight, inputs: HeadInputs) -> tuple[Weight, ...]:
-        """Where the confidence gate is shut, plain decoding's."""
+        """Plain weights where the confidence gate is closed."""
         return super().mixture(strength * inputs.values["open"].unsqueeze(-1) if "open" in inputs.values else strength, inputs)

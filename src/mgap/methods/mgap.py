@@ -2,11 +2,11 @@
 
     h_cut = h - beta V V'h,   beta = alpha * gamma * delta,   gamma = tanh(lam * H),   delta = 1 - cos(h, V V'h)
 
-The head is linear, so W h_cut = W h - beta (W V)(V'h): one [K, vocab] table, built once, replaces a second pass
-through the head. Cost per token: 1 forward, 2 K (d + vocab) flops. Every decoding mode; attention of any kind.
+The head is linear, so W h_cut = W h - beta (W V)(V'h): one [K, vocab] table, built once, replaces a second pass through the
+head. Cost per token: 1 forward, 2 K (d + vocab) flops. All decoding modes; any attention kernel.
 
-Where the authors' code differs (preset "reference-code"): slope 0.6, rank 3, full strength below a cosine of 0.25
-and a rescaled delta above it, 1e-6 inside the entropy's logarithm, and the norm of h restored afterwards.
+The authors' code differs (preset "reference-code"): slope 0.6, rank 3, full strength below a cosine of 0.25 and a rescaled
+delta above it, 1e-6 inside the entropy's logarithm, and the norm of h restored afterwards.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from mgap.errors import SettingError
 from mgap.methods.base import Need, Observation, Tap
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.head import HeadMethod
-from mgap.methods.mgap_fused import FusedStep, numbers_of, why_not
+from mgap.methods.mgap_fused import FusedStep, gate_values, why_not
 from mgap.priors.subspace import Subspace
 from mgap.settings import check_strength, check_switch
 
-_CACHED = 1 << 17  # logits that a processor core works on at a time
-_NOTHING = -200.0  # e to this power is 0 in float32, and so is the product, which -inf would make a nan
+_CACHE_LOGITS = 1 << 17  # logits that a CPU core works on at a time
+_MIN_EXPONENT = -200.0  # exp of it is 0 in float32, and so is its product with it, where -inf would give nan
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Settings:
 
 
 class Gate(NamedTuple):
-    """What decides the strength of one step; all [...], as used."""
+    """What determines the strength of one step, as used; all [...]."""
 
     entropy: Tensor  # nats, of the plain prediction
     cosine: Tensor  # |V'h| / |h|, which equals cos(h, V V'h)
@@ -59,7 +59,7 @@ class Gate(NamedTuple):
 
 def entropy_of(logits: Tensor, epsilon: float = 0.0) -> Tensor:
     """-sum p ln(p + epsilon) in nats over [..., vocab]; a masked token (-inf) adds nothing."""
-    if epsilon == 0.0 and logits.is_cpu and not torch.compiler.is_compiling() and not _is_followed(logits):
+    if epsilon == 0.0 and logits.is_cpu and not torch.compiler.is_compiling() and not _needs_grad(logits):
         return _entropy_in_cache(logits)
     p = logits.softmax(-1)
     if epsilon == 0.0:
@@ -68,31 +68,30 @@ def entropy_of(logits: Tensor, epsilon: float = 0.0) -> Tensor:
     return -(p * (p + epsilon).log()).sum(-1)
 
 
-def _is_followed(x: Tensor) -> bool:
+def _needs_grad(x: Tensor) -> bool:
     return torch.is_grad_enabled() and x.requires_grad
 
 
 def _entropy_in_cache(logits: Tensor) -> Tensor:
-    """ln(sum e^x) - sum x e^x / sum e^x with x = l - max l, a few rows at a time: what is in between never leaves the cache."""
+    """ln(sum e^x) - sum x e^x / sum e^x with x = l - max l, a few rows at a time: intermediates stay in the CPU cache."""
     rows = logits.reshape(-1, logits.shape[-1])  # [n, vocab]
     wide = torch.promote_types(logits.dtype, torch.float32)
-    some = max(_CACHED * torch.get_num_threads() // max(rows.shape[1], 1), 1)
+    chunk = max(_CACHE_LOGITS * torch.get_num_threads() // max(rows.shape[1], 1), 1)
     entropy = torch.empty(len(rows), dtype=wide)
-    x, e = (torch.empty(min(some, len(rows)), rows.shape[1], dtype=wide) for _ in range(2))
-    for start in range(0, len(rows), some):
-        part = rows[start : start + some]
+    x, e = (torch.empty(min(chunk, len(rows)), rows.shape[1], dtype=wide) for _ in range(2))
+    for start in range(0, len(rows), chunk):
+        part = rows[start : start + chunk]
         x_, e_ = x[: len(part)], e[: len(part)]
-        x_.copy_(part).sub_(part.amax(-1, keepdim=True)).clamp_(min=_NOTHING)
+        x_.copy_(part).sub_(part.amax(-1, keepdim=True)).clamp_(min=_MIN_EXPONENT)
         torch.exp(x_, out=e_)
         total = e_.sum(-1)
-        entropy[start : start + some] = total.log() - torch.linalg.vecdot(e_, x_) / total
+        entropy[start : start + chunk] = total.log() - torch.linalg.vecdot(e_, x_) / total
     return entropy.view(logits.shape[:-1])
 
 
 def gate_of(norm: Tensor, coeff: Tensor, entropy: Tensor, s: Settings, alphas: Tensor | None = None) -> Gate:
-    """beta from |h| [...], c = V'h [..., K] and the entropy [...]; `alphas` [...] stand for the settings' where given."""
-    held = torch.linalg.vector_norm(coeff, dim=-1)
-    cosine = torch.where(norm > 0, held / norm, 0.0).clamp(max=1.0)
+    """beta from |h| [...], c = V'h [..., K] and the entropy [...]; `alphas` [...], if given, replace the settings' alpha."""
+    cosine = torch.where(norm > 0, torch.linalg.vector_norm(coeff, dim=-1) / norm, 0.0).clamp(max=1.0)
     gamma = torch.tanh(s.lam * entropy) if s.gate else torch.ones_like(entropy)
     delta = ((1 - cosine) / (1 - s.threshold)).clamp(0.0, 1.0) if s.protect else torch.ones_like(cosine)
     return Gate(entropy, cosine, gamma, delta, (s.alpha if alphas is None else alphas) * gamma * delta)
@@ -122,10 +121,10 @@ def cut_logits(
 
 
 class Correction:
-    """MGAP bound to one head. Called as that head's forward hook."""
+    """MGAP bound to one head. Used as that head's forward hook."""
 
     def __init__(self, basis: Tensor, head: Head, settings: Settings, tap: Tap, *, fused: bool | None = None) -> None:
-        """`fused`: the step of `mgap_fused.py`, or the plain one; None takes the fused one where it can be taken."""
+        """`fused`: True for the step of `mgap_fused.py`, False for the plain one; None: fused if possible."""
         self.basis = basis.to(head.device, head.wide)  # [d, K]
         self.table = head.table(self.basis) if head.linear else None  # [K, vocab]; None: the exact path
         self.head, self.settings, self.tap = head, settings, tap
@@ -139,38 +138,38 @@ class Correction:
             return output
         return self.step(args[0], output)
 
-    def step(self, h: Tensor, output: Tensor, alphas: Tensor | None = None, *, is_ours: bool = False) -> Tensor:
-        """What takes the place of the head's output [..., vocab] for states [..., d].
+    def step(self, h: Tensor, output: Tensor, alphas: Tensor | None = None, *, may_overwrite: bool = False) -> Tensor:
+        """What replaces the head's output [..., vocab] for states [..., d].
 
-        `alphas` [...] are strengths of single rows, in place of the settings'. Where `is_ours`, the output may be written over
-        and what comes back is in float32; else it is in the output's dtype, which in bfloat16 rounds small steps away.
+        `alphas` [...] are strengths per row, instead of the settings' alpha. With `may_overwrite` the output may be modified in
+        place, and the result is float32; otherwise it has the output's dtype, and bfloat16 rounds small changes away.
         """
         listener = self.tap.listener
-        # what a compiler follows is plain: it fuses that itself
+        # torch.compile gets the plain step, and fuses it itself
         if self.fused is not None and not torch.compiler.is_compiling() and self.fused.takes(h, output):
-            corrected, scratch = self.fused(h, output, alphas, torch.float32 if is_ours else output.dtype)
+            corrected, scratch = self.fused(h, output, alphas, torch.float32 if may_overwrite else output.dtype)
             if listener is not None:
-                listener(self.observe(Gate(*numbers_of(scratch, output.shape[:-1])), output, corrected))
+                listener(self.observe(Gate(*gate_values(scratch, output.shape[:-1])), output, corrected))
             return corrected
         h = h.to(self.basis)  # to the head's device and float32
         logits = output.to(self.basis.dtype)
         coeff, norm, gate = self.read(h, logits, alphas)
-        if is_ours and listener is None and self.table is not None and not self.settings.restore:
+        if may_overwrite and listener is None and self.table is not None and not self.settings.restore:
             flat = logits.reshape(-1, logits.shape[-1])  # [n, vocab], the same memory
             flat.addmm_((gate.beta.unsqueeze(-1) * coeff).reshape(len(flat), -1), self.table, alpha=-1)
             return logits
         corrected = self.correct(h, output, logits, coeff, norm, gate, self.settings, alphas)
         if listener is not None:
             listener(self.observe(gate, logits, corrected))
-        return corrected.to(self.basis.dtype) if is_ours else corrected
+        return corrected.to(self.basis.dtype) if may_overwrite else corrected
 
     def observe(self, gate: Gate, output: Tensor, corrected: Tensor) -> Observation:
-        """The gate as used, and what the model makes of the head's output and of its correction."""
+        """The gate as used, and the logits before and after the correction."""
         post, wide = self.head.post, self.basis.dtype
         return Observation(gate._asdict(), post(output.to(wide)), post(corrected.to(wide)))
 
     def read(self, h: Tensor, logits: Tensor, alphas: Tensor | None = None) -> tuple[Tensor, Tensor, Gate]:
-        """c [..., K], |h| [...] and the gate of a state [..., d] and the head's output for it [..., vocab]."""
+        """c [..., K], |h| [...] and the gate, from states [..., d] and the head's output for them [..., vocab]."""
         coeff, norm = h @ self.basis, torch.linalg.vector_norm(h, dim=-1)
         gate = gate_of(norm, coeff, entropy_of(self.head.post(logits), self.settings.epsilon), self.settings, alphas)
         return coeff, norm, gate
@@ -186,15 +185,15 @@ class Correction:
         s: Settings,
         alphas: Tensor | None = None,
     ) -> Tensor:
-        """What takes the place of the head's output [..., vocab], in its dtype; `logits` is the same in float32."""
+        """What replaces the head's output [..., vocab], in its dtype; `logits` is the same output in float32."""
         if s.alpha == 0 and alphas is None:
-            return output  # to the bit
+            return output  # bit-equal
         if self.table is None:
             return self.head.product(cut_state(h, self.basis, coeff, gate, norm, s))
         return cut_logits(logits, self.table, self.head.bias, coeff, gate, norm, s).to(output.dtype)
 
     def cut(self, h: Tensor) -> Tensor:
-        """h_cut [..., d] itself; decoding needs its logits only."""
+        """h_cut [..., d] itself; decoding needs only its logits."""
         h = h.to(self.basis)
         with torch.no_grad():
             coeff, norm, gate = self.read(h, self.head.product(h).to(self.basis.dtype))
@@ -207,15 +206,15 @@ PRESETS: dict[str, dict[str, Any]] = {
     "table-hard": {"alpha": 1.0, "lam": 0.5},
     "reference-code": {"alpha": 0.75, "lam": 0.6, "rank": 3, "threshold": 0.25, "epsilon": 1e-6, "restore": True},
 }
-TUNED = "tuned"  # the preset that the prior brings along
+TUNED = "tuned"  # the preset stored in the prior
 TUNABLE = ("alpha", "lam", "rank", "gate", "protect")
 
 
 @dataclass(frozen=True)
 class MGAP(HeadMethod):
-    """Manifold-guided adaptive projection. What is not given comes from the preset; "tuned" is what `mgap tune` chose.
+    """Manifold-guided adaptive projection. Settings that are not given come from the preset; "tuned" is `mgap tune`'s choice.
 
-    `gate=False` and `protect=False` are the paper's ablations. `rank` uses the first directions of the prior only.
+    `gate=False` and `protect=False` are the paper's ablations. `rank` uses only the first directions of the prior.
     """
 
     name: ClassVar[str] = "mgap"
@@ -228,7 +227,7 @@ class MGAP(HeadMethod):
     prior: Subspace
     alpha: float | None = None
     lam: float | None = None
-    gate: bool | None = None  # on, where the preset does not say otherwise
+    gate: bool | None = None  # on, unless the preset says otherwise
     protect: bool | None = None  # the same
     preset: str = "paper"
     rank: int | None = None
@@ -274,11 +273,11 @@ class MGAP(HeadMethod):
         return Correction(self.subspace.basis, head, replace(self.settings, alpha=float(strength)), Tap()).cut(inputs.h)
 
     def betas(self, head: Head, h: Tensor, strength: float) -> Tensor:
-        """beta [B] of head inputs [B, d] at a strength: how much of the prior's part is taken away."""
+        """beta [B] of head inputs [B, d] at a strength: the share of the prior's part that is removed."""
         return self.read(head, h, strength).beta
 
     def read(self, head: Head, h: Tensor, strength: float | None = None) -> Gate:
-        """What decides the step at head inputs [B, d], at a strength; None: at its own."""
+        """The gate at head inputs [B, d], at a strength; None: at its own."""
         settings = self.settings if strength is None else replace(self.settings, alpha=strength)
         correction = Correction(self.subspace.basis, head, settings, Tap())
         h = h.to(correction.basis)
@@ -287,7 +286,7 @@ class MGAP(HeadMethod):
 
 
 def tuned_settings(prior: Subspace) -> dict[str, Any]:
-    """What a tuning left in the prior; refuses a prior without one, and one that says more than MGAP reads."""
+    """The settings that tuning stored in the prior; refuses a prior without tuning, or with other settings than MGAP's."""
     if prior.tuning is None:
         raise SettingError(f"preset={TUNED!r}: this prior has no tuning; make one with `mgap tune`, or name another preset")
     tuned: dict[str, Any] = prior.tuning["settings"]

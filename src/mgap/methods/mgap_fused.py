@@ -1,9 +1,9 @@
-"""MGAP's step on a GPU in two launches: entropy and projection, then gate and correction; nothing waits for the host.
+"""MGAP's step on a GPU in two launches: entropy and projection, then gate and correction; no synchronisation with the host.
 
-It gives what the plain version in `mgap.py` gives, in float32 inside, and reads the head's output twice instead of a dozen
-times: in eager decoding a token is bound by launches, in large batches by memory. It can be captured in a CUDA graph.
+It gives the same result as the plain version in `mgap.py`, computes in float32, and reads the head's output twice instead of a
+dozen times: eager decoding is bound by launches, large batches by memory. It can be captured in a CUDA graph.
 
-Cost per call: two launches, the output, and a scratch of a few hundred floats a row.
+Cost per call: two launches, the output, and a scratch of a few hundred floats per row.
 """
 
 from __future__ import annotations
@@ -24,49 +24,48 @@ if TYPE_CHECKING:
 
 RANKS = 64  # the largest rank
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # of states and logits
-_CARD = 132  # multiprocessors of a Hopper card, which the constants here were chosen for
+_CARD = 132  # multiprocessors of a Hopper GPU, for which the constants here were chosen
 _SLICE = 2048  # tokens or dimensions that a program reads at a time
-_SPLITS = 128  # the most slices of a row's vocabulary
-_LEAD = 6  # numbers in front of a row of the scratch, as in `mgap_kernels.py`
+_SPLITS = 128  # at most so many slices of a row's vocabulary
+_LEAD = 6  # numbers at the start of a scratch row, as in `mgap_kernels.py`
 
 
 class LaunchPlan(NamedTuple):
-    """How a number of rows is cut into programs."""
+    """How the rows are divided into programs."""
 
     measures: tuple[int, int]  # grids
     corrects: tuple[int, int]
-    span: int  # blocks of a slice
+    span: int  # blocks per slice
     splits: int
-    room: int  # splits, up to a power of two
-    rows: int  # of one program of `correct`
-    block: int  # its tokens
+    room: int  # splits, rounded up to a power of two
+    rows: int  # per program of `correct`
+    block: int  # tokens per program of `correct`
 
 
 def plan_of(rows: int, vocab: int, rank: int, card: int = _CARD) -> LaunchPlan:
-    """Enough programs to fill a card of so many multiprocessors; where rows do that, a program takes several of them."""
+    """Enough programs to fill a GPU with `card` multiprocessors; with enough rows, a program takes several of them."""
     blocks = _ceil(vocab, _SLICE)
-    wanted = min(max(16 * card // rows, 1), _SPLITS, blocks)
-    span = _ceil(blocks, wanted)
+    span = _ceil(blocks, min(max(16 * card // rows, 1), _SPLITS, blocks))
     splits = _ceil(blocks, span)
-    together = 4 if rank <= 16 else 8  # more share the table's reads, fewer leave registers for reads under way
-    while together > 1 and _ceil(rows, together) * _ceil(vocab, 1024) < 2 * card:
-        together //= 2
+    per_program = 4 if rank <= 16 else 8  # more rows share reads of the table, fewer leave registers for pending reads
+    while per_program > 1 and _ceil(rows, per_program) * _ceil(vocab, 1024) < 2 * card:
+        per_program //= 2
     block = 1024
-    while block > 256 and _ceil(rows, together) * _ceil(vocab, block) < card:
+    while block > 256 and _ceil(rows, per_program) * _ceil(vocab, block) < card:
         block //= 2
     return LaunchPlan(
         measures=(rows, rank + splits),
-        corrects=(_ceil(rows, together), _ceil(vocab, block)),
+        corrects=(_ceil(rows, per_program), _ceil(vocab, block)),
         span=span,
         splits=splits,
-        room=_power(splits),
-        rows=together,
+        room=_power_of_two(splits),
+        rows=per_program,
         block=block,
     )
 
 
 class FusedStep:
-    """The step bound to one head; `why_not` says whether it can be."""
+    """The fused step bound to one head; `why_not` says whether that is possible."""
 
     def __init__(self, basis: Tensor, table: Tensor, head: Head, s: Settings) -> None:
         from mgap.methods.mgap_kernels import correct, measure
@@ -84,7 +83,7 @@ class FusedStep:
         self.plans: dict[int, LaunchPlan] = {}
 
     def takes(self, h: Tensor, output: Tensor) -> bool:
-        """Whether this call can be taken: the rest, such as one that autograd follows, is the plain version's."""
+        """Whether the fused step can run on these tensors; otherwise, for example under autograd, the plain one does."""
         return (
             type(output) is Tensor
             and output.dtype in DTYPES
@@ -97,12 +96,12 @@ class FusedStep:
     def __call__(
         self, h: Tensor, output: Tensor, alphas: Tensor | None = None, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Logits [..., vocab] of the cut state, for h [..., d] and the head's output; and the scratch, for `numbers_of`.
+        """Logits [..., vocab] of the cut state, from h [..., d] and the head's output; and the scratch, for `gate_values`.
 
-        `alphas` [...] in float32 are strengths of single rows; `dtype` is by default the output's.
+        `alphas` [...] in float32 are strengths per row; `dtype` defaults to the output's.
         """
         if output.is_cuda and torch.cuda.current_device() != output.device.index:
-            with torch.cuda.device(output.device):  # a kernel goes to the current device, not to its arguments'
+            with torch.cuda.device(output.device):  # a kernel runs on the current device, not on its arguments'
                 return self.launch(h, output, alphas, dtype)
         return self.launch(h, output, alphas, dtype)
 
@@ -111,7 +110,7 @@ class FusedStep:
     ) -> tuple[Tensor, Tensor]:
         if h.device != output.device:
             h = h.to(output.device)
-        (states, apart), (logits, stride) = _rows(h, self.width), _rows(output, self.vocab)
+        (states, h_stride), (logits, stride) = _rows(h, self.width), _rows(output, self.vocab)
         rows = output.numel() // self.vocab
         plan = self.plans.get(rows)
         if plan is None:
@@ -119,26 +118,25 @@ class FusedStep:
         corrected = torch.empty_like(output, dtype=dtype, memory_format=torch.contiguous_format)
         scratch = torch.empty((rows, _LEAD + self.rank + 3 * plan.room), dtype=torch.float32, device=output.device)
         self.measure[plan.measures](
-            states, logits, self.basis, scratch, apart, stride, self.width, self.vocab, plan.span,
+            states, logits, self.basis, scratch, h_stride, stride, self.width, self.vocab, plan.span,
             self.scale, self.cap, self.rank, plan.room, self.is_scaled, self.is_capped, _SLICE, _SLICE,
             num_warps=4,
         )  # fmt: skip
         self.correct[plan.corrects](
             logits, corrected, self.table, scratch, scratch if alphas is None else alphas, stride, rows, self.vocab,
-            plan.splits, self.alpha, self.lam, self.slope, self.rank, _power(self.rank), plan.room, self.gate, self.protect,
-            alphas is not None, plan.rows, plan.block, min(self.rank, 8),
-            num_warps=4,
+            plan.splits, self.alpha, self.lam, self.slope, self.rank, _power_of_two(self.rank), plan.room, self.gate,
+            self.protect, alphas is not None, plan.rows, plan.block, min(self.rank, 8), num_warps=4,
         )  # fmt: skip
         return corrected, scratch
 
 
-def numbers_of(scratch: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-    """Entropy, cosine, gamma, delta and beta, as used: each of this shape, in float32."""
+def gate_values(scratch: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
+    """Entropy, cosine, gamma, delta and beta, as used, each of this shape in float32."""
     return scratch[:, :5].view(*shape, 5).unbind(-1)
 
 
 def why_not(head: Head, rank: int, s: Settings) -> str:
-    """What keeps a head and its settings from the fused step, as a sentence; "" where nothing does."""
+    """Why the fused step cannot run for a head and settings, as a sentence; "" if it can."""
     if not head.linear:
         return "the head is not linear"
     if s.alpha == 0:
@@ -153,12 +151,12 @@ def why_not(head: Head, rank: int, s: Settings) -> str:
         return f"the head is on {head.device}"
     if find_spec("triton") is None:
         return "triton is not installed"
-    return _fault(head.device)
+    return _launch_error(head.device)
 
 
 @cache
-def _fault(device: torch.device) -> str:
-    """What goes wrong when the kernels are built and launched there, such as a missing C compiler; "" where nothing does."""
+def _launch_error(device: torch.device) -> str:
+    """What fails when the kernels are built and launched there, such as a missing C compiler; "" if nothing does."""
     from triton.errors import TritonError
 
     from mgap.methods.mgap import Settings
@@ -168,7 +166,7 @@ def _fault(device: torch.device) -> str:
     try:
         with torch.no_grad():
             FusedStep(zeros.T, zeros, head, Settings(1.0, 1.0))(zeros, zeros)
-    except (TritonError, RuntimeError, OSError, SubprocessError) as error:  # theirs, not ours
+    except (TritonError, RuntimeError, OSError, SubprocessError) as error:  # errors of Triton and the toolchain
         reason = f"its kernels do not run on {device} ({type(error).__name__}: {error})"
         warnings.warn(f"mgap takes its plain step instead of the fused one: {reason}", stacklevel=2)
         return reason
@@ -176,7 +174,7 @@ def _fault(device: torch.device) -> str:
 
 
 def _rows(x: Tensor, width: int) -> tuple[Tensor, int]:
-    """What holds [..., width] as rows of neighbours, copied only where it must be, and how far its rows lie apart."""
+    """[..., width] as rows with contiguous elements, copied only if necessary, and the stride between rows."""
     if x.is_contiguous():
         return x, width
     x = x.reshape(-1, width)
@@ -187,6 +185,6 @@ def _ceil(count: int, size: int) -> int:
     return -(-count // size)
 
 
-def _power(count: int) -> int:
-    """The power of two that holds so many."""
+def _power_of_two(count: int) -> int:
+    """`count` rounded up to a power of two."""
     return 1 << (count - 1).bit_length()

@@ -1,14 +1,14 @@
-"""MGAP's step as two Triton kernels; `mgap_fused.py` launches them. Imported late: a machine without triton never reads this.
+"""MGAP's step as two Triton kernels, launched by `mgap_fused.py`. Imported late, so that triton is optional.
 
-`measure` leaves in each row of a scratch [rows, LEAD + K + 3 SPLITS] what `correct` needs:
+`measure` writes what `correct` needs into each row of a scratch [rows, LEAD + K + 3 SPLITS]:
 
     entropy, cosine, gamma, delta, beta (by `correct`)   |h|^2   c = V'h [K]   top, total, moment [SPLITS each]
 
-Of a slice of the vocabulary with logits l, top = max l, total = sum exp(l - top), moment = sum (l - top) exp(l - top): slices
-can be put together in any order, and entropy = ln(total) - moment / total. A masked token (-inf) counts as LOW, which weighs
-0 beside any other token and makes no nan where -inf would.
+For a slice of the vocabulary with logits l, top = max l, total = sum exp(l - top), moment = sum (l - top) exp(l - top). Slices
+can be merged in any order, and entropy = ln(total) - moment / total. A masked token (-inf) counts as LOW, which has weight 0
+beside any other token and gives no nan, unlike -inf.
 
-Annotations are read by Triton, so this file has them for compile-time constants only.
+Triton reads annotations, so this file has them for compile-time constants only.
 """
 
 import triton
@@ -28,17 +28,17 @@ def measure(
     logits_stride,
     d,
     vocab,
-    span,  # blocks of one slice
+    span,  # blocks per slice
     scale,
     cap,
     K: tl.constexpr,
-    SPLITS: tl.constexpr,  # room for slices in the scratch
+    SPLITS: tl.constexpr,  # space for slices in the scratch
     SCALED: tl.constexpr,
     CAPPED: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Programs (row, part): the first K parts take one direction each, the others one slice of the vocabulary each."""
+    """Programs (row, part): each of the first K parts takes one direction, each of the others one slice of the vocabulary."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     into = scratch + row * (LEAD + K + 3 * SPLITS)
@@ -68,7 +68,7 @@ def measure(
                 x = tl.where(x < 0, -cap, cap) * ((1.0 - e) / (1.0 + e))  # cap * tanh(x / cap)
             x = tl.where((i >= vocab) | (x < LOW), LOW, x)
             rise = x - top
-            e = tl.exp(-tl.abs(rise))  # of the new logit, or of all before it: whichever is not the top
+            e = tl.exp(-tl.abs(rise))  # the factor for the new logit or for all before it, whichever is not the top
             shift = rise * e
             higher = rise > 0
             moment = tl.where(higher, moment * e - shift * total, moment + shift)
@@ -76,7 +76,7 @@ def measure(
             top = tl.where(higher, x, top)
         most = tl.max(top, 0)
         weight = tl.exp(top - most)
-        into += LEAD + part  # part - K slices lie before it, behind K coefficients
+        into += LEAD + part  # after K coefficients and part - K slices
         tl.store(into, most)
         tl.store(into + SPLITS, tl.sum(total * weight, 0))
         tl.store(into + 2 * SPLITS, tl.sum(moment * weight + ((top - most) * weight) * total, 0))
@@ -97,16 +97,16 @@ def correct(
     lam,
     slope,  # 1 / (1 - threshold)
     K: tl.constexpr,
-    ROOM: tl.constexpr,  # K, up to a power of two
+    ROOM: tl.constexpr,  # K, rounded up to a power of two
     SPLITS: tl.constexpr,
     GATE: tl.constexpr,
     PROTECT: tl.constexpr,
-    OWN: tl.constexpr,  # every row has a strength of its own, in place of alpha
+    OWN: tl.constexpr,  # every row has its own strength, instead of alpha
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
-    STEP: tl.constexpr,  # directions whose reads are under way together
+    STEP: tl.constexpr,  # directions whose reads are pending together
 ):
-    """Programs (ROWS rows, BLOCK tokens): every one puts the slices together itself, which costs less than a third launch."""
+    """Programs (ROWS rows, BLOCK tokens): each merges the slices itself, which costs less than a third launch."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mine, inside = row < rows, token < vocab
@@ -129,7 +129,7 @@ def correct(
     total = tl.sum(total * weight, 1)
     total = tl.where(mine, total, 1.0)
     entropy = tl.log(total) - moment / total
-    entropy = tl.where(entropy < 0, 0.0, entropy)  # [ROWS]; a nan stays one
+    entropy = tl.where(entropy < 0, 0.0, entropy)  # [ROWS]; keeps a nan
 
     cosine = tl.where(norm > 0, held / tl.where(norm > 0, norm, 1.0), 0.0)
     cosine = tl.where(cosine > 1, 1.0, cosine)

@@ -1,14 +1,14 @@
-"""MoD, mixture of decoding (Chen et al., Findings of ACL 2025): add or take away a branch that keeps what was attended to.
+"""MoD, mixture of decoding (Chen et al., Findings of ACL 2025): add or subtract a branch with the most attended image tokens.
 
     w_j = sum over blocks of the mean over heads of attention[last query, j],   j an image token
-    branch: the floor(n (1 - rho)) image tokens of least w are zero;   JS: of softmax l and softmax l' at the first new token
+    branch: the floor(n (1 - rho)) image tokens of least w are zeroed;   JS: of softmax l and softmax l' at the first new token
     s = l + a1 l'  if JS < theta,   s = (1 + a2) l - a2 l'  otherwise,   s[v] = -inf where l[v] < max l + ln(beta)
 
-Where both agree, attention was in the right place and the branch is added; where not, it is taken away. The mode is each row's
-own, and kept for the whole answer. Cost: 2 forwards a token (those of the prompt one after the other), one pass through the
-vision tower. The authors' runs have no cache, so that w is the newest token's at every step: refresh="every_step", where the
-branch reads prompt and answer anew for every token. Their code puts l for an l' that is no number; here that is an error,
-looked for at the first token, and at every one in float16, which can overflow later.
+If both agree, attention was in the right place and the branch is added; otherwise it is subtracted. Each row has its own mode
+for the whole answer. Cost: 2 forwards per token (sequential for the prompt), one pass through the vision tower. The authors run
+without a cache, so w is the newest token's at every step: refresh="every_step", where the branch reads prompt and answer again
+for every token. Their code replaces an l' that is nan by l; here that is an error, checked at the first token, and in float16,
+which can overflow later, at every token.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Removable, Seam, Tap
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.branch import BranchMethod, plausible
-from mgap.methods.kinds.dependent_branch import DependentBranch, refuse_no_numbers
-from mgap.methods.kinds.paired_forward import Inputs, Kept
+from mgap.methods.kinds.dependent_branch import DependentBranch, refuse_nan
+from mgap.methods.kinds.paired_forward import Inputs, RowState
 from mgap.settings import check_choice, check_share, check_strength
 from mgap.types import Mode
 
 REFRESH = ("prefill", "every_step")
-FLOOR = 5e-8  # probabilities are clipped to [FLOOR, 1 - FLOOR], and not made to sum to 1 again
+FLOOR = 5e-8  # probabilities are clipped to [FLOOR, 1 - FLOOR] and not renormalised
 
 
 def least_attended(attention: Tensor, images: Tensor, rho: float) -> Tensor:
-    """The image positions that the branch does not see, bool [B, T]: all but a share rho; of equal ones the first go first."""
-    counts = [math.floor(n * (1 - rho) + 1e-9) for n in images.sum(-1).tolist()]  # 1 - 0.9 is a little less than 0.1
+    """The image positions hidden from the branch, bool [B, T]: all but a share rho; of equal weights, the first positions."""
+    counts = [math.floor(n * (1 - rho) + 1e-9) for n in images.sum(-1).tolist()]  # in floats, 1 - 0.9 < 0.1
     order = attention.masked_fill(~images, torch.inf).argsort(dim=-1, stable=True)
     rank = order.argsort(dim=-1)  # [B, T]
     return rank < torch.tensor(counts, device=rank.device).unsqueeze(-1)
 
 
 def divergence(main: Tensor, branch: Tensor) -> Tensor:
-    """JS of two predictions [..., vocab] in nats: 0 for equal ones, at most about ln 2."""
+    """JS divergence of two predictions [..., vocab] in nats: 0 if equal, at most about ln 2."""
     p, q = (logits.softmax(-1).clamp(FLOOR, 1 - FLOOR) for logits in (main, branch))
     m = (p + q) / 2
     return ((p * (p / m).log() + q * (q / m).log()).sum(-1) / 2).clamp_min(0)
@@ -54,15 +54,17 @@ def divergence(main: Tensor, branch: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class MoD(BranchMethod):
-    """Mixture of decoding. `rho` is the share of image tokens that the branch keeps; `refresh` when they are chosen: "prefill"
-    (once, at the end of the prompt) or "every_step" (at every token, with branch_mode="sequential").
+    """Mixture of decoding. `rho` is the share of image tokens that the branch keeps.
+
+    `refresh` says when they are chosen: "prefill" (once, at the end of the prompt) or "every_step" (at every token, with
+    branch_mode="sequential").
     """
 
     name: ClassVar[str] = "mod"
     summary: ClassVar[str] = "add or take away a branch that sees the most attended image tokens only"
     seam: ClassVar[Seam] = Seam.ATTENTION
     modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC, Mode.COMPILE}
-    moved_by: ClassVar[str] = "a1 or a2"  # whichever weighs the branch in a row's mode
+    moved_by: ClassVar[str] = "a1 or a2"  # the branch's weight in the row's mode
     zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"a1": 0.0, "a2": 0.0})
 
     rho: float = 0.2
@@ -84,10 +86,10 @@ class MoD(BranchMethod):
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         hide = partial(least_attended, rho=self.rho)
-        return DependentBranch(backbone, self, tap, hide, anew=self.refresh == "every_step")
+        return DependentBranch(backbone, self, tap, hide, every_step=self.refresh == "every_step")
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
-        """The main rows' own; what the branch sees less of the pictures is known after the main forward."""
+        """The main rows' inputs; which image tokens the branch does not see is known only after the main forward."""
         if backbone.pixel_keys[0] not in main or not backbone.image_mask(main).any(-1).all():
             raise PromptError(f"{self.name} masks a part of the picture: give one in every row, or leave {self.name} off")
         return dict(main)
@@ -95,14 +97,14 @@ class MoD(BranchMethod):
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         return self.weigh(main, [branch], step, {})
 
-    def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: Kept) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
+    def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: RowState) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         (branch,) = branches
         if "js" not in kept:  # the first token decides
-            refuse_no_numbers(self.name, branch)
+            refuse_nan(self.name, branch)
             kept["js"] = divergence(main, branch)  # [B]
             agree = kept["js"] < self.theta
             kept["mode"] = agree.to(main.dtype) * 2 - 1  # 1 complementary, -1 contrastive
-            kept["main"] = torch.where(agree, 1.0, 1 + self.a2).unsqueeze(-1)  # [B, 1], what each prediction counts
+            kept["main"] = torch.where(agree, 1.0, 1 + self.a2).unsqueeze(-1)  # [B, 1], the weight of each prediction
             kept["branch"] = torch.where(agree, self.a1, -self.a2).unsqueeze(-1)
         scores = kept["main"] * main + kept["branch"] * branch
         return plausible(scores, main, self.beta), {"js": kept["js"], "mode": kept["mode"]}

@@ -3,10 +3,10 @@
     A[last query, j] += alpha |A[last query, j]|   for image keys j, after the mask, before the softmax, in blocks [start, end)
     s = gamma c + (1 - gamma) u,   s[v] = -inf where c[v] < max c + ln(beta),   c, u = log softmax of l and of l_text
 
-The edit takes the place of "eager" and "sdpa" attention (kinds/attention.py): the prompt goes through torch's fused attention,
-its last row and every new token through scores of our own. Cost: 2 forwards a token, 1 at gamma = 1: no branch and no cut.
-Paper: alpha by model, 0.2 to 0.6, gamma 1.1; the authors' command line has alpha 0.2, gamma 2 (preset "reference-code").
-Under beam search their branch keeps the wrong histories; ours follows the beams.
+The edit replaces "eager" and "sdpa" attention (kinds/attention.py): the prompt goes through torch's fused attention; for its
+last row and every new token we compute the scores. Cost: 2 forwards per token; 1 at gamma = 1, without branch and cut. Paper:
+alpha by model, 0.2 to 0.6, gamma 1.1; the authors' command line has alpha 0.2, gamma 2 (preset "reference-code"). Under beam
+search their branch keeps the wrong histories; ours follows the beams.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def raise_scores(scores: Tensor, keys: Tensor, alpha: float) -> Tensor:
 
 
 def guide(main: Tensor, branch: Tensor, gamma: float, beta: float) -> Tensor:
-    """gamma c + (1 - gamma) u of logits [..., vocab], without what the main branch finds implausible."""
+    """gamma c + (1 - gamma) u of logits [..., vocab], without tokens that are implausible in the main branch."""
     c = main.log_softmax(-1)
     if gamma == 1:
         return c
@@ -46,7 +46,7 @@ def guide(main: Tensor, branch: Tensor, gamma: float, beta: float) -> Tensor:
 
 
 class RaisedAttention(EditedAttention):
-    """The edit of one forward, in fewer kernels for rows with one query."""
+    """The edit in one forward, with fewer kernels for rows with a single query."""
 
     def __init__(self, method: PAI, blocks: range, images: Tensor) -> None:
         super().__init__(method.name, blocks, images, method.edit_scores)
@@ -64,13 +64,13 @@ class RaisedAttention(EditedAttention):
         return (scores.softmax(-1).to(value.dtype) @ value).reshape(batch, 1, heads, -1)
 
     def weights(self, block: BlockAttention, scaling: float) -> tuple[Tensor, Tensor]:
-        """The mask as a bias, and what |q k| counts for at each key: [B, 1, 1, kv] in float32, made once for all blocks."""
-        key, mask = block.key, block.whole_mask
-        of = id(mask), key.device, key.shape[2], scaling
-        if of not in self.shared:
+        """The mask as a bias, and the weight of |q k| at each key: [B, 1, 1, kv] in float32, computed once for all blocks."""
+        key, mask = block.key, block.required_mask
+        shared_by = id(mask), key.device, key.shape[2], scaling
+        if shared_by not in self.shared:
             bias = mask.float() if mask.dtype != torch.bool else torch.where(mask, 0.0, -torch.inf)
-            self.shared[of] = bias, self.image_keys(key)[:, None, None] * (self.alpha * scaling)
-        return self.shared[of]
+            self.shared[shared_by] = bias, self.image_keys(key)[:, None, None] * (self.alpha * scaling)
+        return self.shared[shared_by]
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -81,12 +81,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class PAI(AttentionMethod, BranchMethod):
-    """Pay attention to image. `start` and `end` bound the blocks, from 0; no `end` is the top."""
+    """Pay attention to image. `start` and `end` bound the blocks, from 0; no `end` means the last block."""
 
     name: ClassVar[str] = "pai"
     summary: ClassVar[str] = "attend more to the picture, and contrast with a text-only branch"
     forwards: ClassVar[float] = BranchMethod.forwards
-    moved_by: ClassVar[str] = "gamma - 1"  # at 0 the state is that of the changed attention, not the plain one
+    moved_by: ClassVar[str] = "gamma - 1"  # at 0 the state has the edited attention, it is not plain
     zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"alpha": 0.0, "gamma": 1.0})
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(PRESETS)
 
@@ -106,16 +106,16 @@ class PAI(AttentionMethod, BranchMethod):
 
     @property
     def strengths(self) -> tuple[float, float]:
-        """alpha and gamma, which the preset has filled in."""
+        """alpha and gamma, filled in from the preset."""
         return float(self.alpha or 0), float(self.gamma or 0)
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         alpha, gamma = self.strengths
-        self.blocks(len(backbone.layers))  # refuses blocks that the model does not have
+        self.blocks(len(backbone.layers))  # raises if the model does not have these blocks
         if alpha > 0:
             check_kernel(backbone, self.name)
         parts: list[Removable] = [report_logits(backbone, tap) if gamma == 1 else PairedForward(backbone, self, tap)]
-        if alpha > 0:  # after the pairing: it reads the rows of both branches
+        if alpha > 0:  # after PairedForward: the edit must see the rows of both branches
             parts.append(self.edit_attention(backbone, needs_picture=gamma == 1))
         return Handles(*parts)
 

@@ -1,14 +1,14 @@
-"""The prompt's own prior, predicted: take out of the head's input what the model would expect here without the picture.
+"""Predicted prompt prior: remove from the head's input what the model would expect here without the picture.
 
     h' = h - s V c_hat,   c_hat = A h + a,   s = rho * gamma * delta
 
-c_hat stands for V'(h_blind - mean), the prior's coordinates of the state that the same prompt and answer so far leave with a
-null image; a linear map, fitted once and without labels (priors/prior_map.py), reads it off h, so that no blind branch is run.
-gamma = tanh(lam * H) with `gate`, and delta = 1 - cos(h, V V'h) with `protect`, are MGAP's; without them they are 1. MGAP is
-the special case A = V', a = 0 with both on: it takes the state's own part for the prompt's prior.
+c_hat estimates V'(h_blind - mean), the coordinates in the prior's subspace of the state for the same prompt and answer so far
+with a null image. A linear map, fitted once and without labels (priors/prior_map.py), predicts it from h, so no blind branch
+runs. gamma = tanh(lam * H) with `gate`, and delta = 1 - cos(h, V V'h) with `protect`, are MGAP's; without them they are 1. MGAP
+is the special case A = V', a = 0 with both on: it treats the state's own part in the subspace as the prompt's prior.
 
 The head is linear, so W h' = W h - s (W V) c_hat: one [K, vocab] table, built once. Cost per token: 1 forward and
-2 K (2 d + vocab) flops. Every decoding mode; attention of any kind.
+2 K (2 d + vocab) flops. All decoding modes; any attention kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
-from mgap.methods.base import Need, Observation, Tap, loaded
+from mgap.methods.base import Need, Observation, Tap, load_if_path
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.head import HeadMethod
 from mgap.methods.mgap import Gate, Settings, entropy_of, gate_of
@@ -33,7 +33,7 @@ from mgap.settings import check_strength, check_switch
 
 
 class Removal:
-    """A predicted prior bound to one head. Called as that head's forward hook."""
+    """A predicted prior bound to one head. Used as that head's forward hook."""
 
     def __init__(self, prior_map: PriorMap, head: Head, settings: Settings, tap: Tap) -> None:
         self.basis = prior_map.prior.basis.to(head.device, head.wide)  # V [d, K]
@@ -62,28 +62,28 @@ class Removal:
         return h @ self.weight.T + self.offset
 
     def gate(self, h: Tensor, logits: Tensor) -> Gate:
-        """What decides the strength; its beta is s [...]. The entropy is worked out where somebody reads it, else 0."""
+        """The gate, whose beta is s [...]. The entropy is computed only if it is used or traced, else it is 0."""
         norm = torch.linalg.vector_norm(h, dim=-1)
         is_read = self.settings.gate or self.tap.listener is not None
         entropy = entropy_of(self.head.post(logits)) if is_read else torch.zeros_like(norm)
         return gate_of(norm, h @ self.basis, entropy, self.settings)
 
     def correct(self, h: Tensor, output: Tensor, logits: Tensor, coeff: Tensor, gate: Gate) -> Tensor:
-        """What takes the place of the head's output [..., vocab], in its dtype; `logits` is the same in float32."""
+        """What replaces the head's output [..., vocab], in its dtype; `logits` is the same output in float32."""
         if self.settings.alpha == 0:
-            return output  # to the bit
+            return output  # bit-equal
         if self.table is None:
             return self.head.product(self.move(h, coeff, gate))
         return (logits - (gate.beta.unsqueeze(-1) * coeff) @ self.table).to(output.dtype)
 
     def move(self, h: Tensor, coeff: Tensor, gate: Gate) -> Tensor:
-        """h' [..., d] itself; decoding needs its logits only."""
+        """h' [..., d] itself; decoding needs only its logits."""
         return h - (gate.beta.unsqueeze(-1) * coeff) @ self.basis.T
 
 
 @dataclass(frozen=True)
 class PredictedPrior(HeadMethod):
-    """The prompt's own prior without a second branch. `prior_map` may be the folder it was saved to."""
+    """The prompt's prior without a second branch. `prior_map` may be the folder it was saved to."""
 
     name: ClassVar[str] = "predicted-prior"
     summary: ClassVar[str] = "take the prompt's own prior, predicted from the head's input, out of that input"
@@ -93,7 +93,7 @@ class PredictedPrior(HeadMethod):
 
     prior_map: PriorMap | str | PathLike[str]
     rho: float = 1.0
-    lam: float = 0.5  # read with `gate` only
+    lam: float = 0.5  # used with `gate` only
     gate: bool = False
     protect: bool = False
 
@@ -106,11 +106,11 @@ class PredictedPrior(HeadMethod):
 
     @property
     def _map(self) -> PriorMap:
-        return loaded("prior_map", self.prior_map, PriorMap)
+        return load_if_path("prior_map", self.prior_map, PriorMap)
 
     @property
     def settings(self) -> Settings:
-        """As MGAP's step calls them: rho is its alpha."""
+        """In terms of MGAP's settings: rho is alpha."""
         return Settings(alpha=self.rho, lam=self.lam, gate=self.gate, protect=self.protect)
 
     def correction(self, backbone: Backbone, head: Head, tap: Tap) -> Removal:

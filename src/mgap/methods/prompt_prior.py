@@ -1,12 +1,12 @@
-"""The prompt's own prior: take out of the state what this prompt puts there without the picture, inside the prior's subspace.
+"""Prompt prior: remove from the state what this prompt alone, without the picture, puts into the prior's subspace.
 
     h' = h - s V V'(h_blind - m),   s = rho * gamma * delta
 
-V and m are the subspace and the mean of a fitted prior (`centre` off: m = 0), h_blind is the head's input of the same prompt
-and answer so far with a null image. gamma = tanh(lam * H) with `gate`, delta = 1 - cos(h, V V'h) with `protect`, else 1:
-MGAP's, which takes away what lies in the subspace whoever put it there. With V = I and m = h it would be the blind contrast.
-The part of h outside the subspace is untouched. One [K, vocab] table makes the logits, as in mgap.py.
-Cost: that of kinds/blind_branch.py.
+V and m are the subspace and the mean of a fitted prior (`centre` off: m = 0), h_blind is the head's input for the same prompt
+and answer so far with a null image. gamma = tanh(lam * H) with `gate` and delta = 1 - cos(h, V V'h) with `protect` are MGAP's,
+else 1. MGAP itself removes what lies in the subspace, wherever it comes from. With V = I and m = h this would be the blind
+contrast. The part of h outside the subspace does not change. One [K, vocab] table gives the logits, as in mgap.py. Cost: see
+kinds/blind_branch.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mgap.settings import check_strength, check_switch
 
 
 class Projected:
-    """The formula above before one head."""
+    """The formula above, bound to one head."""
 
     def __init__(self, prior: Subspace, head: Head, method: PromptPrior) -> None:
         self.head, self.rho = head, method.rho
@@ -63,7 +63,7 @@ class Projected:
 
 @dataclass(frozen=True)
 class PromptPrior(BlindMethod):
-    """The projected prompt prior. `rank` uses the first directions of the prior only."""
+    """The projected prompt prior. `rank` uses only the first directions of the prior."""
 
     name: ClassVar[str] = "prompt-prior"
     summary: ClassVar[str] = "take what the prompt alone puts into the prior's subspace out of the head's input"

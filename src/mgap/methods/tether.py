@@ -1,16 +1,15 @@
 """Tether: step away from the prior where the model is unsure, then come back to the states of normal decoding.
 
-    u = h_cut + rho (h - h_blind)     the second part where the plain prediction's entropy is above `unsure`
+    u = h_cut + rho (h - h_blind)     the second term only where the plain prediction's entropy is above `unsure`
     h' = u                            if d_k(u) <= tau
     h' = u + t (n(u) - u)             else, with the smallest t of 1/8 .. 1 for which d_k(h') <= tau, or 1
 
-h_cut is MGAP's state at `alpha` (0: h itself), n(u) the mean of the k states of a bank that are nearest to u; d_k and tau are
-those of the diagnosis (priors/manifold.py). The first token of an answer is held to first tokens of the bank, later ones to
-later ones: the two lie far apart, and one tau for both would let first tokens go anywhere. A contrast alone leaves the region
-where normal decoding lives; coming back keeps as much of a step as states of normal decoding lie in its direction. With
-`towards="plain"` it stops at the border instead: h takes the place of n(u), and h' is the largest step that does not depart.
-Plain states outside come back too. Cost: that of kinds/blind_branch.py, a second product with the head, and two searches
-through the bank.
+h_cut is MGAP's state at `alpha` (0: h itself), n(u) the mean of the k states in a bank that are nearest to u; d_k and tau are
+those of the diagnosis (priors/manifold.py). First tokens of answers are compared with first tokens in the bank, later ones with
+later ones: the two lie far apart, and a common tau would let first tokens go anywhere. A contrast alone leaves the region of
+normal decoding. Coming back keeps as much of the step as there are states of normal decoding in its direction. With
+`towards="plain"` it stops at the border instead: h replaces n(u), and h' is the largest step that does not depart. Plain states
+outside come back too. Cost: see kinds/blind_branch.py, plus a second head product and two searches in the bank.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
-from mgap.methods.base import Need, Removable, Tap, loaded
+from mgap.methods.base import Need, Removable, Tap, load_if_path
 from mgap.methods.head_inputs import Weight
 from mgap.methods.kinds.blind_branch import BlindMethod, Move
 from mgap.methods.mgap import Settings, cut_state, gate_of
@@ -37,37 +36,37 @@ from mgap.priors.manifold import Manifold
 from mgap.priors.subspace import Subspace
 from mgap.settings import check_choice, check_count, check_share, check_strength
 
-STEPS = 8  # on the way back
+STEPS = 8  # of the way back
 TOWARDS = ("bank", "plain")
 
 
 def come_back(manifold: Manifold, states: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """h' [B, d] of states u [B, d], and how far each came back, t [B]; those within tau stay where they are.
+    """h' [B, d] of states u [B, d], and how far each came back, t [B]; states within tau do not move.
 
-    Towards their neighbours, or towards plain states [B, d], which is then the largest step that does not depart.
+    They move towards their neighbours, or towards the plain states [B, d]: the largest step that does not depart.
     """
-    apart, centres = (found.to(states) for found in manifold.centres(states))
-    is_out = apart > manifold.tau
-    back = torch.zeros_like(apart)
+    distances, centres = (part.to(states) for part in manifold.centres(states))
+    is_out = distances > manifold.tau
+    back = torch.zeros_like(distances)
     if not is_out.any():
         return states, back
-    u, home = states[is_out], (centres if plain is None else plain)[is_out]  # [n, d]
+    u, target = states[is_out], (centres if plain is None else plain)[is_out]  # [n, d]
     t = torch.arange(1, STEPS + 1, device=u.device).to(u) / STEPS
-    way = u + t.view(-1, 1, 1) * (home - u)  # [steps, n, d]
-    is_in = (manifold.distances(way.flatten(0, 1)).view(STEPS, -1).to(u.device) <= manifold.tau).int()
+    path = u + t.view(-1, 1, 1) * (target - u)  # [steps, n, d]
+    is_in = (manifold.distances(path.flatten(0, 1)).view(STEPS, -1).to(u.device) <= manifold.tau).int()
     is_in[-1] = 1
-    first = is_in.argmax(0)  # the first step that is inside
+    first = is_in.argmax(0)  # the first step inside
     back[is_out] = t[first]
     returned = states.clone()
-    returned[is_out] = way[first, torch.arange(len(u), device=u.device)]
+    returned[is_out] = path[first, torch.arange(len(u), device=u.device)]
     return returned, back
 
 
 class Tethered:
-    """The formula above before one head."""
+    """The formula above, bound to one head."""
 
-    def __init__(self, method: Tether, places: dict[bool, Manifold], head: Head) -> None:
-        self.places, self.head, self.rho, self.towards = places, head, method.rho, method.towards
+    def __init__(self, method: Tether, manifolds: dict[bool, Manifold], head: Head) -> None:
+        self.manifolds, self.head, self.rho, self.towards = manifolds, head, method.rho, method.towards
         self.settings = Settings(method.alpha, method.lam)
         self.basis = None if method.subspace is None else method.subspace.basis.to(head.device, head.wide)  # [d, K]
 
@@ -81,7 +80,7 @@ class Tethered:
     def move(self, h: Tensor, blind: Tensor, entropy: Tensor, rho: Weight, is_first: bool) -> tuple[Tensor, Tensor]:
         """h' [B, d] and t [B]."""
         stepped = self.cut(h, entropy) + rho * (h - blind)
-        return come_back(self.places[is_first], stepped, h if self.towards == "plain" else None)
+        return come_back(self.manifolds[is_first], stepped, h if self.towards == "plain" else None)
 
     def states(self, h: Tensor, blind: Tensor, entropy: Tensor, strength: Weight, *, is_first: bool) -> Tensor:
         return self.move(h, blind, entropy, strength, is_first)[0]
@@ -94,9 +93,9 @@ class Tethered:
 
 @dataclass(frozen=True)
 class Tether(BlindMethod):
-    """A step that comes back. `bank` is one of plain answers like those that are decoded, or the folder it was saved to.
+    """A step that comes back. `bank` holds states of plain answers like those to decode, or is the folder it was saved to.
 
-    `alpha`, `lam` and `rank` are MGAP's, for a step of its kind as well: they need a `prior`.
+    `alpha`, `lam` and `rank` are MGAP's, to add its step: they need a `prior`.
     """
 
     name: ClassVar[str] = "tether"
@@ -129,11 +128,11 @@ class Tether(BlindMethod):
 
     @property
     def _bank(self) -> Bank:
-        return loaded("bank", self.bank, Bank)
+        return load_if_path("bank", self.bank, Bank)
 
     @property
     def subspace(self) -> Subspace | None:
-        """What `alpha` acts in; None: nothing."""
+        """The subspace that `alpha` acts in, if any."""
         if self.prior is None or self.alpha == 0:
             return None
         return self.prior if self.rank is None else self.prior.truncate(self.rank)
@@ -145,14 +144,14 @@ class Tether(BlindMethod):
         return super().attach(backbone, tap)
 
     def bind(self, head: Head) -> Move:
-        return Tethered(self, places(self._bank, self.k, self.delta, head.device), head)
+        return Tethered(self, manifolds_of(self._bank, self.k, self.delta, head.device), head)
 
 
-@lru_cache(maxsize=4)  # tau takes longer than many tokens, and every strength of a method has the same
-def places(bank: Bank, k: int, delta: float, device: torch.device) -> dict[bool, Manifold]:
-    """By whether a token is the first of its answer; a bank that has only one of the two kinds stands for both."""
+@lru_cache(maxsize=4)  # computing tau takes longer than many tokens, and is the same for every strength
+def manifolds_of(bank: Bank, k: int, delta: float, device: torch.device) -> dict[bool, Manifold]:
+    """The manifolds of first tokens (True) and of later ones (False); a bank with only one kind serves for both."""
     is_first = bank.steps == 0
     if bool(is_first.all()) or not bool(is_first.any()):
-        every = Manifold.of(bank, k=k, delta=delta, device=device)
-        return {True: every, False: every}
+        manifold = Manifold.of(bank, k=k, delta=delta, device=device)
+        return {True: manifold, False: manifold}
     return {first: Manifold.of(bank.only(is_first == first), k=k, delta=delta, device=device) for first in (True, False)}

@@ -1,10 +1,10 @@
-"""VCD, visual contrastive decoding (Leng et al., CVPR 2024): contrast with the same picture drowned in noise.
+"""VCD, visual contrastive decoding (Leng et al., CVPR 2024): contrast with a noised copy of the picture.
 
     x_t = sqrt(abar_t) x_0 + sqrt(1 - abar_t) eps,   s = CD(l(x_0), l(x_t), alpha, beta)
 
-The noise goes on the pixels as the model reads them, once before generation. Cost: 2 forwards a token, every picture through
-the vision tower twice. The noise is drawn from `seed` and the picture itself: neither the batch nor its order changes it.
-Paper: alpha 1, beta 0.1, step 500; the authors' POPE script has beta 0.2, and their code 0.5 for an alpha that is not given.
+The noise is added to the normalised pixels, once before generation. Cost: 2 forwards per token, and every picture goes through
+the vision tower twice. The noise is drawn from `seed` and the picture itself: it does not depend on the batch or its order.
+Paper: alpha 1, beta 0.1, step 500; the authors' POPE script has beta 0.2, and their code defaults to alpha 0.5.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ STEPS = 1000
 def schedule() -> tuple[Tensor, Tensor]:
     """sqrt(abar_t) and sqrt(1 - abar_t) for t = 0..999, in float64."""
     betas = torch.linspace(-6, 6, STEPS, dtype=torch.float64).sigmoid() * (0.005 - 1e-5) + 1e-5
-    kept = (1 - betas).cumprod(0)
-    return kept.sqrt(), (1 - kept).sqrt()
+    abar = (1 - betas).cumprod(0)
+    return abar.sqrt(), (1 - abar).sqrt()
 
 
 def add_noise(pixels: Tensor, noise: Tensor, step: int) -> Tensor:
@@ -78,6 +78,6 @@ class VCD(BranchMethod):
 
     def _noise(self, picture: Tensor) -> Tensor:
         """Standard normal, drawn on the CPU from the seed and the picture."""
-        start = int.from_bytes(digest(picture, salt=f"{self.seed}")[:8], "little") >> 1
-        generator = torch.Generator().manual_seed(start)
+        seed = int.from_bytes(digest(picture, salt=f"{self.seed}")[:8], "little") >> 1
+        generator = torch.Generator().manual_seed(seed)
         return torch.randn(picture.shape, generator=generator).to(picture.device)

@@ -69,7 +69,7 @@ def _prefill(backbone: Backbone, picture: Image.Image) -> SharedPrefill | None:
     """The prefill of the picture that all prompts share; None for a processor that mixes pictures and words."""
     shared = SharedPrefill(backbone)
     try:
-        shared.begin([picture] * 2, ["Red?", "What is this?"])
+        shared.prefill([picture] * 2, ["Red?", "What is this?"])
     except ModelError:
         return None
     return shared

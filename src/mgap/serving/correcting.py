@@ -80,7 +80,7 @@ class CorrectedLogits:
             return logits
         self.tap.listener = self.counts.add if self.counts.is_sampled_step() else None
         with torch.no_grad():
-            corrected = self.correction.step(hidden_states, logits, strengths, is_ours=True)
+            corrected = self.correction.step(hidden_states, logits, strengths, may_overwrite=True)
         if self.counts.is_due():
             self.log(self.counts.read().text())
         return corrected

@@ -1,8 +1,9 @@
-"""The loop of static and compiled decoding: choose a token, run the captured step, never wait for the card.
+"""The loop of static and compiled decoding: choose a token, run the captured step, never wait for the GPU.
 
-transformers' `generate` asks the card after every token whether all rows have ended, and prepares every step anew. Here the
-question is answered two tokens late: the card always has work, and at most two steps are run for nothing. Greedy and sampling,
-with its own logits processors; beams and drafts are generate's. A second branch is rows of the same step.
+transformers' `generate` synchronises with the GPU after every token to see whether all rows have ended, and prepares every step
+anew. Here the loop learns it two tokens late: the GPU always has work, and at most two steps are wasted. Supports greedy
+decoding and sampling with transformers' logits processors; beams and drafts stay with `generate`. A second branch is more rows
+of the same step.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from transformers import (
 from mgap.backbones.base import Backbone
 from mgap.backbones.clock import NEXT
 from mgap.backbones.head import Head
-from mgap.backbones.token_rows import ALONG
+from mgap.backbones.token_rows import TOKEN_KEYS
 from mgap.decoding.attach import attached
 from mgap.decoding.fast.captured_step import Notify, step_for, uncapturable
 from mgap.decoding.generate import Generated, generation_config, seeded
@@ -41,17 +42,17 @@ from mgap.methods.kinds.paired_forward import PairedCache
 from mgap.types import Decoding, Mode
 
 MODES = frozenset({Mode.GREEDY, Mode.SAMPLE, Mode.BATCH, Mode.SEQUENCES, Mode.STREAM, Mode.STATIC, Mode.COMPILE})
-LAG = 2  # tokens
+LAG = 2  # tokens by which the loop trails the GPU
 
 
-def is_ours(backbone: Backbone, modes: frozenset[Mode]) -> bool:
-    """Whether this loop decodes in these modes with what is attached; otherwise transformers' own does."""
-    on = [attachment.method for attachment in attached(backbone.model)]
-    return Mode.STATIC in modes and modes <= MODES and all(map(_acts_outside, on)) and not uncapturable(backbone)
+def uses_captured_loop(backbone: Backbone, modes: frozenset[Mode]) -> bool:
+    """Whether this loop decodes in these modes with the attached methods; otherwise transformers' `generate` does."""
+    active = [attachment.method for attachment in attached(backbone.model)]
+    return Mode.STATIC in modes and modes <= MODES and all(map(_acts_after_decoder, active)) and not uncapturable(backbone)
 
 
-def _acts_outside(method: Method) -> bool:
-    """Whether a method acts on what comes after the text decoder, and its branch, if it has one, is rows of the same step."""
+def _acts_after_decoder(method: Method) -> bool:
+    """Whether a method acts only after the text decoder, and any branch it has runs as rows of the same step."""
     if method.seam is Seam.BRANCH:
         return isinstance(method, PairedMethod) and method.branch_mode == "batched"
     return method.seam is Seam.HEAD
@@ -61,7 +62,7 @@ _heads: WeakKeyDictionary[nn.Module, Head] = WeakKeyDictionary()
 
 
 def head_of(backbone: Backbone) -> Head:
-    """The head and what the model does to its output; measured once, and not while a trace is kept, as that runs the model."""
+    """The model's head and what the model does to its output; probed once, before any trace, since probing runs the model."""
     if backbone.model not in _heads:
         with row_split_of(backbone.model).paused():
             _heads[backbone.model] = backbone.probe_head()
@@ -69,8 +70,8 @@ def head_of(backbone: Backbone) -> Head:
 
 
 @dataclass
-class PrefilledLoop:
-    """A prompt that has been read; a branch's rows stand behind the caller's."""
+class PrefilledPrompt:
+    """The state after the prefill; a branch's rows follow the caller's."""
 
     logits: Tensor  # [B, vocab] float, of the first token
     ids: Tensor  # [B, T]
@@ -79,45 +80,45 @@ class PrefilledLoop:
     cache: DynamicCache
 
     @property
-    def each(self) -> int:
-        """Rows of the step for a row of the caller's."""
+    def branches(self) -> int:
+        """Rows of the step per row of the caller: 1, or more with a branch."""
         return len(self.mask) // len(self.ids)
 
     def repeat(self, times: int) -> None:
-        """Several answers a row: all but the cache, which `FixedCache.fill` repeats."""
+        """Repeat rows for several answers each; `FixedCache.fill` repeats the cache."""
         self.logits, self.ids = (part.repeat_interleave(times, 0) for part in (self.logits, self.ids))
         if isinstance(self.cache, PairedCache):
-            self.cache.kept = {key: value.repeat_interleave(times, 0) for key, value in self.cache.kept.items()}
+            self.cache.row_state = {key: value.repeat_interleave(times, 0) for key, value in self.cache.row_state.items()}
 
 
-def begin(backbone: Backbone, inputs: dict[str, Tensor], cache: DynamicCache | None) -> PrefilledLoop:
-    """Run the prompt as it is, with whatever is attached; what a shared prefill has read already is not run again."""
+def prefill(backbone: Backbone, inputs: dict[str, Tensor], cache: DynamicCache | None) -> PrefilledPrompt:
+    """Run the prompt with the attached methods; skip the part that a shared prefill has already put into the cache."""
     if any(attachment.method.seam is Seam.BRANCH for attachment in attached(backbone.model)):
-        return _begin_paired(backbone, inputs)
-    given = dict(inputs)
-    positions = given.pop("position_ids", None)
-    ids, mask = given["input_ids"], given["attention_mask"]
+        return _prefill_paired(backbone, inputs)
+    call = dict(inputs)
+    positions = call.pop("position_ids", None)
+    ids, mask = call["input_ids"], call["attention_mask"]
     if cache is None or positions is None:
-        positions, cache = backbone.positions(given), DynamicCache(config=backbone.config)
+        positions, cache = backbone.positions(call), DynamicCache(config=backbone.config)
     else:
         rest = positions.shape[-1]
-        given.update({key: given[key][:, -rest:] for key in ALONG if key in given and key != "attention_mask"})
-    out = backbone.model(**given, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return PrefilledLoop(out.logits[:, -1].float(), ids, mask, positions[..., -1:], cache)
+        call.update({key: call[key][:, -rest:] for key in TOKEN_KEYS if key in call and key != "attention_mask"})
+    out = backbone.model(**call, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return PrefilledPrompt(out.logits[:, -1].float(), ids, mask, positions[..., -1:], cache)
 
 
-def _begin_paired(backbone: Backbone, inputs: dict[str, Tensor]) -> PrefilledLoop:
-    """A branch joins inside `generate`, which encodes pictures before the first forward: one token of it."""
+def _prefill_paired(backbone: Backbone, inputs: dict[str, Tensor]) -> PrefilledPrompt:
+    """Prefill by generating one token: a branch joins inside `generate`, which encodes pictures before the first forward."""
     config = generation_config(backbone, Decoding(max_new_tokens=1))
     config.output_logits = True
     out = backbone.model.generate(**inputs, generation_config=config)
     cache: PairedCache = out.past_key_values
     (rows,) = cache.rows
-    return PrefilledLoop(out.logits[0].float(), inputs["input_ids"], rows.whole_mask(), rows.positions, cache)
+    return PrefilledPrompt(out.logits[0].float(), inputs["input_ids"], rows.whole_mask(), rows.positions, cache)
 
 
 class TokenChoice:
-    """From logits to tokens, as `generate` with the same configuration chooses them."""
+    """Chooses tokens from logits as `generate` does with the same configuration."""
 
     def __init__(self, config: GenerationConfig, ids: Tensor) -> None:
         self.is_sampling, self.pad = bool(config.do_sample), config.pad_token_id
@@ -125,7 +126,7 @@ class TokenChoice:
         self.ends = torch.tensor([end for end in ends if end is not None], device=ids.device)
         self.finished = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         self.processors = LogitsProcessorList()
-        self.ids: Tensor | None = None  # [B, T], where what was said matters
+        self.ids: Tensor | None = None  # [B, T], only if a processor needs the tokens so far
         if config.repetition_penalty != 1.0:
             self.ids = ids
             self.processors.append(RepetitionPenaltyLogitsProcessor(config.repetition_penalty))
@@ -137,7 +138,7 @@ class TokenChoice:
             self.processors.append(TopPLogitsWarper(config.top_p))
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """The next token of each row [B] from its logits [B, vocab]; rows that have ended are filled up."""
+        """The next token of each row [B] from its logits [B, vocab]; rows that have ended get padding."""
         scores = self.processors(self.ids, logits)
         token = torch.multinomial(scores.softmax(-1), 1)[:, 0] if self.is_sampling else scores.argmax(-1)
         if len(self.ends):
@@ -149,31 +150,31 @@ class TokenChoice:
 
 
 class StepWatch:
-    """Reads what the card says without stopping it: a report is looked at when `LAG` more have been sent off."""
+    """Copies reports from the GPU without stalling it: a report is read once `LAG` more have been sent."""
 
     def __init__(self, like: Tensor) -> None:
-        self.room = torch.empty(LAG + 1, *like.shape, dtype=like.dtype, pin_memory=True) if like.is_cuda else None
-        self.sent: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
+        self.buffers = torch.empty(LAG + 1, *like.shape, dtype=like.dtype, pin_memory=True) if like.is_cuda else None
+        self.pending: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
         self.count = 0
 
     def send(self, report: Tensor) -> None:
-        if self.room is None:
-            self.sent.append((report, None))
+        if self.buffers is None:
+            self.pending.append((report, None))
             return
-        there, event = self.room[self.count % len(self.room)], torch.cuda.Event()
-        there.copy_(report, non_blocking=True)
+        buffer, event = self.buffers[self.count % len(self.buffers)], torch.cuda.Event()
+        buffer.copy_(report, non_blocking=True)
         event.record()
-        self.sent.append((there, event))
+        self.pending.append((buffer, event))
         self.count += 1
 
-    def read(self, *, all_of_it: bool = False) -> list[Tensor]:
-        """The reports that are due, oldest first."""
+    def read(self, *, flush: bool = False) -> list[Tensor]:
+        """The reports that are due, oldest first; all of them with `flush`."""
         due = []
-        while len(self.sent) > (0 if all_of_it or self.room is None else LAG):
-            report, event = self.sent.popleft()
+        while len(self.pending) > (0 if flush or self.buffers is None else LAG):
+            report, event = self.pending.popleft()
             if event is not None:
                 event.synchronize()
-            due.append(report.clone())  # its room is for a later one
+            due.append(report.clone())  # a later report reuses the buffer
         return due
 
 
@@ -185,40 +186,40 @@ def generate_captured(
     head: Head,
     notify: Notify,
     cache: DynamicCache | None = None,
-    say: Callable[[Tensor], None] | None = None,
+    on_tokens: Callable[[Tensor], None] | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Generated:
-    """Decode rows through the captured step, from their prompts or from a cache that holds their beginnings.
+    """Decode rows through the captured step, from their prompts or from a cache that holds their prefixes.
 
-    `say` hears the tokens [B] as they come, `is_stopped` is asked before each.
+    Calls `on_tokens` with the tokens [B] of every step, and `is_stopped` before each step.
     """
     config, times = generation_config(backbone, decoding), decoding.num_return_sequences
     started = time.perf_counter()
     with lock_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad():
-        prompt = begin(backbone, inputs, cache)
-        rows, each, length = len(prompt.ids) * times, prompt.each, prompt.mask.shape[1] + decoding.max_new_tokens
-        step = step_for(backbone, prompt.cache, prompt.positions, rows * each, length, compiled=decoding.compile, notify=notify)
+        prompt = prefill(backbone, inputs, cache)
+        rows, branches = len(prompt.ids) * times, prompt.branches
+        size = rows * branches, prompt.mask.shape[1] + decoding.max_new_tokens
+        step = step_for(backbone, prompt.cache, prompt.positions, *size, compiled=decoding.compile, notify=notify)
         step.start(prompt.cache, prompt.mask, prompt.positions, times)
         prompt.repeat(times)
         choose = TokenChoice(config, prompt.ids)
         watch = StepWatch(torch.zeros(rows + 1, dtype=torch.long, device=backbone.device))
-        logits, said = prompt.logits, list[Tensor]()
-        backbone.clock.turn(NEXT)
+        logits, tokens = prompt.logits, list[Tensor]()
+        backbone.clock.switch(NEXT)
         is_over = False
-        while not is_over and len(said) < decoding.max_new_tokens and not (said and is_stopped()):
-            if said:
-                state = step.run(said[-1].repeat(each))
-                logits = read_head(backbone, head, state, prompt.cache, rows, each)
-            said.append(choose(logits))
-            watch.send(torch.cat([said[-1], choose.finished.all().long().unsqueeze(0)]))
-            is_over = _pass_on(watch.read(), say)
-        _pass_on(watch.read(all_of_it=True), None if is_over else say)
-    tokens = torch.stack(said, 1).cpu()
-    return Generated(tokens, None, 1000 * (time.perf_counter() - started))
+        while not is_over and len(tokens) < decoding.max_new_tokens and not (tokens and is_stopped()):
+            if tokens:
+                state = step.run(tokens[-1].repeat(branches))
+                logits = read_head(backbone, head, state, prompt.cache, rows, branches)
+            tokens.append(choose(logits))
+            watch.send(torch.cat([tokens[-1], choose.finished.all().long().unsqueeze(0)]))
+            is_over = _emit(watch.read(), on_tokens)
+        _emit(watch.read(flush=True), None if is_over else on_tokens)
+    return Generated(torch.stack(tokens, 1).cpu(), None, 1000 * (time.perf_counter() - started))
 
 
-def read_head(backbone: Backbone, head: Head, state: Tensor, cache: DynamicCache, rows: int, each: int) -> Tensor:
-    """Logits [B, vocab] float of a step's state, with whatever acts at the head; a branch's are merged with the main ones."""
+def read_head(backbone: Backbone, head: Head, state: Tensor, cache: DynamicCache, rows: int, branches: int) -> Tensor:
+    """Logits [B, vocab] float of a step's state, with the hooks at the head; branch logits are merged into the main ones."""
     if not isinstance(cache, PairedCache):
         return head.post(head.module(state))[:rows, -1].float()
     if cache.merge is None:
@@ -226,17 +227,17 @@ def read_head(backbone: Backbone, head: Head, state: Tensor, cache: DynamicCache
     row_split, cache.steps = row_split_of(backbone.model), cache.steps + 1
     row_split.main = rows
     try:
-        logits = head.post(head.module(state))[: rows * each, -1].float()
+        logits = head.post(head.module(state))[: rows * branches, -1].float()
     finally:
         row_split.main = None
     return cache.merge(logits, cache)
 
 
-def _pass_on(reports: list[Tensor], say: Callable[[Tensor], None] | None) -> bool:
-    """Pass tokens on; whether all rows had ended at one of them."""
+def _emit(reports: list[Tensor], on_tokens: Callable[[Tensor], None] | None) -> bool:
+    """Emit the tokens of these reports; stop and return True once all rows have ended."""
     for report in reports:
-        if say is not None:
-            say(report[:-1])
+        if on_tokens is not None:
+            on_tokens(report[:-1])
         if bool(report[-1]):
             return True
     return False

@@ -1,9 +1,9 @@
 """One decoding step at fixed addresses: from the last token to the state that the head reads.
 
-The step is the text decoder alone. What comes after it, the head with the methods that act there and the choice of a token, is
-ordinary code: it runs while the card is busy with the step, so that it costs the card its own few kernels and nobody's hook is
-skipped. On a CUDA device the step is captured as a graph, compiled by inductor before or not; a replay launches it at once,
-where eager decoding of a 7B model waits for a thousand launches. A captured step outlives attaching and detaching of methods.
+The step is the text decoder alone. The head, the methods that act there and the choice of a token are ordinary code that runs
+while the GPU is busy with the step: they add only their own few kernels, and no hook is skipped. On a CUDA device the step is
+captured as a graph, optionally compiled by inductor first. A replay is one launch, where eager decoding of a 7B model waits for
+a thousand. A captured step survives attaching and detaching methods.
 
 Shapes are bucketed: rows to powers of two, lengths to multiples of 256. The last few steps are kept, each with its cache.
 """
@@ -22,17 +22,17 @@ from transformers.cache_utils import DynamicLayer
 from mgap.backbones.base import Backbone, families_that
 from mgap.backbones.hooks import is_hooked
 from mgap.backbones.image_embeddings import embed_pictures
-from mgap.decoding.fast.fixed_cache import FixedCache, attending
+from mgap.decoding.fast.fixed_cache import FixedCache, fixed_attention
 
-KEPT = 4  # steps of one model, the latest
-LENGTHS = 256  # cache lengths are multiples of this
-WARM = 3  # runs before a capture: the first compiles, and libraries settle
+MAX_STEPS = 4  # captured steps kept per model, the most recently used
+LENGTH_MULTIPLE = 256  # cache lengths are rounded up to this
+WARMUP_RUNS = 3  # before a capture: the first compiles, and libraries initialise
 
-Notify = Callable[[str], None]  # hears what keeps a token waiting, a line at a time
+Notify = Callable[[str], None]  # called with a line of text about what delays a token
 
 
 def uncapturable(backbone: Backbone) -> str:
-    """Why the model's step cannot be run at fixed addresses; "" where it can."""
+    """Why the model's step cannot run at fixed addresses; "" if it can."""
     name, kind = backbone.name, backbone.config.model_type
     if not backbone.captures_steps:
         return f"{name}: {kind} has not been checked; checked: {', '.join(families_that('captures_steps'))}"
@@ -41,13 +41,13 @@ def uncapturable(backbone: Backbone) -> str:
     language = backbone.language
     if len({parameter.device for parameter in language.parameters()}) > 1:
         return f"{name}: its blocks are on several devices"
-    if is_hooked(language, besides=[embed_pictures]):  # a prompt's pictures come in there, a step has none
+    if is_hooked(language, besides=[embed_pictures]):  # inserts a prompt's pictures; a step has none
         return f"{name}: there are hooks inside its text decoder, which would not run"
     return ""
 
 
 class CapturedStep:
-    """The text decoder on one token of `rows` rows, with its cache; `run` gives the head's input [rows, 1, d]."""
+    """The text decoder on one token per row, with its cache; `run` returns the head's input [rows, 1, d]."""
 
     def __init__(self, backbone: Backbone, cache: FixedCache, positions: Tensor, *, is_compiled: bool) -> None:
         self.language, self.cache, self.is_compiled = backbone.language, cache, is_compiled
@@ -57,14 +57,14 @@ class CapturedStep:
         self.weights = addresses(self.language)
         self._forward: Any = self.language
         if is_compiled:
-            tuned = rows == 1 and self.token.is_cuda  # products with one row are then fused kernels that read at full speed
+            tuned = rows == 1 and self.token.is_cuda  # gives one-row products fused kernels at full memory bandwidth
             options: dict[str, Any] = {"coordinate_descent_tuning": True} if tuned else {}
             self._forward = torch.compile(self.language, dynamic=False, options=options)
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._state: Tensor | None = None  # [rows, 1, d], where the graph leaves it
+        self._state: Tensor | None = None  # [rows, 1, d], the graph's output buffer
 
     def start(self, prompt: DynamicCache, attention_mask: Tensor, positions: Tensor, times: int) -> None:
-        """Go on from a prompt: its keys and values, its mask [B, T], and the positions of its last tokens [..., B, 1]."""
+        """Continue a prompt: its keys and values, its mask [B, T], and the positions of its last tokens [..., B, 1]."""
         if self.token.is_cuda and self._graph is None:
             self._capture()
         self.cache.fill(prompt, attention_mask, times)
@@ -73,21 +73,21 @@ class CapturedStep:
         self.positions[..., : last.shape[-2], :] = last
 
     def run(self, token: Tensor) -> Tensor:
-        """One token [B] further: the head's input [rows, 1, d], valid until the next call."""
+        """Decode one more token [B]; returns the head's input [rows, 1, d], valid until the next call."""
         self.token[: len(token), 0] = token
         self.positions += 1
-        self.cache.mask.index_fill_(3, self.cache.place, 0)
+        self.cache.mask.index_fill_(3, self.cache.index, 0)
         if self._graph is None:
             state = self._body()
         else:
             self._graph.replay()
             assert self._state is not None
             state = self._state
-        self.cache.place += 1
+        self.cache.index += 1
         return state
 
     def _body(self) -> Tensor:
-        with attending(self.language.config), torch._dynamo.config.patch(recompile_limit=64):
+        with fixed_attention(self.language.config), torch._dynamo.config.patch(recompile_limit=64):
             out = self._forward(
                 input_ids=self.token,
                 attention_mask=self.cache.mask,
@@ -99,12 +99,12 @@ class CapturedStep:
         return state
 
     def _capture(self) -> None:
-        aside = torch.cuda.Stream(self.token.device)
-        aside.wait_stream(torch.cuda.current_stream(self.token.device))
-        with torch.cuda.stream(aside):
-            for _ in range(WARM):
+        warmup = torch.cuda.Stream(self.token.device)
+        warmup.wait_stream(torch.cuda.current_stream(self.token.device))
+        with torch.cuda.stream(warmup):
+            for _ in range(WARMUP_RUNS):
                 self._body()
-        torch.cuda.current_stream(self.token.device).wait_stream(aside)
+        torch.cuda.current_stream(self.token.device).wait_stream(warmup)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._state = self._body()
@@ -117,26 +117,26 @@ _steps: WeakKeyDictionary[nn.Module, dict[tuple[int, int, bool], CapturedStep]] 
 def step_for(
     backbone: Backbone, prompt: DynamicCache, positions: Tensor, rows: int, length: int, *, compiled: bool, notify: Notify
 ) -> CapturedStep:
-    """A step that holds `rows` rows of up to `length` tokens: one that is there already, or a new one."""
+    """A step for `rows` rows of up to `length` tokens: a kept one, or a new one."""
     if compiled or positions.is_cuda:
-        rows, length = 1 << (rows - 1).bit_length(), -(-length // LENGTHS) * LENGTHS
-    kept, key = _steps.setdefault(backbone.model, {}), (rows, length, compiled)
-    step = kept.pop(key, None)
+        rows, length = 1 << (rows - 1).bit_length(), -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+    steps, key = _steps.setdefault(backbone.model, {}), (rows, length, compiled)
+    step = steps.pop(key, None)
     if step is None or step.weights != addresses(backbone.language):
-        while len(kept) >= KEPT:
-            kept.pop(next(iter(kept)))
+        while len(steps) >= MAX_STEPS:
+            steps.pop(next(iter(steps)))
         if compiled:
             notify(f"compiling the decoding step for {rows} row{'s' * (rows > 1)} of up to {length} tokens, once")
         step = CapturedStep(backbone, FixedCache(prompt, rows, length), positions, is_compiled=compiled)
-    kept[key] = step  # at the end: the latest
+    steps[key] = step  # last in the dict: the most recently used
     return step
 
 
 def forget(model: nn.Module) -> None:
-    """Give the memory of a model's steps back."""
+    """Free the memory of a model's captured steps."""
     _steps.pop(model, None)
 
 
 def addresses(module: nn.Module) -> tuple[int, ...]:
-    """Where the weights are: a captured step reads them there, and is of no use once they have moved."""
+    """The addresses of the weights; a captured step reads them there and is invalid once they move."""
     return tuple(parameter.data_ptr() for parameter in module.parameters())

@@ -1,7 +1,7 @@
-"""Keys and values at fixed addresses, and the attention of one new token to them: what a captured step reads and writes.
+"""A KV cache at fixed addresses, and the attention of one new token to it, for captured steps.
 
-transformers' static cache counts in every layer for itself. Here one number says where the next token goes, one mask says what
-is filled, and both are moved on from outside, so that a layer does nothing but store and attend.
+In transformers' static cache every layer counts its own tokens. Here all layers share one write index and one mask, which the
+caller advances, so that a layer only stores and attends.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ ATTENTION = "mgap_fixed_cache"  # the name under which transformers finds `atten
 
 
 class FixedCacheLayer(StaticLayer):
-    """One layer's keys and values [rows, heads, length, d]; a token goes to `place` [1], which the layers share."""
+    """One layer's keys and values [rows, heads, length, d]; a token is written at `index` [1], which all layers share."""
 
-    def __init__(self, keys: Tensor, values: Tensor, place: Tensor) -> None:
+    def __init__(self, keys: Tensor, values: Tensor, index: Tensor) -> None:
         super().__init__(max_cache_len=keys.shape[-2])
-        self.keys, self.values, self.place = keys, values, place
+        self.keys, self.values, self.index = keys, values, index
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        self.keys.index_copy_(2, self.place, key_states)
-        self.values.index_copy_(2, self.place, value_states)
+        self.keys.index_copy_(2, self.index, key_states)
+        self.values.index_copy_(2, self.index, value_states)
         return self.keys, self.values
 
 
 class FixedCache(Cache):
-    """A cache for `rows` rows of up to `length` tokens, shaped like one that a prompt has filled already."""
+    """A cache for `rows` rows of up to `length` tokens, with layers shaped like those of a filled one."""
 
     def __init__(self, like: DynamicCache, rows: int, length: int) -> None:
         device, dtype = like.layers[0].keys.device, like.layers[0].keys.dtype
-        self.place = torch.zeros(1, dtype=torch.long, device=device)
-        self.mask = torch.zeros(rows, 1, 1, length, dtype=dtype, device=device)  # 0 where there is a token, else very low
+        self.index = torch.zeros(1, dtype=torch.long, device=device)
+        self.mask = torch.zeros(rows, 1, 1, length, dtype=dtype, device=device)  # 0 at tokens, the dtype's minimum elsewhere
 
         def empty(filled: Tensor) -> Tensor:  # [B, heads, T, d]
             return filled.new_zeros(rows, filled.shape[1], length, filled.shape[3])
 
-        super().__init__(layers=[FixedCacheLayer(empty(own.keys), empty(own.values), self.place) for own in like.layers])
+        super().__init__(layers=[FixedCacheLayer(empty(layer.keys), empty(layer.values), self.index) for layer in like.layers])
 
     def fill(self, prompt: DynamicCache, attention_mask: Tensor, times: int) -> None:
-        """Take the prompt's keys and values over, each row `times` times; the prompt's own are let go layer by layer."""
+        """Copy the prompt's keys and values, each row `times` times, and free the prompt's layer by layer."""
         filled = attention_mask.repeat_interleave(times, 0).bool()  # [B * times, T]
         rows, length = filled.shape
-        for own, given in zip(self.layers, prompt.layers, strict=True):
-            own.keys[:rows, :, :length] = given.keys.repeat_interleave(times, 0) if times > 1 else given.keys
-            own.values[:rows, :, :length] = given.values.repeat_interleave(times, 0) if times > 1 else given.values
-            given.keys = given.values = None
+        for layer, source in zip(self.layers, prompt.layers, strict=True):
+            layer.keys[:rows, :, :length] = source.keys.repeat_interleave(times, 0) if times > 1 else source.keys
+            layer.values[:rows, :, :length] = source.values.repeat_interleave(times, 0) if times > 1 else source.values
+            source.keys = source.values = None
         self.mask.fill_(torch.finfo(self.mask.dtype).min)
-        self.mask[rows:, ..., 0] = 0  # rows that nobody asked for attend to something
+        self.mask[rows:, ..., 0] = 0  # unused rows must attend to something
         self.mask[:rows, 0, 0, :length].masked_fill_(filled, 0)
-        self.place.fill_(length)
+        self.index.fill_(length)
 
 
 def attend(
@@ -69,9 +69,10 @@ def attend(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one token: heads that share keys are rows of one product, so that no key is copied for each of them.
+    """Attention of one token: query heads that share keys become rows of one product, so that no key is copied.
 
-    For rows of their own keys torch's kernel is faster, for the rest two products that the compiler fuses with what is around.
+    For several rows with one query head per key head, torch's kernel is faster; otherwise two products that the compiler fuses
+    with the code around them.
     """
     rows, heads, width = len(query), query.shape[1], query.shape[-1]
     grouped = query.reshape(rows, key.shape[1], -1, width)  # [B, key-value heads, heads each, d]
@@ -87,8 +88,8 @@ AttentionInterface.register(ATTENTION, attend)
 
 
 @contextmanager
-def attending(config: Any) -> Iterator[None]:
-    """Inside the block, models with this configuration attend by `attend`."""
+def fixed_attention(config: Any) -> Iterator[None]:
+    """Inside the block, models with this configuration use `attend`."""
     before = config._attn_implementation
     config._attn_implementation = ATTENTION
     try:

@@ -1,1 +1,1 @@
-"""HalTrapper (Zheng et al., ICCV 2025): provoke inventions, then contrast with them."""
+"""HalTrapper (Zheng et al., ICCV 2025): provoke hallucinations, then contrast with them."""

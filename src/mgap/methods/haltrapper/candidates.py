@@ -1,8 +1,8 @@
-"""Things that a model is likely to make up about a picture (HalTrapper, Zheng et al., ICCV 2025): provoked, weighed, chosen.
+"""Find objects that a model is likely to hallucinate about a picture (HalTrapper, Zheng et al., ICCV 2025).
 
-Once a picture, by the plain model, greedily: a caption; what it imagines outside the frame in eight directions (external
-expansion, EE); which things of the caption rest on what any next thing would rest on (internal grounding, IG). Cost: a caption,
-eight replies as the rows of one batch, and two forwards. Replies that do not keep to the format count for nothing.
+Once per picture, the plain model greedily writes a caption, and imagines what is outside the frame in eight directions
+(external expansion, EE). Internal grounding (IG) then finds the caption's objects that attend to the picture as any next object
+would. Cost: a caption, eight replies in one batch, and two forwards. Replies in another format are ignored.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ _BARE = re.compile(r"Imagination: *(.*?)\s*\n\s*Reason: *(.*)")
 
 @dataclass(frozen=True)
 class CandidateRules:
-    """How candidates are chosen: the thresholds, and how many there are to be (0: all that are found, no others)."""
+    """How candidates are chosen: the thresholds, and how many to choose (0: exactly those that are found)."""
 
     tau_ig: float
     tau_ee: float
     n: int
-    seed: int | None = None  # of the words that fill up; None: from the picture
+    seed: int | None = None  # for the words that fill up the candidates; None: from the picture
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found out about one picture."""
+    """The results for one picture."""
 
     caption: str
-    expansion: dict[str, int]  # EE of every thing in the replies
-    grounding: dict[str, float]  # IG of every thing in the caption
+    expansion: dict[str, int]  # EE of every object in the replies
+    grounding: dict[str, float]  # IG of every object in the caption
     candidates: tuple[str, ...]
 
 
 def parse_reply(reply: str) -> tuple[str, str] | None:
-    """The imagined and the reason of one reply; None if it does not keep to the format."""
-    if found := _CUED.match(reply):
-        imagined, reason, rest = found.groups()
+    """The imagination and the reason in one reply; None if it has another format."""
+    if match := _CUED.match(reply):
+        imagined, reason, rest = match.groups()
         return f"{imagined} {rest}", reason
-    if found := _BARE.match(reply):
-        imagined, reason = found.groups()
+    if match := _BARE.match(reply):
+        imagined, reason = match.groups()
         return imagined, reason
     return None
 
 
 def score_expansion(replies: Iterable[str], vocabulary: Vocabulary) -> dict[str, int]:
-    """EE of every thing in the replies: in how many reasons it is, less in how many imaginations. In the order of mention."""
+    """EE of every object in the replies: reasons that name it minus imaginations that do. In the order of mention."""
     scores: dict[str, int] = {}
     for reply in replies:
         imagined, reason = parse_reply(reply) or ("", "")
@@ -83,10 +83,10 @@ def select(
     vocabulary: Vocabulary,
     rules: CandidateRules,
 ) -> tuple[str, ...]:
-    """The candidates, sorted; `caption` are the things that it names, and `rules` has a seed."""
+    """The candidates, sorted; `caption` are the objects it names, and `rules` has a seed."""
     scores = {name: score for name, score in grounding.items() if score > rules.tau_ig}
     scores.update({name: -1.0 for name, score in expansion.items() if score < -rules.tau_ee and name not in scores})
-    chosen = sorted(scores, key=lambda name: -scores[name])  # of equal ones the first seen stays first
+    chosen = sorted(scores, key=lambda name: -scores[name])  # stable: of equal scores, the first mentioned comes first
     if rules.n > 0:
         named = {*caption, *expansion, *grounding}
         related = {word for name in named for word in (name, *vocabulary.synonyms.get(name, ()))}
@@ -97,7 +97,7 @@ def select(
 
 
 class CandidateSearch(PerPicture[Findings]):
-    """The findings of every row's picture."""
+    """The findings for every row's picture."""
 
     def __init__(self, backbone: Backbone, vocabulary: Vocabulary, rules: CandidateRules, length: int, tap: Tap) -> None:
         super().__init__(backbone)
@@ -106,17 +106,17 @@ class CandidateSearch(PerPicture[Findings]):
         self.imagine = [render(backbone, IMAGINE.format(direction=direction)) for direction in DIRECTIONS]
 
     def find(self, pictures: list[EncodedPicture]) -> list[Findings]:
-        self.tap.tell(f"describing {len(pictures)} pictures" if len(pictures) > 1 else "describing the picture")
+        self.tap.report(f"describing {len(pictures)} pictures" if len(pictures) > 1 else "describing the picture")
         captions = write(self.backbone, pictures, [self.describe], self.length)
-        found = []
+        findings = []
         for number, (picture, caption) in enumerate(zip(pictures, captions, strict=True), start=1):
             which = f"picture {number} of {len(pictures)}" if len(pictures) > 1 else "the picture"
-            self.tap.tell(f"imagining what is around {which}")
+            self.tap.report(f"imagining what is around {which}")
             expansion = score_expansion(write(self.backbone, [picture], self.imagine, self.length), self.vocabulary)
-            self.tap.tell(f"tracing what was said of {which}")
+            self.tap.report(f"tracing what was said of {which}")
             grounding = ground(self.backbone, picture, self.describe, caption, self.vocabulary)
             seed = int.from_bytes(picture.key[:8], "little") if self.rules.seed is None else self.rules.seed
             rules, named = replace(self.rules, seed=seed), self.vocabulary.first_mentions(caption)
             chosen = select(named, expansion, grounding, self.vocabulary, rules)
-            found.append(Findings(caption, expansion, grounding, chosen))
-        return found
+            findings.append(Findings(caption, expansion, grounding, chosen))
+        return findings

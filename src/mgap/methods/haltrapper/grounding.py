@@ -1,10 +1,11 @@
-"""Internal grounding (HalTrapper, Zheng et al., ICCV 2025): is an object of the caption attended to as any object would be?
+"""Internal grounding (HalTrapper, Zheng et al., ICCV 2025): does an object of the caption attend as any object would?
 
     IG[o] = cos(A_in, A_out)   over (blocks, heads, image tokens), in float64
 
-After its caption the model is made to say " There is also". A_out is how the first token that it adds looks at the picture: it
-predicts a thing. A_in is how the position before o looked at the picture, which predicted o. Attention is intercepted for these
-two forwards only, and the image columns of a few rows are kept; the model's own kernel, whatever it is, comes back afterwards.
+After its caption the model must continue " There is also". A_out is the attention to the picture of the first token it adds,
+which predicts an object. A_in is the attention to the picture of the position before o, which predicted o. Attention is
+intercepted for these two forwards only, and the image columns of a few rows are kept; afterwards the model's own kernel is
+restored.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _NAME = "haltrapper"
 
 
 class ImageWeights(AttentionPass):
-    """How some queries of one forward, of one row, attend to the picture."""
+    """The attention weights of some queries on the picture, in one forward of one row."""
 
     def __init__(self, queries: Sequence[int], keys: slice, length: int) -> None:
         super().__init__(_NAME)
-        self.queries, self.keys, self.length = queries, keys, length  # where the picture is; positions so far
+        self.queries, self.keys, self.length = queries, keys, length  # `keys`: the picture; `length`: positions so far
         self.weights: dict[int, Tensor] = {}  # block -> [heads, queries, image tokens]
 
     def attend(self, block: BlockAttention) -> Tensor:
@@ -45,14 +46,14 @@ class ImageWeights(AttentionPass):
 
 
 def similarity(rows: Tensor, target: Tensor) -> Tensor:
-    """IG of each query: attention to image tokens [blocks, heads, queries, image tokens] against that of one [..., 1, ...]."""
+    """IG of each query: cosine of its attention [blocks, heads, queries, image tokens] with that of one query [..., 1, ...]."""
     a, b = (weights.double().movedim(-2, 0).flatten(1) for weights in (rows, target))
     return F.cosine_similarity(a, b, dim=-1, eps=1e-300)
 
 
 @contextmanager
 def watching(backbone: Backbone, queries: Sequence[int], keys: slice) -> Iterator[list[ImageWeights]]:
-    """Inside: a generate of one row adds its weights, an entry a forward; of a prompt the given queries, then the newest."""
+    """Collect the weights of one row's `generate`, one entry per forward: the given queries of the prompt, then the newest."""
     forwards: list[ImageWeights] = []
 
     def begin(kwargs: Call, length: int) -> ImageWeights:
@@ -68,20 +69,20 @@ def watching(backbone: Backbone, queries: Sequence[int], keys: slice) -> Iterato
 
 
 def ground(backbone: Backbone, picture: EncodedPicture, text: str, caption: str, vocabulary: Vocabulary) -> dict[str, float]:
-    """IG of every thing that the caption names, which the model gave to the rendered text; nothing if it has no more to add."""
+    """IG of every object in the caption, the model's answer to the rendered text; empty if the model adds no further token."""
     for name in backbone.tokenizer.convert_ids_to_tokens(list(backbone.image_block_ids)):
-        caption = caption.replace(name, "")  # what spells a placeholder shows no picture
-    places = vocabulary.first_mentions(caption)
-    if not places:
+        caption = caption.replace(name, "")  # a placeholder spelled in the caption is no picture
+    mentions = vocabulary.first_mentions(caption)
+    if not mentions:
         return {}
     opening = text if text[-1:].isspace() else f"{text} "
     start = len(expand(backbone, opening, picture))
     spans = backbone.spans(expand(backbone, f"{opening}{caption}{ALSO}", picture))
-    tokens = [next(n for n, (_, end) in enumerate(spans) if end > start + place) for place in places.values()]
+    tokens = [next(n for n, (_, end) in enumerate(spans) if end > start + offset) for offset in mentions.values()]
     inputs, features = show(backbone, [picture], [f"{opening}{caption}{ALSO}"])
     first = int(backbone.image_mask(inputs)[0].int().argmax())
     with watching(backbone, [token - 1 for token in tokens], slice(first, first + picture.tokens)) as forwards:
         generate(backbone, inputs, features, 2)  # the second forward reads the first new token
     if len(forwards) < 2:
         return {}
-    return dict(zip(places, similarity(forwards[0].stacked(), forwards[1].stacked()).tolist(), strict=True))
+    return dict(zip(mentions, similarity(forwards[0].stacked(), forwards[1].stacked()).tolist(), strict=True))

@@ -2,12 +2,13 @@
 
     s = (1 + alpha) l - alpha l',   dropped: l[v] < max l + ln(beta)
 
-The branch sees the same picture with the names of some things directly behind its last token. Which things, the model is made
-to betray, once a picture (candidates.py), or you say (`candidates`). Cost: for each new picture a caption, eight replies in one
-batch, all of up to `length` tokens, and two forwards; then 2 forwards a token. The search shows the picture to the vision tower
-three times more, the branch never. A picture for which nothing is found is decoded plainly. Settings are those of the authors'
-code, 10 candidates, or 5 for some models (preset "reference-code-5"); the paper's text was not at hand. It fills up with words
-drawn from the question's number; we draw from the picture unless `seed` is given: neither the batch nor its order matters.
+The branch sees the same picture, with the names of some objects directly after its last token. The model reveals these objects,
+once per picture (candidates.py), or you give them (`candidates`). Cost: for each new picture a caption, eight replies in one
+batch, each up to `length` tokens, and two forwards; then 2 forwards per token. The search runs the picture through the vision
+tower three more times, the branch never does. If nothing is found for a picture, it is decoded plainly. Settings follow the
+authors' code: 10 candidates, or 5 for some models (preset "reference-code-5"); we did not have the paper's text. Their code
+draws the words that fill up the candidates with the question's number as seed; we use the picture unless `seed` is given, so
+the batch does not matter.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.token_rows import Ids, spell
+from mgap.backbones.token_rows import Ids, tokenize_text
 from mgap.errors import PromptError, SettingError
 from mgap.io.images import ImageSource
 from mgap.methods.base import Tap
 from mgap.methods.haltrapper.candidates import CandidateRules, CandidateSearch, Findings
 from mgap.methods.head_inputs import HeadInputs, Weight
-from mgap.methods.kinds.branch import BranchMethod, Build, check_room, contrast, plausible
+from mgap.methods.kinds.branch import BranchMethod, Build, check_length, contrast, plausible
 from mgap.methods.kinds.main_rows import row_split_of
 from mgap.methods.kinds.paired_forward import ALONE, Inputs
 from mgap.priors.object_words import Vocabulary, Words
@@ -44,12 +45,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class HalTrapper(BranchMethod):
-    """Induce, detect, suppress. What is not given comes from the preset.
+    """Induce, detect, suppress. Settings that are not given come from the preset.
 
-    `candidates` are words of your own for every picture: nothing is searched then, and the settings of the search must be left
-    out. `tau_ig` and `tau_ee` are the thresholds of grounding and expansion, `n` is how many candidates there are (0: as many
-    as are found), `vocabulary` the things that are looked for: "coco", a file with a thing a line, a list, or a mapping to
-    synonyms. `repeats` says every candidate so often. "augmentive" adds the branch instead: s = l + alpha l'.
+    `candidates` are your own words for every picture: then nothing is searched, and the settings of the search must be left
+    out. `tau_ig` and `tau_ee` are the thresholds of grounding and expansion, `n` is the number of candidates (0: as many as are
+    found), `vocabulary` the objects to look for: "coco", a file with one object per line, a list, or a mapping to synonyms.
+    `repeats` says how often each candidate is written. "augmentive" adds the branch instead: s = l + alpha l'.
     """
 
     name: ClassVar[str] = "haltrapper"
@@ -105,11 +106,11 @@ class HalTrapper(BranchMethod):
 
     @property
     def rules(self) -> CandidateRules:
-        """Those of the search, which the preset has filled in."""
+        """The rules of the search, filled in from the preset."""
         return CandidateRules(self.tau_ig, self.tau_ee, self.n, self.seed)  # type: ignore[arg-type]  # set above
 
     def search(self, model: Any, image: ImageSource) -> Findings:
-        """What the model betrays about one picture: caption, scores and candidates, as decoding finds them."""
+        """What the model reveals about one picture: caption, scores and candidates, as decoding finds them."""
         backbone = Backbone.of(model)
         main = backbone.encode([image], ["?"])
         with row_split_of(backbone.model).paused():
@@ -123,17 +124,17 @@ class HalTrapper(BranchMethod):
     def prepare(self, backbone: Backbone, tap: Tap) -> Build:
         given = self.candidates
         search = self._search(backbone, tap) if given is None else None
-        spell_words(backbone, given or ("?",))  # needs the tokenizer: an error now, not later
+        spell_words(backbone, given or ("?",))  # needs the tokenizer: fails now, not later
 
         def build(main: Inputs) -> Inputs:
             if backbone.pixel_keys[0] not in main:
                 raise PromptError(f"{self.name} puts words behind a picture: give one, or leave {self.name} off")
-            backbone.rewrite(main, lambda ids, *_: ids)  # one picture in every row, or an error before the model runs
+            backbone.rewrite(main, lambda ids, *_: ids)  # raises now if a row does not have exactly one picture
             rows = [tuple(given or ())] * len(main["input_ids"]) if search is None else [f.candidates for f in search(main)]
             words = iter(rows)
             branch = backbone.rewrite(main, lambda ids, *_: insert(backbone, self._repeated(next(words)), ids))
             alone = torch.tensor([not row for row in rows], device=main["input_ids"].device)
-            return check_room(self.name, backbone, {**main, **branch, ALONE: alone})  # the same pixels: encoded once
+            return check_length(self.name, backbone, {**main, **branch, ALONE: alone})  # the same pixels: encoded once
 
         return build
 
@@ -153,18 +154,18 @@ class HalTrapper(BranchMethod):
 
 
 def insert(backbone: Backbone, words: Sequence[str], ids: Ids) -> Ids:
-    """The words directly behind the last token of the picture, before a marker that closes it."""
-    place = len(ids) - ids[::-1].index(backbone.image_token_id)
-    return ids[:place] + spell_words(backbone, words) + ids[place:]
+    """Insert the words directly after the picture's last token, before a closing marker."""
+    end = len(ids) - ids[::-1].index(backbone.image_token_id)
+    return ids[:end] + spell_words(backbone, words) + ids[end:]
 
 
 def spell_words(backbone: Backbone, words: Sequence[str]) -> Ids:
-    """One word after the other in the form that starts a word; joined by spaces where a tokenizer has no such form."""
+    """The tokens of the words, each in its word-initial form; joined by spaces if the tokenizer has no such form."""
     tokenizer = backbone.tokenizer
-    if tokenizer.convert_ids_to_tokens(spell(tokenizer, "a"))[0].startswith("\u2581"):
-        ids = [token for word in words for token in spell(tokenizer, word)]
+    if tokenizer.convert_ids_to_tokens(tokenize_text(tokenizer, "a"))[0].startswith("\u2581"):
+        ids = [token for word in words for token in tokenize_text(tokenizer, word)]
     else:
-        ids = spell(tokenizer, "".join(f" {word}" for word in words))
+        ids = tokenize_text(tokenizer, "".join(f" {word}" for word in words))
     if any(token in backbone.image_block_ids for token in ids):
         raise SettingError(f"candidates {', '.join(words)}: one names the model's placeholder of a picture; leave it out")
     return ids

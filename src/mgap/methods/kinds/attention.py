@@ -1,8 +1,8 @@
-"""Methods that act in the attention of the text decoder: they change the scores of each row's newest query, or read them.
+"""Methods that act in the text decoder's attention: they change the scores of each row's newest query, or read them.
 
-A method writes one function of a block's scores (`edit_scores`). The prompt goes through torch's fused attention; its last row
-and every new token go through scores of our own. Kernels that show no scores, static and compiled decoding, drafts, decoders
-with odd scores and decoders that the edit does not reach are refused.
+A method implements one function of a block's scores (`edit_scores`). The prompt goes through torch's fused attention; for its
+last row and every new token we compute the scores ourselves. Refused: kernels that expose no scores, static and compiled
+decoding, drafts, decoders with unusual scores, and decoders that the edit does not reach.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from mgap.types import ALL_MODES, Mode
 
 @dataclass(frozen=True)
 class Keys:
-    """What the scores of one block belong to."""
+    """The keys that one block's scores belong to."""
 
     block: int  # from 0
-    images: Tensor  # bool [B, kv]: keys that show the picture
-    visible: Tensor  # bool [B, kv]: keys that the newest query sees; the others have -inf, or very low scores
+    images: Tensor  # bool [B, kv]: keys of the picture
+    visible: Tensor  # bool [B, kv]: keys that the newest query sees; the others have -inf or very low scores
 
 
-Edit = Callable[[Tensor, Keys], Tensor]  # scores [B, heads, 1, kv] -> the same, changed
+Edit = Callable[[Tensor, Keys], Tensor]  # scores [B, heads, 1, kv] -> edited scores
 
 
 class EditedAttention(AttentionPass):
-    """One forward in which the newest query of every row attends by edited scores, in some blocks."""
+    """One forward in which every row's newest query attends with edited scores, in some blocks."""
 
     def __init__(self, name: str, blocks: range, images: Tensor, edit: Edit) -> None:
         super().__init__(name)
         self.blocks, self.edit = blocks, edit
-        self.images = images  # bool [B, positions so far]: where the picture is
+        self.images = images  # bool [B, positions so far]: the picture's positions
 
     def attend(self, block: BlockAttention) -> Tensor:
         if block.index not in self.blocks:
@@ -57,14 +57,14 @@ class EditedAttention(AttentionPass):
         return torch.cat([block.fused()[:, :-1], last], dim=1)
 
     def attend_last(self, block: BlockAttention) -> Tensor:
-        """The last query of every row, with the edit: [B, 1, heads, d]."""
+        """Attention of every row's last query, with the edit: [B, 1, heads, d]."""
         scores, visible = block.newest_scores()
         keys = Keys(block.index, self.image_keys(block.key), visible[:, 0, 0])
         value = block.value.repeat_interleave(block.query.shape[1] // block.value.shape[1], 1)
         return (self.edit(scores, keys).softmax(-1).to(value.dtype) @ value).transpose(1, 2).contiguous()
 
     def attend_newest(self, block: BlockAttention) -> Tensor:
-        """The same of rows with no other query."""
+        """`attend_last` for rows with a single query."""
         return self.attend_last(block)
 
     def image_keys(self, key: Tensor) -> Tensor:
@@ -73,12 +73,12 @@ class EditedAttention(AttentionPass):
 
 
 class AttentionEdit:
-    """An edit on one model: which keys show the picture is read off the prompt and kept with the generation's cache."""
+    """An edit on one model. The picture's keys are found in the prompt and stored per generation cache."""
 
     def __init__(
         self, backbone: Backbone, name: str, make: Callable[[Tensor], AttentionPass], blocks: range, *, needs_picture: bool
     ) -> None:
-        """`make` gives the pass of a forward, from the image keys bool [B, positions so far]."""
+        """`make` builds the pass of a forward from the image keys, bool [B, positions so far]."""
         check_kernel(backbone, name)
         self.backbone, self.name, self.make, self.needs_picture = backbone, name, make, needs_picture
         self.images: WeakKeyDictionary[Cache, Tensor] = WeakKeyDictionary()  # of the prompt; a row's beams share its picture
@@ -112,12 +112,12 @@ class AttentionEdit:
 
     def _begin(self, kwargs: Call, length: int) -> AttentionPass:
         images = self.images[kwargs["past_key_values"]]
-        return self.make(F.pad(images, (0, length - images.shape[1])))  # what was said since shows no picture
+        return self.make(F.pad(images, (0, length - images.shape[1])))  # the answer contains no picture
 
 
 @dataclass(frozen=True)
 class AttentionMethod(Method):
-    """Cost: 1 forward a token. Every decoding mode but assisted, static and compiled; the kernels "eager" and "sdpa"."""
+    """Cost: 1 forward per token. All decoding modes except assisted, static and compiled; the kernels "eager" and "sdpa"."""
 
     seam: ClassVar[Seam] = Seam.ATTENTION
     forwards: ClassVar[float] = 1.0
@@ -128,15 +128,15 @@ class AttentionMethod(Method):
     def edit_scores(self, scores: Tensor, keys: Keys) -> Tensor:
         """Scores of every row's newest query in one block, scaled and masked: float32 [B, heads, 1, kv] -> the same shape.
 
-        `scores.softmax(-1)` are the weights; one that only reads them returns the scores as they are.
+        `scores.softmax(-1)` gives the weights; a method that only reads them returns the scores unchanged.
         """
 
     def blocks(self, count: int) -> range:
-        """Which of the model's blocks it acts in, from 0."""
+        """The blocks it acts in, from 0, of a model with `count` blocks."""
         return range(count)
 
     def attention_pass(self, blocks: range, images: Tensor) -> EditedAttention:
-        """What one forward does; a method with a faster way to the same scores gives its own."""
+        """The pass of one forward; a method with a faster way to the same scores overrides it."""
         return EditedAttention(self.name, blocks, images, self.edit_scores)
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
@@ -150,11 +150,11 @@ class AttentionMethod(Method):
 
 
 def report_logits(backbone: Backbone, tap: Tap) -> RemovableHandle:
-    """Without a second branch a trace shows the logits that the edit gave; what the plain model would say is not known."""
+    """Report the edited logits to a trace, also as `before`: without a second branch the plain logits are not known."""
 
-    def tell(_model: nn.Module, _args: Any, output: Any) -> None:
+    def report(_model: nn.Module, _args: Any, output: Any) -> None:
         if tap.listener is not None:
             tap.listener(Observation({}, output.logits, output.logits))
 
-    handle: RemovableHandle = backbone.model.register_forward_hook(tell)
+    handle: RemovableHandle = backbone.model.register_forward_hook(report)
     return handle

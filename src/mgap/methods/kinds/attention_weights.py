@@ -1,7 +1,7 @@
-"""Where the newest token of every row looks: its attention, head by head averaged and summed over the blocks.
+"""Attention weights of every row's newest token, averaged over heads and summed over blocks.
 
-Only the forwards that are watched pay for it: the scores of the last query, beside torch's fused attention. All other forwards
-keep the model's own kernel, whatever it is, and no weights of the size of the prompt squared are made.
+Only watched forwards pay for it: they compute the last query's scores beside torch's fused attention. All other forwards keep
+the model's own kernel, and no weights of the size of the prompt squared are computed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mgap.methods.kinds.attention_interceptor import AttentionInterceptor, Atten
 
 
 def mean_of_heads(weights: Tensor) -> Tensor:
-    """Of the last query: [..., heads, queries, kv] to [..., kv]."""
+    """The last query's weights, averaged over heads: [..., heads, queries, kv] to [..., kv]."""
     return weights[..., -1, :].mean(-2)
 
 
@@ -34,13 +34,13 @@ class SummedWeights(AttentionPass):
         return block.fused()
 
     def add(self, weights: Tensor) -> None:
-        """One block's [B, kv]; a sliding window keeps the newest keys only, the others get nothing."""
+        """Add one block's weights [B, kv]; a sliding window keeps the newest keys only, the others get 0."""
         weights = F.pad(weights, (self.length - weights.shape[1], 0))
         self.weights = weights if self.weights is None else self.weights + weights.to(self.weights.device)
 
 
 class AttentionWatch:
-    """Watches a model for the method `name`: `start` before a forward, `take` after it; `stop` where it may have failed."""
+    """Watches a model for the method `name`: `start` before a forward, `take` after it, `stop` if it may have failed."""
 
     def __init__(self, backbone: Backbone, name: str) -> None:
         self.name, self.sums = name, list[SummedWeights]()  # of the forward that is watched
@@ -55,17 +55,17 @@ class AttentionWatch:
         self.interceptor.start()
 
     def stop(self) -> None:
-        """The model has its own kernel again; what was read is forgotten."""
+        """Restore the model's own kernel and discard what was read."""
         self.interceptor.stop()
         self.sums.clear()
 
     def take(self) -> Tensor:
         """The weights of the watched forward, [B, positions so far]."""
-        read = [each.weights for each in self.sums[-1:] if each.weights is not None]
+        weights = [one.weights for one in self.sums[-1:] if one.weights is not None]
         self.stop()
-        if not read:
+        if not weights:
             raise ModelError(f"this model's forward does not pass through its text decoder: {self.name} cannot watch it")
-        return read[0]
+        return weights[0]
 
     def _begin(self, _kwargs: Call, length: int) -> SummedWeights:
         self.sums.append(SummedWeights(self.name, length))

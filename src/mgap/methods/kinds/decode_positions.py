@@ -1,9 +1,9 @@
-"""Rows that go on token by token: their positions, and what hides their padding, with as little done at a step as can be.
+"""Positions and padding masks of rows that decode token by token, with as little work per step as possible.
 
-Left to itself, transformers looks at a batch's mask at every token, waiting for the GPU to learn whether one is needed, and
-torch turns the one it makes into a bias again in every block: three kernels a block and more. Whether rows are padded is asked
-once here, at the prompt. Rows that are not need no mask. For the others the bias is made once, wide enough for many steps, and
-each step is handed a part of it. Kernels and caches that want something else get the usual mask, made once as well.
+By default transformers inspects a batch's mask at every token, waiting for the GPU to learn whether one is needed, and torch
+turns the mask into a bias again in every block: three or more kernels per block. Here we check once, at the prompt, whether
+rows are padded. Unpadded rows need no mask. For the others we build the bias once, wide enough for many steps, and slice it at
+each step. Kernels and caches that cannot take a bias get the usual mask, also built once.
 """
 
 from __future__ import annotations
@@ -17,46 +17,48 @@ from transformers.cache_utils import DynamicLayer
 from mgap.backbones.image_embeddings import Call
 from mgap.methods.kinds.attention_interceptor import takes_bias
 
-_ROOM = 256  # steps that a mask is made for at a time
-_ALIGNED = 8  # numbers: where fused attention wants a row of a bias to start
+_STEPS_AHEAD = 256  # steps that a mask is built for at a time
+_ALIGNMENT = 8  # elements: fused attention wants rows of a bias aligned to this
 
 
 class DecodePositions:
-    """The rows of one forward of ours, after their prompt."""
+    """The rows of one forward, after their prompt."""
 
     def __init__(self, mask: Tensor, positions: Tensor) -> None:
-        self.mask, self.length = mask, mask.shape[1]  # [rows, prompt], 0 where a row is filled up; what is read by now
-        self.positions = positions[..., -1:]  # the last ones, [..., rows, 1]
+        self.mask, self.length = mask, mask.shape[1]  # [rows, prompt], 0 at padding; tokens read so far
+        self.positions = positions[..., -1:]  # of the newest tokens, [..., rows, 1]
         self.is_padded = not bool(mask.all())
-        self.hidden: Tensor | None = None  # [rows, length and more], or as a bias [rows, 1, 1, length and more]
+        self.wide_mask: Tensor | None = None  # [rows, length or more], or as a bias [rows, 1, 1, length or more]
 
     def step(self) -> None:
-        """One token further."""
+        """Advance by one token."""
         self.length += 1
         self.positions = self.positions + 1
 
     def arguments(self, cache: DynamicCache, kernel: str) -> Call:
-        """Where the forward of the newest token is, and what it hides of the keys in its cache, for an attention kernel."""
-        return {"attention_mask": self._hiding(cache, kernel) if self.is_padded else None, "position_ids": self.positions}
+        """Position ids and attention mask of the newest token's forward, for this cache and attention kernel."""
+        return {"attention_mask": self._slice_mask(cache, kernel) if self.is_padded else None, "position_ids": self.positions}
 
     def whole_mask(self) -> Tensor:
         """[rows, length]."""
         return F.pad(self.mask, (0, self.length - self.mask.shape[1]), value=1)
 
-    def twice(self) -> DecodePositions:
-        """The same rows, and the same behind them."""
+    def doubled(self) -> DecodePositions:
+        """The rows, followed by the same rows again."""
         return DecodePositions(self.mask.repeat(2, 1), torch.cat([self.positions, self.positions], -2))
 
     def reorder(self, rows: Tensor) -> None:
         self.mask, self.positions = self.mask[rows], self.positions.index_select(-2, rows)
-        self.hidden = None if self.hidden is None else self.hidden[rows]
+        self.wide_mask = None if self.wide_mask is None else self.wide_mask[rows]
 
-    def _hiding(self, cache: DynamicCache, kernel: str) -> Tensor:
-        if self.hidden is None or self.hidden.shape[-1] < self.length:
-            width = (self.length + _ROOM) // _ALIGNED * _ALIGNED
-            self.hidden = F.pad(self.mask, (0, width - self.mask.shape[1]), value=1)
-            if takes_bias(kernel) and all(type(layer) is DynamicLayer for layer in cache.layers):  # no window, no state
+    def _slice_mask(self, cache: DynamicCache, kernel: str) -> Tensor:
+        if self.wide_mask is None or self.wide_mask.shape[-1] < self.length:
+            width = (self.length + _STEPS_AHEAD) // _ALIGNMENT * _ALIGNMENT
+            self.wide_mask = F.pad(self.mask, (0, width - self.mask.shape[1]), value=1)
+            if takes_bias(kernel) and all(
+                type(layer) is DynamicLayer for layer in cache.layers
+            ):  # no sliding window, no recurrent state
                 keys = cache.layers[0].keys
-                bias = torch.zeros(self.hidden.shape, dtype=keys.dtype, device=keys.device)
-                self.hidden = bias.masked_fill_(self.hidden.to(keys.device) == 0, -torch.inf)[:, None, None]
-        return self.hidden[..., : self.length]
+                bias = torch.zeros(self.wide_mask.shape, dtype=keys.dtype, device=keys.device)
+                self.wide_mask = bias.masked_fill_(self.wide_mask.to(keys.device) == 0, -torch.inf)[:, None, None]
+        return self.wide_mask[..., : self.length]

@@ -1,4 +1,4 @@
-"""The model's own words about a picture, for methods that answer from them: asked for once, before the branch exists."""
+"""The model's own description of a picture, generated once per picture before the branch exists."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from mgap.backbones.base import Backbone
 from mgap.methods.base import Tap
 from mgap.methods.kinds.per_picture import EncodedPicture, PerPicture, render, write
 
-CAPTION = "Please help me describe the image in detail."  # of the caption benchmarks
+CAPTION = "Please help me describe the image in detail."  # the caption benchmarks' prompt
 
 
 class Descriptions(PerPicture[str]):
-    """One text a row: what the plain model says, greedily, to `prompt` about the row's picture, in at most `length` tokens."""
+    """One text per row: the plain model's greedy answer to `prompt` about the row's picture, at most `length` tokens long."""
 
     def __init__(self, backbone: Backbone, prompt: str, length: int, *, keep: int = 256, tap: Tap | None = None) -> None:
         super().__init__(backbone, keep=keep)
         self.text, self.length, self.tap = render(backbone, prompt), length, tap or Tap()
 
     def find(self, pictures: list[EncodedPicture]) -> list[str]:
-        self.tap.tell(f"describing {len(pictures)} pictures" if len(pictures) > 1 else "describing the picture")
+        self.tap.report(f"describing {len(pictures)} pictures" if len(pictures) > 1 else "describing the picture")
         return write(self.backbone, pictures, [self.text], self.length)

@@ -1,7 +1,7 @@
-"""Methods that act on what the head reads and says: one branch, one forward a token, every decoding mode.
+"""Methods that act on the head's input and output: one branch, one forward per token, all decoding modes.
 
-A method gives a forward hook of the head. It gets the input [B, T, d] and the output [B, T, vocab] of the head; what it returns
-takes the place of the output. `head.post` makes logits of an output, `head.unpost` an output of logits.
+A method provides a forward hook for the head. It gets the head's input [B, T, d] and output [B, T, vocab]; what it returns
+replaces the output. `head.post` turns an output into logits, `head.unpost` logits into an output.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["HeadMethod", "Hook"]
 
 @dataclass(frozen=True)
 class HeadMethod(Method):
-    """Cost: 1 forward a token. Every decoding mode, attention of any kind; a picture's prefill can be shared.
+    """Cost: 1 forward per token. All decoding modes, any attention kernel; a picture's prefill can be shared.
 
-    It stacks on a method with a second branch, and then acts on the main rows only.
+    Stacked on a method with a second branch, it acts on the main rows only.
     """
 
     seam: ClassVar[Seam] = Seam.HEAD
@@ -33,7 +33,7 @@ class HeadMethod(Method):
 
     @abstractmethod
     def correction(self, backbone: Backbone, head: Head, tap: Tap) -> Hook:
-        """On attaching: the hook (head module, (states,), output) -> new output. It writes into no tensor in place.
+        """Called on attaching: the hook (head module, (states,), output) -> new output. It modifies no tensor in place.
 
         Raises what can be known now, such as a prior of another model.
         """

@@ -1,8 +1,8 @@
-"""Methods that read earlier layers out through the head and combine them with the final prediction.
+"""Methods that read out early layers through the head and combine them with the final prediction.
 
-A method says which layers it reads and how their logits combine with the final ones. One forward a token; the chosen layers
-cost one head product each, at the positions that the head reads. Positions and rows are independent, so every decoding
-mode works: beams, batches, drafts that are checked several at a time, static caches and compiled steps.
+A method defines which layers it reads and how their logits combine with the final ones. Cost: one forward per token, and one
+head product per layer at the positions that the head reads. Positions and rows are independent, so all decoding modes work:
+beams, batches, drafts that are checked several at a time, static caches and compiled steps.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from mgap.errors import SettingError
 from mgap.methods.base import Handles, Method, Observation, Removable, Seam, Tap
 from mgap.types import ALL_MODES, Mode
 
-_AT_ONCE = 8  # positions: a forward over a whole prompt would make layers x prompt x vocabulary numbers otherwise
+_CHUNK = 8  # positions at a time: a forward over a whole prompt would need layers x prompt x vocabulary numbers
 
 
 class Combined(NamedTuple):
-    """What a method makes of one step."""
+    """The result of one step."""
 
     scores: Tensor  # [..., vocab], -inf where a token is ruled out
-    chosen: Tensor  # [...] which of the early layers was chosen
-    trace: Callable[[], dict[str, Tensor]]  # each [...], worth tracing; computed only when asked for
+    chosen: Tensor  # [...] index of the early layer that was chosen
+    trace: Callable[[], dict[str, Tensor]]  # numbers for the trace, each [...]; computed only if traced
 
     @property
     def values(self) -> dict[str, Tensor]:
@@ -51,13 +51,13 @@ class LayerReadout:
         states = self.lens.take(args[0])  # [layers, B, T, d]
         final = self.head.post(output.to(self.head.wide))  # [B, T, vocab]
         parts = [
-            self.combine(final[:, start : start + _AT_ONCE], self._early(states[:, :, start : start + _AT_ONCE]))
-            for start in range(0, final.shape[1], _AT_ONCE)
+            self.combine(final[:, start : start + _CHUNK], self._early(states[:, :, start : start + _CHUNK]))
+            for start in range(0, final.shape[1], _CHUNK)
         ]
         scores = parts[0].scores if len(parts) == 1 else torch.cat([part.scores for part in parts], dim=1)
         if self.tap.listener is not None:
             traced = [{"layer": self.numbers[part.chosen], **part.values} for part in parts]
-            values = {name: torch.cat([each[name] for each in traced], dim=1).to(final.dtype) for name in traced[0]}
+            values = {name: torch.cat([part[name] for part in traced], dim=1).to(final.dtype) for name in traced[0]}
             self.tap.listener(Observation(values, final, scores))
         return self.head.unpost(scores).to(output.dtype)
 
@@ -67,7 +67,7 @@ class LayerReadout:
 
 @dataclass(frozen=True)
 class LayersMethod(Method):
-    """Cost: 1 forward a token and a head product a layer. Every decoding mode. Refuses heads with a soft cap."""
+    """Cost: 1 forward per token and a head product per layer. All decoding modes. Refuses heads with a soft cap."""
 
     seam: ClassVar[Seam] = Seam.LAYERS
     forwards: ClassVar[float] = 1.0
@@ -76,12 +76,12 @@ class LayersMethod(Method):
 
     @abstractmethod
     def early_layers(self, count: int, head: Head) -> tuple[int, ...]:
-        """Which layers of a model with this many blocks, as indices of hs: 0 is the embeddings, i the output of block i."""
+        """The layers to read in a model with `count` blocks, as indices of hs: 0 is the embeddings, i the output of block i."""
 
     @property
     @abstractmethod
     def is_normed(self) -> bool:
-        """Whether an early state passes the model's final norm on its way to the head."""
+        """Whether early states pass through the model's final norm before the head."""
 
     @abstractmethod
     def combine(self, final: Tensor, early: Tensor) -> Combined:
@@ -95,12 +95,12 @@ class LayersMethod(Method):
         return Handles(*lens.hook(), head.module.register_forward_hook(readout))
 
     def lens(self, backbone: Backbone, head: Head) -> tuple[Lens, nn.Module | None]:
-        """What keeps the layers it reads, and the norm that they pass, if they do."""
+        """The lens for the layers it reads, and the norm that they pass through, if any."""
         return Lens(backbone, self.early_layers(len(backbone.layers), head)), backbone.final_norm if self.is_normed else None
 
 
 def layer_indices(given: Any, others: str = "") -> tuple[int, ...]:
-    """A number, or a list of them, as layers of hs; `others` says what else the setting may be."""
+    """A number, or a list of numbers, as layers of hs; `others` says what else the setting may be."""
     numbers = given if isinstance(given, list | tuple | range) else [given]
     if not numbers or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in numbers):
         raise SettingError(

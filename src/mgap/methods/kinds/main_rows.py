@@ -1,7 +1,7 @@
-"""Which rows of a forward are the caller's, so that methods at the head can stand on top of one with a second branch.
+"""Which rows of a forward are the caller's, so that a head method can be stacked on one with a second branch.
 
-A second branch adds rows of its own behind the main ones. What acts at the head then acts on the main rows only: the contrast
-takes away what the plain model says to the branch's inputs (methods/mgap.md, section 6).
+A second branch appends its rows to the main ones. A head method then acts on the main rows only: the contrast subtracts what
+the plain model predicts for the branch's inputs (methods/mgap.md, section 6).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 
 
 class RowSplit:
-    """The rows of one model's forward that is under way."""
+    """How the rows of a model's current forward are split."""
 
-    main: int | None = None  # so many rows are the caller's, the rest is a branch's; None: all
-    is_paused = False  # a forward that is no decoding, such as measuring the head: no branch is to be added
+    main: int | None = None  # the number of rows that are the caller's, the rest is a branch's; None: all
+    is_paused = False  # the forward does not decode, for example it probes the head: add no branch
 
     @contextmanager
     def paused(self) -> Iterator[None]:

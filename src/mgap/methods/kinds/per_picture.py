@@ -1,7 +1,7 @@
-"""The pictures among encoded inputs, one by one: told apart by their pixels, and shown again to the plain model.
+"""Run the plain model on single pictures of the encoded inputs, and cache the results by the pictures' pixels.
 
 For methods that find something out about a picture before they decode. The model runs inside the first forward of the caller's
-generate (Pairing steps aside meanwhile); what it found is kept for as long as the method is attached.
+`generate`, while the hooks of `PairedForward` do nothing. Results are kept while the method is attached.
 """
 
 from __future__ import annotations
@@ -19,60 +19,60 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.greedy_config import greedy_config
 from mgap.backbones.image_embeddings import Call, ImageEmbedder, join_pictures
 from mgap.backbones.shared_vision import digest
-from mgap.backbones.token_rows import ALONG, join_rows, split_rows
+from mgap.backbones.token_rows import TOKEN_KEYS, join_rows, split_rows
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.kinds.paired_forward import Inputs
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedPicture:
-    """One picture of the inputs in hand."""
+    """One picture of the current inputs."""
 
-    pixels: Inputs  # and whatever else the tower is told of it
-    tokens: int  # how many placeholders stand for it in a prompt
-    like: Inputs  # the prompts it came with, for their types and device
+    pixels: Inputs  # and the tower's other inputs
+    tokens: int  # its number of placeholders in a prompt
+    like: Inputs  # the prompts it came with, for their dtypes and device
     key: bytes
 
 
-class PerPicture(ABC, Generic[Found]):
-    """One result a row: what `find` says of the row's picture, once for as long as it is among the last `keep`."""
+class PerPicture(ABC, Generic[Result]):
+    """One result per row: what `find` returns for the row's picture. The last `keep` pictures are cached."""
 
     def __init__(self, backbone: Backbone, *, keep: int = 256) -> None:
         self.backbone, self.keep = backbone, keep
-        self.known: OrderedDict[bytes, Found] = OrderedDict()  # the last used at the end
+        self.cache: OrderedDict[bytes, Result] = OrderedDict()  # least recently used first
 
     @abstractmethod
-    def find(self, pictures: list[EncodedPicture]) -> list[Found]:
-        """One result a picture; they differ from each other, and none is known yet."""
+    def find(self, pictures: list[EncodedPicture]) -> list[Result]:
+        """One result per picture; the pictures are distinct, and none is cached."""
 
-    def __call__(self, main: Inputs) -> list[Found]:
+    def __call__(self, main: Inputs) -> list[Result]:
         pictures, times = self._pictures(main)
-        found = {picture.key: self.known[picture.key] for picture in pictures if picture.key in self.known}
-        new = {picture.key: picture for picture in pictures if picture.key not in found}  # each picture once
+        results = {picture.key: self.cache[picture.key] for picture in pictures if picture.key in self.cache}
+        new = {picture.key: picture for picture in pictures if picture.key not in results}  # each picture once
         if new:
-            found.update(zip(new, self.find(list(new.values())), strict=True))
-        for key, result in found.items():
-            self.known[key] = result
-            self.known.move_to_end(key)
-        while len(self.known) > self.keep:
-            self.known.popitem(last=False)
-        return [found[picture.key] for picture in pictures for _ in range(times)]
+            results.update(zip(new, self.find(list(new.values())), strict=True))
+        for key, result in results.items():
+            self.cache[key] = result
+            self.cache.move_to_end(key)
+        while len(self.cache) > self.keep:
+            self.cache.popitem(last=False)
+        return [results[picture.key] for picture in pictures for _ in range(times)]
 
     def _pictures(self, main: Inputs) -> tuple[list[EncodedPicture], int]:
-        """Those of the inputs, and how many rows each of them has."""
+        """The pictures of the inputs, and the number of rows of each."""
         rows, slices = split_rows(main), self.backbone.pictures(main)
         times, rest = divmod(len(rows), len(slices))  # beams repeat rows, not pictures
         if rest or not times:
             raise UnsupportedDecoding(f"{len(rows)} rows show {len(slices)} pictures or pieces of them: give one picture a row")
-        like = {key: value for key, value in main.items() if key in ALONG}
+        like = {key: value for key, value in main.items() if key in TOKEN_KEYS}
         pictures = []
         for number, part in enumerate(slices):
             pixels = {
                 key: value[part] if key in self.backbone.pixel_keys else value[[number]]
                 for key, value in main.items()
-                if key not in ALONG
+                if key not in TOKEN_KEYS
             }
             tokens = rows[number * times].count(self.backbone.image_token_id)
             pictures.append(EncodedPicture(pixels, tokens, like, digest(*pixels.values())))
@@ -80,12 +80,12 @@ class PerPicture(ABC, Generic[Found]):
 
 
 def placeholder(backbone: Backbone) -> str:
-    """What a chat template writes where a picture goes."""
+    """The text that a chat template writes for a picture."""
     return str(backbone.tokenizer.convert_ids_to_tokens(backbone.image_token_id))
 
 
 def render(backbone: Backbone, prompt: str) -> str:
-    """The prompt as the model reads it, with one placeholder, or an error."""
+    """The prompt in the chat template, with exactly one placeholder; raises otherwise."""
     text, image = backbone.render(prompt), placeholder(backbone)
     if text.count(image) != 1:
         raise ModelError(f"{backbone.name}: its chat template does not write {image} once where the picture goes")
@@ -99,7 +99,7 @@ def expand(backbone: Backbone, text: str, picture: EncodedPicture) -> str:
 
 
 def show(backbone: Backbone, pictures: Sequence[EncodedPicture], texts: Sequence[str]) -> tuple[Call, Any]:
-    """Inputs of a generate in which each picture stands in every rendered text, and the pictures, each encoded once."""
+    """Inputs for `generate` that combine each picture with every rendered text, and the pictures, each encoded once."""
     rows = [backbone.tokenize(expand(backbone, text, picture)) for picture in pictures for text in texts]
     pixels = {key: torch.cat([picture.pixels[key] for picture in pictures]) for key in pictures[0].pixels}
     inputs: Call = dict(join_rows(rows, pictures[0].like, pad=backbone.pad_id, image=backbone.image_token_id))
@@ -108,20 +108,20 @@ def show(backbone: Backbone, pictures: Sequence[EncodedPicture], texts: Sequence
     )
     with torch.no_grad():
         encoded = backbone.encode_pictures(pixels)
-    if [len(part) for part in encoded.pooler_output] != [picture.tokens for picture in pictures]:  # a tile is no picture
+    if [len(part) for part in encoded.pooler_output] != [picture.tokens for picture in pictures]:  # tiles are not pictures
         raise ModelError(f"{backbone.name}: a picture shown again has another length; its pictures are cut into pieces")
     return inputs, join_pictures([encoded], len(texts))
 
 
 def generate(backbone: Backbone, inputs: Call, features: Any, length: int) -> Tensor:
-    """What `show` gives to new tokens [rows, at most length] of the plain model, greedily."""
-    with torch.no_grad(), ImageEmbedder(backbone).generating(inputs, features) as call:
-        made: Any = backbone.model.generate(**call, generation_config=greedy_config(backbone, length))
-    tokens: Tensor = made[:, inputs["input_ids"].shape[1] :]
+    """The plain model's greedy new tokens [rows, at most length] for what `show` returned."""
+    with torch.no_grad(), ImageEmbedder(backbone).for_generate(inputs, features) as call:
+        sequences: Any = backbone.model.generate(**call, generation_config=greedy_config(backbone, length))
+    tokens: Tensor = sequences[:, inputs["input_ids"].shape[1] :]
     return tokens
 
 
 def write(backbone: Backbone, pictures: Sequence[EncodedPicture], texts: Sequence[str], length: int) -> list[str]:
-    """What the plain model says to every text about each picture, one picture after the other."""
-    made = generate(backbone, *show(backbone, pictures, texts), length)
-    return [str(said).strip() for said in backbone.tokenizer.batch_decode(made, skip_special_tokens=True)]
+    """The plain model's answers to every text about each picture, in the order of the pictures."""
+    tokens = generate(backbone, *show(backbone, pictures, texts), length)
+    return [str(answer).strip() for answer in backbone.tokenizer.batch_decode(tokens, skip_special_tokens=True)]

@@ -1,4 +1,4 @@
-"""Beam search of one sample as transformers runs it, in states that are never changed: to go back is to keep an old one."""
+"""Beam search of one sample as in transformers, with immutable states: to go back, return to an old state."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-OUT = -1e9  # transformers' score of a hypothesis that is not to be continued
+OUT = -1e9  # transformers' score of a hypothesis that must not continue
 
 
 @dataclass(frozen=True)
 class BeamRules:
-    """What the generation's configuration says of the search."""
+    """The search settings of a generation's configuration."""
 
     beams: int
-    picks: int  # continuations looked at a step: enough that some go on where others end
+    picks: int  # continuations considered per step: enough that some continue where others end
     length_penalty: float
     early_stopping: bool | str
-    longest: int  # new tokens
-    ends: Callable[[Tensor], Tensor]  # new tokens [n, k] -> whether each ends there, bool [n]
+    longest: int  # maximum number of new tokens
+    ends: Callable[[Tensor], Tensor]  # new tokens [n, k] -> whether each sequence ends there, bool [n]
 
 
 @dataclass(frozen=True)
@@ -29,26 +29,26 @@ class Hypothesis:
 
     score: float
     tokens: Tensor  # [k]
-    rows: Tensor  # [k] which beam each token was chosen from
+    rows: Tensor  # [k]: the beam that each token was chosen from
 
 
 @dataclass(frozen=True)
 class Beams:
-    """The running hypotheses of a sample, and its finished ones."""
+    """The running and the finished hypotheses of a sample."""
 
     tokens: Tensor  # [beams, k]
     rows: Tensor  # [beams, k]
     scores: Tensor  # [beams], best first
-    done: tuple[Hypothesis, ...] = ()  # best first, never more than there are beams
+    done: tuple[Hypothesis, ...] = ()  # best first, at most as many as beams
     is_over: bool = False
 
     @classmethod
     def start(cls, beams: int, device: torch.device) -> Beams:
-        """One hypothesis; the others are copies that no first token is taken from."""
-        nothing = torch.zeros(beams, 0, dtype=torch.long, device=device)
+        """One empty hypothesis; the others are copies that no first token is chosen from."""
+        empty = torch.zeros(beams, 0, dtype=torch.long, device=device)
         scores = torch.full((beams,), OUT, device=device)
         scores[0] = 0.0
-        return cls(nothing, nothing, scores)
+        return cls(empty, empty, scores)
 
     @property
     def length(self) -> int:
@@ -56,27 +56,27 @@ class Beams:
 
     @property
     def live(self) -> Tensor:
-        """Which hypotheses are searched in earnest: bool [beams]."""
+        """Which hypotheses are real, not copies or ended ones: bool [beams]."""
         return self.scores > OUT / 10
 
     def advance(self, logp: Tensor, rules: BeamRules) -> tuple[Beams, Tensor]:
-        """Choose the next tokens by log-probabilities [beams, vocab]: the new state, and each beam's parent [beams]."""
+        """Choose the next tokens by log-probabilities [beams, vocab]; returns the new state and each beam's parent [beams]."""
         best = (self.scores.unsqueeze(1) + logp).flatten().topk(rules.picks)
         parents, chosen = best.indices // logp.shape[1], best.indices % logp.shape[1]
         tokens = torch.cat([self.tokens[parents], chosen.unsqueeze(1)], dim=1)  # [picks, k + 1]
         rows = torch.cat([self.rows[parents], parents.unsqueeze(1)], dim=1)
         ends = rules.ends(tokens)
         scores = best.values + ends.float() * OUT
-        kept = scores.topk(rules.beams).indices
-        running = replace(self, tokens=tokens[kept], rows=rows[kept], scores=scores[kept])
+        top = scores.topk(rules.beams).indices
+        running = replace(self, tokens=tokens[top], rows=rows[top], scores=scores[top])
         final = best.values / tokens.shape[1] ** rules.length_penalty
-        top = zip(ends[: rules.beams].tolist(), final.tolist(), tokens, rows, strict=False)  # the others are there to go on
-        finished = [Hypothesis(score, *parts) for has_ended, score, *parts in top if has_ended]
+        may_finish = zip(ends[: rules.beams].tolist(), final.tolist(), tokens, rows, strict=False)  # only the first `beams`
+        finished = [Hypothesis(score, *parts) for has_ended, score, *parts in may_finish if has_ended]
         running = replace(running, done=tuple(sorted((*self.done, *finished), key=lambda one: -one.score)[: rules.beams]))
-        return replace(running, is_over=bool(ends.all()) or running._cannot_improve(rules)), parents[kept]
+        return replace(running, is_over=bool(ends.all()) or running._cannot_improve(rules)), parents[top]
 
     def _cannot_improve(self, rules: BeamRules) -> bool:
-        """As many answers as beams, and no running one may beat the worst of them; or the first that end are taken."""
+        """Whether there are as many answers as beams, and none that runs can beat the worst; or early stopping takes them."""
         is_full = len(self.done) == rules.beams
         if is_full and rules.early_stopping is True:
             return True

@@ -1,8 +1,8 @@
-"""What the newest tokens attend to in the decoder's last block, read beside the model's own attention.
+"""Attention weights of the newest tokens in the decoder's last block, read beside the model's own attention.
 
-Every block goes through torch's fused attention as before. In the last one the weights of a step's queries are computed as
-well, the largest over the heads. The same pass keeps candidates apart: alternatives for the next token are queries of one
-forward that see what came before and themselves, not each other, so that they need neither rows nor caches of their own.
+Every block uses torch's fused attention. In the last one the weights of a step's queries are computed as well, as the maximum
+over heads. The same pass can separate candidates: alternatives for the next token are queries of one forward that see the past
+and themselves but not each other, so they need no rows or caches of their own.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from mgap.methods.opera.overtrust import normalise
 
 
 class LastBlockWeights(AttentionPass):
-    """What one forward is to do, and the weights that it read."""
+    """The pass of one forward, and the weights that it read."""
 
-    def __init__(self, name: str, block: int | None = None, *, apart: bool = False) -> None:
-        """`block`: whose weights are read, None: nobody's; `apart`: the queries are candidates for one place."""
+    def __init__(self, name: str, block: int | None = None, *, candidates: bool = False) -> None:
+        """`block`: whose weights to read, None: none; `candidates`: the queries are alternatives for one position."""
         super().__init__(name)
-        self.block, self.apart = block, apart
+        self.block, self.candidates = block, candidates
         self.weights: Tensor | None = None  # [rows, queries, keys], each sums to 1
-        self.masks: dict[int, Tensor] = {}  # that keep candidates apart, by the number of keys
+        self.masks: dict[int, Tensor] = {}  # that separate candidates, by the number of keys
 
     def attend(self, block: BlockAttention) -> Tensor:
-        if self.apart and block.query.shape[2] > 1:
-            block = replace(block, mask=self._keep_apart(block))
+        if self.candidates and block.query.shape[2] > 1:
+            block = replace(block, mask=self._candidate_mask(block))
         if block.index == self.block:
             self.weights = read_weights(block.query, block.key, block.mask, block.scaling)
         return block.fused()
@@ -40,8 +40,8 @@ class LastBlockWeights(AttentionPass):
             raise ModelError(f"{self.name} read no attention weights: the model's last block has attention of its own")
         return self.weights
 
-    def _keep_apart(self, block: BlockAttention) -> Tensor:
-        """Every candidate sees what the first one sees, and itself: [B, 1, queries, kv]."""
+    def _candidate_mask(self, block: BlockAttention) -> Tensor:
+        """Every candidate sees the past and itself: [B, 1, queries, kv]."""
         (rows, _, count, _), length, device = block.query.shape, block.key.shape[2], block.query.device
         if length not in self.masks:  # blocks share their masks
             past = torch.ones(rows, 1, 1, length, dtype=torch.bool, device=device)
@@ -52,5 +52,5 @@ class LastBlockWeights(AttentionPass):
 
 
 def read_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
-    """Weights [B, queries, kv] of a step's queries, the largest over the heads and brought to a sum of 1."""
+    """Weights [B, queries, kv] of a step's queries: the maximum over heads, normalised to sum to 1."""
     return normalise(scores_of(query, key, mask, scaling).softmax(-1).max(1).values)

@@ -1,12 +1,12 @@
 """OPERA, over-trust penalty and retrospection-allocation (Huang et al., CVPR 2024): a beam search that goes back.
 
-    score = logit - alpha rho of each beam's N_can likeliest tokens; the others fall by 999
+    score = logit - alpha rho for each beam's N_can most likely tokens, logit - 999 for the others
     rho = -m, the candidate's attention to the picture, for the first 10 tokens; then max_j 1e-7 prod_{i>=j} sigma w_ij
 
-w is the last block's attention, the largest over the heads, each row brought to a sum of 1; overtrust.py has the formula. If
-every beam has collapsed onto the same word more than r times, the search returns to it and chooses another next token. Cost: 2
-forwards a token, both over all beams, the second over N_can tokens a beam; a return costs a prefill and what is decoded again.
-It is a search of its own: sampling, streams, drafts, static caches and compiled decoding are refused.
+w is the last block's attention, the maximum over heads, each row normalised to sum to 1; overtrust.py has the formula. If every
+beam has collapsed onto the same word more than r times, the search returns to it and chooses another next token. Cost: 2
+forwards per token, both over all beams, the second over N_can tokens per beam; a return costs a prefill and decoding again from
+there. It is its own search: sampling, streams, drafts, static caches and compiled decoding are refused.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from mgap.types import Mode
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"candidates": 5, "r": 15},
-    "fast": {"candidates": 1, "r": 25},  # the authors' read-me: one candidate leaves the penalty nothing to choose
+    "fast": {"candidates": 1, "r": 25},  # the authors' README: with one candidate the penalty has no effect
 }
-DROPPED = ("streamer", "assistant_model", "custom_generate", "synced_gpus", "tokenizer", "assistant_tokenizer")
-UNKEPT = ("output_attentions", "output_hidden_states", "output_logits", "low_memory")
+REFUSED_OPTIONS = ("streamer", "assistant_model", "custom_generate", "synced_gpus", "tokenizer", "assistant_tokenizer")
+REFUSED_OUTPUTS = ("output_attentions", "output_hidden_states", "output_logits", "low_memory")
 
 
 @dataclass(frozen=True)
 class OPERA(Method):
-    """Over-trust penalty and retrospection. `candidates` is N_can; `window` states can be returned to, 0: none, no way back.
+    """Over-trust penalty and retrospection. `candidates` is N_can; the search can return to the last `window` states (0: none).
 
-    `beams` is how many a call searches that leaves num_beams at 1; one that names another number is refused.
+    `beams` is the number of beams for a call with num_beams=1; a call with any other number is refused.
     """
 
     name: ClassVar[str] = "opera"
@@ -77,7 +77,7 @@ class OPERA(Method):
 
     @property
     def strength(self) -> Strength:
-        """Its numbers, the preset's filled in."""
+        """The settings of the search, filled in from the preset."""
         return Strength(self.alpha, self.sigma, int(self.candidates or 0), int(self.r or 0), self.window)
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
@@ -85,18 +85,18 @@ class OPERA(Method):
 
 
 class OperaHandle:
-    """OPERA on one model: its `generate` is told to search our way. `remove` leaves the model as it was."""
+    """OPERA on one model: replaces the search inside its `generate`. `remove` restores the model."""
 
     def __init__(self, backbone: Backbone, method: OPERA, tap: Tap) -> None:
         self.backbone, self.method, self.tap, self.model = backbone, method, tap, backbone.model
         check_kernel(backbone, method.name)
         if "generate" in vars(self.model):
             raise ModelError(f"{method.name} searches inside generate, and this model's has been replaced: put its own back")
-        self.reading: LastBlockWeights | None = None  # what the search's forward does in attention, while it runs
+        self.current: LastBlockWeights | None = None  # the attention pass of the search's running forward
         self.interceptor = AttentionInterceptor(backbone, method.name, self._begin, kind=CAUSAL)
         self.handle = self.model.register_forward_pre_hook(self.guard)
         self.interceptor.start()
-        self.model.generate = self.generate  # of this object; its class is not touched
+        self.model.generate = self.generate  # on this object only; the class does not change
 
     def remove(self) -> None:
         del self.model.generate
@@ -104,25 +104,25 @@ class OperaHandle:
         self.handle.remove()
 
     def guard(self, *_: Any) -> None:
-        """A forward that is not the search's would be plain."""
-        if self.reading is None:
+        """Refuse forwards outside the search, which would decode plainly."""
+        if self.current is None:
             raise UnsupportedDecoding(f"{self.method.name} is a search: call generate, or leave {self.method.name} off")
 
     @contextmanager
     def passing(self, weights: LastBlockWeights) -> Iterator[None]:
-        """Inside, forwards are the search's, and go through this pass."""
-        self.reading = weights
+        """Inside the block, forwards belong to the search and use this pass."""
+        self.current = weights
         try:
             yield
         finally:
-            self.reading = None
+            self.current = None
 
     def _begin(self, *_: Any) -> AttentionPass:
-        return self.reading or AttentionPass(self.method.name)  # a forward of the text decoder alone is plain
+        return self.current or AttentionPass(self.method.name)  # a forward of the text decoder alone is plain
 
     def generate(self, inputs: Tensor | None = None, generation_config: Any = None, **options: Any) -> Any:
         """Transformers' generate, with our search in place of its own."""
-        for name in DROPPED:  # transformers would drop them silently here
+        for name in REFUSED_OPTIONS:  # transformers would drop them silently here
             if options.pop(name, None):
                 raise UnsupportedDecoding(
                     f"{self.method.name} is a search of its own and takes no {name}: leave one of them out"
@@ -137,7 +137,7 @@ class OperaHandle:
             )
         if generation_config is None:
             options["num_beams"] = self.method.beams
-        else:  # beside one, single options are no longer wanted
+        else:  # beside a configuration, transformers wants no single options
             generation_config = deepcopy(generation_config)
             generation_config.num_beams = self.method.beams
         return type(self.model).generate(self.model, inputs, generation_config, custom_generate=self.search, **options)
@@ -151,14 +151,14 @@ class OperaHandle:
         generation_config: Any,
         **kwargs: Any,
     ) -> Any:
-        """What transformers calls with everything prepared; the rows are repeated for the beams."""
+        """Called by transformers with all inputs prepared and rows repeated for the beams."""
         name, config = self.method.name, generation_config
-        alone = copy(config)
-        alone.num_beams = 1  # beams hide what else was asked for
-        if (mode := alone.get_generation_mode()) is not GenerationMode.GREEDY_SEARCH:
+        without_beams = copy(config)
+        without_beams.num_beams = 1  # beams would hide other modes
+        if (mode := without_beams.get_generation_mode()) is not GenerationMode.GREEDY_SEARCH:
             raise UnsupportedDecoding(f"{name} does not work with {mode.value} decoding: it is a beam search of its own")
-        if unkept := [option for option in UNKEPT if getattr(config, option, None)]:
-            raise UnsupportedDecoding(f"{name} is a search of its own and does not offer {unkept[0]}: leave it out")
+        if refused := [option for option in REFUSED_OUTPUTS if getattr(config, option, None)]:
+            raise UnsupportedDecoding(f"{name} is a search of its own and does not offer {refused[0]}: leave it out")
         cache = kwargs.get("past_key_values")
         if cache is None or not config.use_cache:
             raise UnsupportedDecoding(f"{name} keeps its beams in the cache: leave use_cache on")
@@ -174,12 +174,12 @@ class OperaHandle:
         keep_scores = bool(config.return_dict_in_generate and config.output_scores)
         search = OperaSearch(reader, self.method.strength, rules, logits_processor, self.tap, keep_scores=keep_scores)
         search.run()
-        made = search.result(config.num_return_sequences, _pad(config))
-        return made if config.return_dict_in_generate else made.sequences
+        result = search.result(config.num_return_sequences, _pad(config))
+        return result if config.return_dict_in_generate else result.sequences
 
 
 def _rules(config: Any, criteria: StoppingCriteriaList, prompt: Tensor) -> BeamRules:
-    """Of the search for an answer to this prompt [T]."""
+    """The beam search rules for this prompt [T]."""
     end = config._eos_token_tensor
 
     def ends(tokens: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ def _rules(config: Any, criteria: StoppingCriteriaList, prompt: Tensor) -> BeamR
 
 
 def _pad(config: Any) -> int:
-    """What fills up shorter answers."""
+    """The token that pads shorter answers."""
     if config._pad_token_tensor is not None:
         return int(config._pad_token_tensor)
     return -1 if config._eos_token_tensor is None else int(config._eos_token_tensor[0])

@@ -1,7 +1,7 @@
 """OPERA's bookkeeping for one sample: the penalty on its candidates, where attention collapses, and when to go back.
 
-A step chooses one token a beam. Each keeps the state that it began with; if every beam has collapsed onto one word more than r
-times, the search returns to the state after that word and chooses otherwise there.
+A step chooses one token per beam and saves the state it started from. If every beam has collapsed onto one word more than r
+times, the search returns to the state after that word and chooses another token there.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from torch import Tensor
 from mgap.methods.opera.beams import Beams
 from mgap.methods.opera.overtrust import EARLY, collapse, lengthen, most_common, penalise, penalty
 
-FALL = 999.0  # what is no candidate falls so far
+NON_CANDIDATE = 999.0  # subtracted from the logits of tokens that are not candidates
 
 
 class Strength(NamedTuple):
-    """The method's numbers."""
+    """The method's settings."""
 
     alpha: float
     sigma: float
     candidates: int  # N_can: also how often the search may return to one position
     r: int
-    window: int  # states kept
+    window: int  # saved states
 
 
-class Outlook(NamedTuple):
-    """Candidates' weights on the answer so far and themselves, and on the picture."""
+class Lookahead(NamedTuple):
+    """The candidates' weights on the answer so far and themselves, and on the picture."""
 
     words: Tensor  # [beams, N, n]
     image: Tensor  # [beams, N]
@@ -38,94 +38,94 @@ class Outlook(NamedTuple):
 
 @dataclass(frozen=True)
 class RetrospectionState:
-    """What a step begins with, before the model has read the newest token."""
+    """The state at the start of a step, before the model has read the newest token."""
 
     beams: Beams
-    columns: Tensor  # [beams, k - 1] sums of ln(sigma w) below the words, up to the row of the last but one
-    history: Tensor  # [beams, k] where each earlier step collapsed; follows the beams
+    columns: Tensor  # [beams, k - 1] sums of ln(sigma w) per word, up to the last row but one
+    history: Tensor  # [beams, k] the column that each earlier step collapsed onto; follows the beams
 
 
 class CandidateWeights(NamedTuple):
-    """One step's numbers, one a beam and each [beams], and its scores [beams, vocab]."""
+    """One step's scores [beams, vocab], and its numbers, each [beams]."""
 
     scores: Tensor
-    penalty: Tensor  # of the candidate that is ahead
+    penalty: Tensor  # of the leading candidate
     image: Tensor
     column: Tensor
 
 
 class Retrospection:
-    """One sample's search, as far as OPERA has a say in it."""
+    """OPERA's part of one sample's search."""
 
     def __init__(self, strength: Strength, beams: Beams) -> None:
         self.strength = strength
-        nothing = beams.tokens.new_zeros(len(beams.tokens), 0)
-        self.state = RetrospectionState(beams, nothing.float(), nothing)
-        self.kept: OrderedDict[int, RetrospectionState] = OrderedDict()  # by the number of tokens
-        self.returns: Counter[int] = Counter()  # how often the search has come back to a position
-        self.banned: dict[int, Tensor] = {}  # tokens that were chosen there before
-        self.has_returned = False  # the step at hand is one that was done before
+        empty = beams.tokens.new_zeros(len(beams.tokens), 0)
+        self.state = RetrospectionState(beams, empty.float(), empty)
+        self.saved: OrderedDict[int, RetrospectionState] = OrderedDict()  # by the number of tokens
+        self.returns: Counter[int] = Counter()  # how often the search has returned to a position
+        self.banned: dict[int, Tensor] = {}  # position -> tokens chosen there before
+        self.has_returned = False  # the current step repeats an earlier one
 
     @property
     def beams(self) -> Beams:
         return self.state.beams
 
     def read(self, newest: Tensor | None) -> None:
-        """A step begins: keep its state, and take in the newest token's weights on the answer [beams, k]."""
-        self.kept[self.beams.length] = self.state
-        while len(self.kept) > self.strength.window:
-            self.kept.popitem(last=False)
+        """Start a step: save its state, and add the newest token's weights on the answer [beams, k]."""
+        self.saved[self.beams.length] = self.state
+        while len(self.saved) > self.strength.window:
+            self.saved.popitem(last=False)
         if newest is not None:
             self.state = replace(self.state, columns=lengthen(self.state.columns, newest, self.strength.sigma))
 
-    def weigh(self, logits: Tensor, candidates: Tensor, ahead: Outlook) -> CandidateWeights:
-        """Scores of logits [beams, vocab] given what the candidates [beams, N] look at, and where that collapses."""
+    def weigh(self, logits: Tensor, candidates: Tensor, ahead: Lookahead) -> CandidateWeights:
+        """Scores from logits [beams, vocab] and the attention of the candidates [beams, N], and where it collapses."""
         columns = self.state.columns.unsqueeze(1).expand(-1, candidates.shape[1], -1)
-        phi, places = collapse(lengthen(columns, ahead.words, self.strength.sigma))  # [beams, N]
-        column = most_common(places)
+        phi, collapsed = collapse(lengthen(columns, ahead.words, self.strength.sigma))  # [beams, N]
+        column = most_common(collapsed)
         self.state = replace(self.state, history=torch.cat([self.state.history, column.unsqueeze(1)], dim=1))
         rho = penalty(phi, ahead.image, self.beams.length + 1)
         chosen = logits.gather(1, candidates)
-        # among candidates only differences matter: the smallest is taken off, so that a huge phi leaves the others their logits
+        # only differences among candidates matter: subtract the smallest, so that a huge phi does not swamp the other logits
         adjusted = penalise(chosen, rho - rho.amin(1, keepdim=True), self.strength.alpha)
         first = adjusted.argmax(1, keepdim=True)
-        scores = (logits - FALL).scatter(1, candidates, adjusted)
+        scores = (logits - NON_CANDIDATE).scatter(1, candidates, adjusted)
         if self.has_returned:
             scores = self._without_banned(logits)
         return CandidateWeights(scores, rho.gather(1, first)[:, 0], ahead.image.gather(1, first)[:, 0], column)
 
     def _without_banned(self, logits: Tensor) -> Tensor:
-        """A step done again: plain logits, with what was chosen here before as low as the lowest."""
+        """Scores of a repeated step: plain logits, with tokens chosen here before set to the lowest."""
         lowest = logits.min(1, keepdim=True).values
         banned = self.banned[self.beams.length]
         return logits.scatter(1, banned.expand(len(logits), -1), lowest.expand(-1, len(banned)))
 
     def goes_back(self) -> bool:
-        """Return to an earlier state, if every beam keeps collapsing onto one word and the place is not used up."""
+        """Return to an earlier state if every beam keeps collapsing onto one word and returns to it are left."""
         if self.has_returned:
-            self.has_returned = False  # chosen anew here; nothing was read since
+            self.has_returned = False  # this step chooses again; nothing was read since
             return False
         live = self.state.history[self.beams.live]  # [live, k + 1]
         common = most_common(live[:, -1])
         word, fewest = int(common), int((live == common).sum(1).min())
         if word < EARLY or fewest <= self.strength.r:
             return False
-        for place in (word + 1, word):
-            if self.returns[place] < self.strength.candidates:
-                return self._return_to(place)
+        for position in (word + 1, word):
+            if self.returns[position] < self.strength.candidates:
+                return self._return_to(position)
         return False
 
-    def _return_to(self, place: int) -> bool:
-        if place >= self.beams.length or place not in self.kept:  # nothing was chosen there yet, or it is too long ago
+    def _return_to(self, position: int) -> bool:
+        if position >= self.beams.length or position not in self.saved:  # nothing was chosen there yet, or it is too long ago
             return False
-        said = self.beams.tokens[self.beams.live, place]
-        self.banned[place] = torch.cat([self.banned.get(place, said[:0]), said]).unique()
-        self.returns[place] += 1
-        self.state, self.has_returned = self.kept[place], True
-        for later in [length for length in self.kept if length >= place]:
-            del self.kept[later]
+        tokens = self.beams.tokens[self.beams.live, position]
+        self.banned[position] = torch.cat([self.banned.get(position, tokens[:0]), tokens]).unique()
+        self.returns[position] += 1
+        self.state, self.has_returned = self.saved[position], True
+        for later in [length for length in self.saved if length >= position]:
+            del self.saved[later]
         return True
 
     def choose(self, beams: Beams, parents: Tensor) -> None:
-        """The beams have moved on: their columns and histories with them."""
+        """Advance to the new beams; columns and histories follow their parents."""
         self.state = RetrospectionState(beams, self.state.columns[parents], self.state.history[parents])
