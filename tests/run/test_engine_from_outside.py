@@ -7,6 +7,7 @@ import pytest
 
 from mgap.errors import SettingError
 from mgap.run.config import Config
+from mgap.run.job import Job
 
 MODULE = '''
     """Answers every question with the same word."""
@@ -80,3 +81,10 @@ def test_it_answers_the_run_and_its_worker_is_closed(package, run, tmp_path):
 def test_its_refusal_comes_with_the_config(package):
     with pytest.raises(SettingError, match="engine same needs a word"):
         Config.of({"benchmark": "pope", "model": "pocket/llava", "methods": ["vanilla"], "engine": "same"})
+
+
+def test_a_model_of_transformers_does_not_answer_for_another_engine(package, tiny_model, make_config, tmp_path):
+    config = make_config(engine="same", engine_options={"word": "Yes"})
+    with pytest.raises(SettingError, match="this run's engine is same, and a model of transformers was given"):
+        Job.prepare(config, tmp_path / "out").begin(tiny_model)
+    assert not (tmp_path / "out").exists()

@@ -121,6 +121,11 @@ class Job:
 
     def begin(self, model: Model, *, progress: Progress | None = None, note: Notify | None = None) -> tuple[Run, Worker]:
         """Build the methods, make or join the folder, and return the run with its worker. `note` takes lines for the user."""
+        if self.config.engine != "transformers":
+            raise SettingError(
+                f"this run's engine is {self.config.engine}, and a model of transformers was given: begin it with "
+                f"mgap.registry.ENGINES.get({self.config.engine!r}).begin(job, ...), or leave engine out"
+            )
         device = model.backbone.device.type
         plan = {**self.plan(), "model": describe(model), "device": device}
         self.out.mkdir(parents=True, exist_ok=True)
