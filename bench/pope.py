@@ -37,7 +37,7 @@ from mgap.backbones.prepared_pictures import Preparer
 from mgap.benchmarks.picture_folder import PictureFolder
 from mgap.pocket.objects import NAMES
 from mgap.run.engine import Spent
-from mgap.run.picture_workers import MOST, PictureOpening, Pictures
+from mgap.run.picture_workers import MAX_AUTO, PictureOpening, Pictures
 from mgap.run.stage_times import stages_table
 
 SIZE = (640, 480)
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=60)
     parser.add_argument("--chunk", type=int, default=120, help="questions per turn of a way")
     parser.add_argument("--max-new-tokens", type=int, default=8)
-    parser.add_argument("--workers", type=int, default=min(MOST, max(1, (os.cpu_count() or 2) - 1)))
+    parser.add_argument("--workers", type=int, default=min(MAX_AUTO, max(1, (os.cpu_count() or 2) - 1)))
     parser.add_argument("--static", action="store_true", help="one way more: static_cache=True")
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

@@ -112,10 +112,9 @@ def test_every_public_name_can_be_imported():
         assert getattr(mgap, name) is not None
 
 
-@pytest.mark.parametrize("names", [("attach",), ("attach", "MGAP", "Subspace")])
-def test_attaching_a_method_to_a_model_of_ones_own_imports_a_small_part_of_the_package(names):
+def test_attaching_a_method_to_a_model_of_ones_own_imports_a_small_part_of_the_package():
     ours = "[name for name in sys.modules if name.partition('.')[0] == 'mgap']"
-    code = f"import sys, mgap; {'; '.join(f'mgap.{name}' for name in names)}; print(len({ours}))"
+    code = f"import sys, mgap; mgap.attach; mgap.MGAP; mgap.Subspace; print(len({ours}))"
     assert 1 < int(processes.run([sys.executable, "-c", code], text=True, capture_output=True).stdout) <= MOST
 
 
