@@ -39,7 +39,7 @@ with private_uploads(), bind("127.0.0.1", 0) as door:
         max_bytes=2**20,
         open_browser=False,
         ready=lambda address: print(address, flush=True),
-        css=look.static("editor.css"),
+        css=theme.static("editor.css"),
     )
 """
 

@@ -1,6 +1,5 @@
 """Hooks come and go: also after an error, also around compiled models, never twice, never silently skipped."""
 
-
 import pytest
 import torch
 
