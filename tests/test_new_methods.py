@@ -173,6 +173,7 @@ def test_ask_answers_with_it(package, run, tiny, picture_file, name):
     assert "no_such_setting" in told
 
 
+@pytest.mark.long
 def test_a_run_compares_them_and_a_diagnosis_measures_those_that_have_a_state(package, run, tiny, tmp_path):
     methods = [word for name in ["vanilla", *NAMES] for word in ("--method", name)]
     common = ["--model", tiny, "--dataset", "pocket", "--scenes", 2]

@@ -44,6 +44,7 @@ def test_nltk_without_its_data_gives_the_published_lemmas_of_the_words_it_looks_
     assert compared > 100
 
 
+@pytest.mark.long
 def test_with_its_own_data_nltk_gives_the_published_lemmas_of_every_word(nltk_data, worked):
     own = find_language("nltk")
     for example in worked:

@@ -22,7 +22,7 @@ def captions(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("name", ["popecap_I1_instructblip", "popecap_I2_minigpt-4"])
+@pytest.mark.parametrize("name", [pytest.param("popecap_I1_instructblip", marks=pytest.mark.long), "popecap_I2_minigpt-4"])
 def test_the_published_figures_come_out_of_the_command(run, shared, name, tmp_path):
     folder = shared / "fixtures" / "benchmarks" / "chair"
     found = tmp_path / "found.jsonl"

@@ -25,6 +25,7 @@ def files(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_what_is_tuned_with_labels_is_what_a_run_of_the_same_questions_scores(run, files, tmp_path):
     own = ["--questions", files / "mine.jsonl", "--model", "pocket/llava", "--dtype", "float32"]
     status, said, err = run("tune", *own, *FEW, "--rule", "labels", "--out", tmp_path / "prior", "--k", 5)

@@ -59,7 +59,8 @@ def test_something_that_is_no_model_is_refused(prior):
         mgap.attach("llava-hf/llava-1.5-7b-hf", mgap.MGAP(prior))
 
 
-@pytest.mark.parametrize("attach_to", [pytest.param("the module", marks=pytest.mark.product), "the compiled wrapper"])
+@pytest.mark.long
+@pytest.mark.parametrize("attach_to", ["the module", "the compiled wrapper"])
 def test_a_model_compiled_before_the_hook_came_does_not_skip_it(model, prior, attach_to):
     module, inputs = model.backbone.model, model.backbone.encode([None], ["What is this?"])
     compiled = torch.compile(module, backend="eager")

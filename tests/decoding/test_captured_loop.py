@@ -124,6 +124,7 @@ def test_what_acts_at_the_head_acts_at_every_strength_in_turn(model, prior, name
     assert ask(static_cache=True) == plain, "nothing of the method may stay in the step"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("uncompiled_graphs")
 def test_a_large_alpha_matters_in_compiled_steps(model, prior):
     """The prompt's own token is no proof: it comes from another forward."""

@@ -126,6 +126,7 @@ def test_a_missing_one_is_refused_before_the_model_is_loaded(run, picture_file, 
         assert ("Steering.fit" if kind == "steering" else f"mgap fit --for {method} --model someone/nothing") in err
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("installed")
 def test_an_embedded_model_learns_each_by_itself_once(tmp_path, monkeypatch):
     monkeypatch.setenv("MGAP_CACHE", str(tmp_path / "cache"))

@@ -73,6 +73,7 @@ def test_captions_get_the_published_figures_counters_and_words(shared, amber, pu
         assert row == wanted
 
 
+@pytest.mark.long
 def test_with_nltks_own_data_the_other_nouns_are_the_published_ones_too(amber, published, nltk_data):
     for name in CAPTIONS[:2]:
         expected, texts = published(name)
