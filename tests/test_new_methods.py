@@ -1,8 +1,6 @@
 """A new method of each kind is one file and one entry point: every verb and every property of the registry follows."""
 
 import json
-import sys
-from textwrap import dedent
 
 import pytest
 import torch
@@ -10,6 +8,7 @@ import torch
 from mgap.errors import UnsupportedDecoding
 from mgap.registry import METHODS
 from mgap.types import Mode
+from tests.packages import installed
 
 FILES = {
     "cool": '''
@@ -127,20 +126,9 @@ QUESTION = "Is there a dog in the image?"
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """What `pip install` leaves behind: a module a method, and a folder that names the entry points."""
-    place = tmp_path_factory.mktemp("site")
-    about = place / "new_methods-1.0.dist-info"
-    about.mkdir()
-    for name, text in FILES.items():
-        (place / f"new_{name}.py").write_text(dedent(text))
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: new-methods\nVersion: 1.0\n")
-    lines = "".join(f"{name} = new_{name}:New\n" for name in FILES)
-    (about / "entry_points.txt").write_text(f"[mgap.methods]\n{lines}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(place))
-        yield place
-    for name in FILES:
-        sys.modules.pop(f"new_{name}", None)
+    modules = {f"new_{name}": text for name, text in FILES.items()}
+    with installed(tmp_path_factory.mktemp("site") / "new", modules, {"mgap.methods": {n: f"new_{n}:New" for n in FILES}}):
+        yield
 
 
 def built(name, prior, **settings):

@@ -10,6 +10,7 @@ from mgap.backbones.shared_prefill import unshareable
 from mgap.decoding.fast.captured_step import uncapturable
 from mgap.errors import UnsupportedDecoding
 from mgap.registry import BACKBONES
+from tests.packages import installed
 
 MODULE = '''
 from mgap.backbones.base import Backbone
@@ -23,15 +24,10 @@ class Silent(Backbone):
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch):
-    """What pip leaves behind of a package with two backbones: a module, and metadata with its entry points."""
-    (tmp_path / "toy_backbones.py").write_text(MODULE)
-    info = tmp_path / "toy_backbones-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backbones\nVersion: 1.0\n")
-    points = ["toy_declared = toy_backbones:Declared", "toy_silent = toy_backbones:Silent"]
-    (info / "entry_points.txt").write_text("\n".join(["[mgap.backbones]", *points, ""]))
-    monkeypatch.syspath_prepend(str(tmp_path))
+def toy_backbones(tmp_path):
+    points = {"toy_declared": "toy_backbones:Declared", "toy_silent": "toy_backbones:Silent"}
+    with installed(tmp_path / "site", {"toy_backbones": MODULE}, {"mgap.backbones": points}):
+        yield
 
 
 def as_family(model, kind, monkeypatch):
@@ -40,7 +36,7 @@ def as_family(model, kind, monkeypatch):
     return mgap.wrap(model.backbone.model, model.backbone.processor)
 
 
-def test_a_backbone_of_another_package_gets_what_it_declares(installed, model, picture, monkeypatch):
+def test_a_backbone_of_another_package_gets_what_it_declares(toy_backbones, model, picture, monkeypatch):
     plain = model.answer(picture, "What?", max_new_tokens=4).token_ids
     declared = as_family(model, "toy_declared", monkeypatch)
     assert type(declared.backbone).__name__ == "Declared"
@@ -54,7 +50,7 @@ def test_a_backbone_of_another_package_gets_what_it_declares(installed, model, p
     assert shared.token_ids == plain
 
 
-def test_one_that_declares_nothing_is_refused_with_the_families_that_do(installed, model, monkeypatch):
+def test_one_that_declares_nothing_is_refused_with_the_families_that_do(toy_backbones, model, monkeypatch):
     silent = as_family(model, "toy_silent", monkeypatch).backbone
     assert Preparer.of(silent) is None
     for refusal in (unshareable(silent), uncapturable(silent)):

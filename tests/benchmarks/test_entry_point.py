@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,31 +12,28 @@ from mgap.errors import SettingError
 from mgap.pocket.scenes import make_scene, render
 from mgap.registry import BENCHMARKS, SCORERS
 from mgap.run.config import Config
+from tests.packages import installed
 
 GUIDE = Path(__file__).parents[2] / "docs" / "extending.md"
-POINTS = "[mgap.benchmarks]\ncolours = my_package:ColourSource\n[mgap.scorers]\ncolours = my_package:ColourScorer\n"
+POINTS = {
+    "mgap.benchmarks": {"colours": "my_package:ColourSource"},
+    "mgap.scorers": {"colours": "my_package:ColourScorer"},
+}
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch):
-    """What pip leaves behind: the guide's two classes as a module, and metadata with the entry points that the guide names."""
+def guide_package(tmp_path):
+    """The guide's two classes as a module, with the entry points that the guide names."""
     text = GUIDE.read_text()
     (named,) = (
         block for block in re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if "mgap.scorers" in block
     )
-    for group, target in (("mgap.benchmarks", "ColourSource"), ("mgap.scorers", "ColourScorer")):
-        assert f'[project.entry-points."{group}"]\ncolours = "my_package:{target}"' in named
+    for group, target in POINTS.items():
+        assert f'[project.entry-points."{group}"]\ncolours = "{target["colours"]}"' in named
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    (tmp_path / "my_package.py").write_text(
-        "\n".join(block for block in blocks if re.search(r"^class Colour", block, re.MULTILINE))
-    )
-    info = tmp_path / "my_package-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text(POINTS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield
-    sys.modules.pop("my_package", None)
+    module = "\n".join(block for block in blocks if re.search(r"^class Colour", block, re.MULTILINE))
+    with installed(tmp_path / "site", {"my_package": module}, POINTS):
+        yield
 
 
 @pytest.fixture
@@ -54,7 +50,7 @@ def files(tmp_path):
     return folder, len(rows)
 
 
-def test_it_is_run_and_reported(installed, files, tmp_path):
+def test_it_is_run_and_reported(guide_package, files, tmp_path):
     folder, count = files
     assert "colours" in BENCHMARKS.names()
     assert "colours" in SCORERS.names()
@@ -69,7 +65,7 @@ def test_it_is_run_and_reported(installed, files, tmp_path):
     assert "accuracy" in (Path(out) / "report.html").read_text()
 
 
-def test_a_key_that_it_does_not_read_is_refused(installed, files):
+def test_a_key_that_it_does_not_read_is_refused(guide_package, files):
     keys = {"benchmark": "colours", "model": "pocket/llava", "methods": ["vanilla"], "images": str(files[0])}
     assert Config.of(keys).decode().max_new_tokens == 12
     with pytest.raises(SettingError, match="splits"):

@@ -3,7 +3,6 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
@@ -29,6 +28,7 @@ from research.comparison import (
 )
 from research.frontier.contenders import FAMILIES
 from tests import processes
+from tests.packages import installed
 
 pytestmark = pytest.mark.long
 
@@ -97,20 +97,15 @@ def test_every_registered_method_takes_part_here_or_where_settings_are_chosen(ch
 
 
 @pytest.fixture
-def learning_methods(tmp_path, monkeypatch):
-    """What `pip install` leaves of a package whose methods need something learnt."""
-    (tmp_path / "learning_methods.py").write_text(dedent(LEARNING))
-    about = tmp_path / "learning_methods-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: learning-methods\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(
-        "[mgap.methods]\ndeep = learning_methods:Deep\nheld = learning_methods:Held\n"
-        "[mgap.learnt]\ndepth = learning_methods:Depth\n"
-        "[mgap.pocket_learners]\ndepth = learning_methods:learn_depth\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield
-    sys.modules.pop("learning_methods", None)
+def learning_methods(tmp_path):
+    """A package whose methods need something learnt."""
+    points = {
+        "mgap.methods": {"deep": "learning_methods:Deep", "held": "learning_methods:Held"},
+        "mgap.learnt": {"depth": "learning_methods:Depth"},
+        "mgap.pocket_learners": {"depth": "learning_methods:learn_depth"},
+    }
+    with installed(tmp_path / "site", {"learning_methods": LEARNING}, points):
+        yield
 
 
 def test_a_new_method_that_needs_something_learnt_is_measured_like_the_others(learning_methods, model, choice):

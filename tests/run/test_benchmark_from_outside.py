@@ -1,12 +1,12 @@
 """A benchmark of another package: one class and one entry point, and `mgap run` knows it."""
 
 import json
-from textwrap import dedent
 
 import pytest
 
 from mgap.errors import SettingError
 from mgap.run.config import Config, benchmarks, datasets
+from tests.packages import installed
 
 MODULE = '''
     """Whether a picture is wider than it is high."""
@@ -33,15 +33,9 @@ MODULE = '''
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
-    """What `pip install` leaves behind of a package with an entry point: a module, and a folder that says so."""
-    place = tmp_path / "site"
-    about = place / "wider-1.0.dist-info"
-    about.mkdir(parents=True)
-    (place / "wider.py").write_text(dedent(MODULE))
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: wider\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[mgap.benchmarks]\nwider = wider:WiderSource\n")
-    monkeypatch.syspath_prepend(str(place))
+def package(tmp_path):
+    with installed(tmp_path / "site", {"wider": MODULE}, {"mgap.benchmarks": {"wider": "wider:WiderSource"}}):
+        yield
 
 
 def test_it_is_run_scored_and_resumed_like_any_other(package, run, tiny, tmp_path):

@@ -1,13 +1,13 @@
 """An engine of another package: one class and one entry point, and `mgap run --engine NAME` answers with it."""
 
 import json
-from textwrap import dedent
 
 import pytest
 
 from mgap.errors import SettingError
 from mgap.run.config import Config
 from mgap.run.job import Job
+from tests.packages import installed
 
 MODULE = '''
     """Answers every question with the same word."""
@@ -52,15 +52,9 @@ MODULE = '''
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
-    """What `pip install` leaves behind of a package with an entry point: a module, and a folder that says so."""
-    place = tmp_path / "site"
-    about = place / "same-1.0.dist-info"
-    about.mkdir(parents=True)
-    (place / "same.py").write_text(dedent(MODULE))
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: same\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[mgap.engines]\nsame = same:SameEngine\n")
-    monkeypatch.syspath_prepend(str(place))
+def package(tmp_path):
+    with installed(tmp_path / "site", {"same": MODULE}, {"mgap.engines": {"same": "same:SameEngine"}}):
+        yield
 
 
 def test_it_answers_the_run_and_its_worker_is_closed(package, run, tmp_path):
