@@ -104,7 +104,7 @@ def test_a_trace_needs_a_method(model, picture):
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS.names() if Mode.COMPILE in METHODS.get(name).modes])
-@pytest.mark.each_kind
+@pytest.mark.long
 @pytest.mark.usefixtures("uncompiled_graphs")
 def test_a_compiled_answer_has_the_trace_of_a_plain_one(model, prior, picture, name):
     with model.using(build(name, prior)):

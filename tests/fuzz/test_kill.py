@@ -146,7 +146,7 @@ def read_or_nothing(read, folder):
         return NOTHING
 
 
-@pytest.mark.parametrize("before", [0, 1], ids=["first", "again"])
+@pytest.mark.parametrize("before", [pytest.param(0, marks=pytest.mark.long), 1], ids=["first", "again"])
 @pytest.mark.parametrize("kind", [kind if kind in EARLY else pytest.param(kind, marks=pytest.mark.long) for kind in READERS])
 def test_an_object_is_the_old_one_or_the_new_one(server, place, kind, before):
     read, killed = READERS[kind], 0
