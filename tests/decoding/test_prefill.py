@@ -228,9 +228,7 @@ def test_the_trace_is_the_same(model, prior, name, options):
 
 
 @pytest.mark.usefixtures("uncompiled_graphs")
-@pytest.mark.parametrize(
-    "options", [{"static_cache": True}, pytest.param({"compile": True}, marks=pytest.mark.long)], ids=str
-)
+@pytest.mark.parametrize("options", [{"static_cache": True}, pytest.param({"compile": True}, marks=pytest.mark.long)], ids=str)
 def test_static_and_compiled_decoding_go_on_from_what_rows_share(model, prior, options):
     rows = ROWS["mixed, in turns"]
     with model.using(build("mgap", prior)):
