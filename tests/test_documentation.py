@@ -147,3 +147,14 @@ def test_the_site_asks_no_other_host_for_anything():
     assert site["strict"] is True
     assert site["theme"]["font"] is False
     assert not [name for name in (*site["extra_css"], *site.get("extra_javascript", ())) if "//" in name]
+
+
+def test_files_of_ours_that_pages_name_exist():
+    folders = ("src", "research", "bench", "examples", "docs", *(path.name for path in ROOT.glob("tests*")))
+    ours = {path.name for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    wrong = []
+    for page in [*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        text = page.read_text().replace("NAME.py", "base.py")  # a place for a new one
+        wrong += [(page.name, name) for name in re.findall(r"`(?:[a-z_]+/)*([a-z_]+\.py)`", text) if name not in ours]
+        wrong += [(page.name, path) for path in re.findall(r"`(src/mgap/[\w/.-]*)`", text) if not (ROOT / path).exists()]
+    assert not wrong
