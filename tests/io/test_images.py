@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from mgap.errors import ImageError
-from mgap.io.images import MAX_PIXELS, open_image, picture_size
+from mgap.io.images import MAX_PIXELS, open_image, open_in_turn, picture_size
 
 
 def png_header(width, height):
@@ -99,3 +99,10 @@ def test_what_pillow_would_hand_to_another_program_is_not_tried(tmp_path):
     with pytest.raises(ImageError, match=r"plot\.eps: not a picture of a kind that is read"):
         open_image(path)
     assert picture_size(path) is None
+
+
+def test_neighbours_of_one_name_share_a_picture():
+    opened = []
+    shown = list(open_in_turn(["a", "a", "b", "a"], lambda name: opened.append(name) or f"{name}.png"))
+    assert shown == ["a.png", "a.png", "b.png", "a.png"]
+    assert opened == ["a", "b", "a"]

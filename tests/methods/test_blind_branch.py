@@ -10,7 +10,7 @@ import mgap
 from mgap.decoding.answer_states import answer_states
 from mgap.decoding.effective_states import first_states
 from mgap.errors import SettingError
-from mgap.methods.kinds.blind_states import BlindMemory
+from mgap.methods.kinds.last_used import LastUsed
 from mgap.methods.mgap import entropy_of
 from mgap.types import Decoding
 from tests.methods.builders import build
@@ -127,12 +127,13 @@ def test_a_strength_of_nothing_is_the_plain_state(model, prior, picture):
 
 
 def test_the_memory_forgets_what_was_asked_longest_ago():
-    memory = BlindMemory(2)
+    memory = LastUsed(2)
     for number in range(3):
-        memory.put((b"", (number,)), torch.tensor(number))
-        memory.get((b"", (0,)))
-    assert memory.get((b"", (1,))) is None
-    assert [int(memory.get((b"", (n,)))) for n in (0, 2)] == [0, 2]
+        memory[number] = str(number)
+        assert memory[0] == "0"
+    assert dict(memory) == {2: "2", 0: "0"}
+    memory.update({3: "3", 4: "4"})
+    assert list(memory) == [3, 4]
 
 
 def test_no_memory_asks_every_time(model, prior, picture):

@@ -124,3 +124,12 @@ def test_states_that_are_no_numbers_are_refused_in_every_dtype(value, dtype):
     states[77, 13] = value
     with pytest.raises(NonFiniteStates, match="float32"):
         Bank.of(states)
+
+
+def test_a_bank_by_picture_counts_pictures_and_opens_each_once(exact, picture):
+    opened, questions = [], [("a", PROMPTS[0]), ("a", PROMPTS[1]), ("b", PROMPTS[0])]
+    bank = Bank.collect_by_picture(exact, questions, lambda name: opened.append(name) or picture, max_new_tokens=2)
+    by_answer = Bank.collect(exact, [picture] * 3, [prompt for _, prompt in questions], max_new_tokens=2)
+    assert torch.equal(bank.states, by_answer.states)
+    assert bank.rows.tolist() == [{0: 0, 1: 0, 2: 1}[row] for row in by_answer.rows.tolist()]
+    assert opened == ["a", "b"]

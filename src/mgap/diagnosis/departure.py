@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 
 from mgap.decoding.attach import attached
 from mgap.decoding.model import Model
 from mgap.errors import RunError, SettingError
-from mgap.io.images import ImageSource
+from mgap.io.images import ImageSource, open_in_turn
 from mgap.io.progress import Progress
 from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
@@ -57,10 +56,9 @@ def prepare(
                 f"{folder}: its bank is of answers of up to {length} tokens, not {max_new_tokens}; name another folder"
             )
     else:
-        open_picture = lru_cache(maxsize=1)(picture)  # questions are grouped by picture
         bank = Bank.collect(
             model,
-            (open_picture(s.image) for s in rows),
+            open_in_turn((s.image for s in rows), picture),
             [s.prompt for s in rows],
             folder=folder,
             origin={"rows_sha256": digest},

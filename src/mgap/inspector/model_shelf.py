@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mgap.backbones.loading import check_device, load_config
 from mgap.decoding.model import Model, load
@@ -166,19 +165,15 @@ def pocket_bank(model: Model, scenes: int = SCENES, progress: Progress | None = 
     caption_rows = [(seed, wording) for seed in by_seed for wording in DESCRIBE[:2]]
     total = len(short_rows) + len(caption_rows)
 
-    def collect(rows: Sequence[tuple[int, str]], max_new_tokens: int, before: int) -> tuple[Bank, Tensor]:
-        """The states, and the index of the picture of each."""
+    def collect(rows: Sequence[tuple[int, str]], max_new_tokens: int, before: int) -> Bank:
         report = None if progress is None else lambda done: progress("states of plain answers", before + done, total)
-        drawn = lru_cache(maxsize=1)(lambda seed: render(by_seed[seed]))
-        images, prompts = (drawn(seed) for seed, _ in rows), [prompt for _, prompt in rows]
-        bank = Bank.collect(model, images, prompts, batch_size=BATCH, max_new_tokens=max_new_tokens, progress=report)
-        return bank, torch.tensor([list(by_seed).index(seed) for seed, _ in rows])[bank.rows.long()]
+        how: dict[str, Any] = {"batch_size": BATCH, "max_new_tokens": max_new_tokens, "progress": report}
+        return Bank.collect_by_picture(model, rows, lambda seed: render(by_seed[seed]), **how)
 
-    short, of_short = collect(short_rows, QUESTION_TOKENS, 0)
-    long, of_long = collect(caption_rows, CAPTION_TOKENS, len(short_rows))
+    short, long = collect(short_rows, QUESTION_TOKENS, 0), collect(caption_rows, CAPTION_TOKENS, len(short_rows))
     return Bank.of(
         torch.cat([*short.parts, *long.parts]),
-        rows=torch.cat([of_short, of_long]),
+        rows=torch.cat([short.rows, long.rows]),  # both begin with the same pictures, in the same order
         steps=torch.cat([short.steps, long.steps]),
         tokens=torch.cat([short.tokens, long.tokens]),
         identity=short.identity,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import lru_cache
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -35,6 +38,11 @@ def open_image(source: ImageSource, name: str | None = None) -> Image.Image:
         return ImageOps.exif_transpose(image).convert("RGB")
     except Exception as error:  # damaged EXIF, a decoder's error, or a mode that cannot be converted to RGB
         raise ImageError(f"{name}: cannot be turned upright in RGB ({one_line(error)}); save it as PNG or JPEG") from error
+
+
+def open_in_turn(names: Iterable[Hashable], picture: Callable[[Any], ImageSource]) -> Iterator[ImageSource]:
+    """The picture of every name, in order. Neighbours of the same name share one picture, so sort by name."""
+    return map(lru_cache(maxsize=1)(picture), names)
 
 
 def picture_size(path: str | PathLike[str]) -> tuple[int, int] | None:

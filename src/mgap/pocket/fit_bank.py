@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import lru_cache
-from typing import Any
-
-import torch
-from PIL import Image
+from collections.abc import Sequence
 
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.decoding.model import Model
@@ -61,13 +55,6 @@ def collect(
     label: str = "plain states",
     progress: Progress | None = None,
 ) -> Bank:
-    """Plain states along the answers to these rows. A row of the bank is a scene: other answers about it are too near."""
-    drawn = lru_cache(maxsize=1)(render)
-    images: Iterator[Image.Image] = (drawn(scene) for scene, _ in rows)
+    """Plain states along the answers to these rows; a row of the bank is a scene."""
     report = None if progress is None else lambda done: progress(label, done, len(rows))
-    prompts = [text for _, text in rows]
-    options: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, "progress": report}
-    bank = Bank.collect(model, images, prompts, **options)
-    index_of = {seed: index for index, seed in enumerate(dict.fromkeys(scene.seed for scene, _ in rows))}
-    scene_index = torch.tensor([index_of[scene.seed] for scene, _ in rows], dtype=torch.int32)
-    return replace(bank, rows=scene_index[bank.rows.long()])
+    return Bank.collect_by_picture(model, rows, render, batch_size=batch_size, max_new_tokens=max_new_tokens, progress=report)

@@ -6,7 +6,7 @@ States keep the model's dtype. A bank in a folder may be larger than memory: ite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch import Tensor
 import mgap
 from mgap.backbones.base import Backbone, HasBackbone, Identity
 from mgap.errors import BackboneMismatch, PromptError, SettingError
-from mgap.io.images import ImageSource
+from mgap.io.images import ImageSource, open_in_turn
 from mgap.priors.bank_files import INDEX, BankFolderWriter, BankWriter, Chunk, check_chunk, map_parts, read_index
 from mgap.priors.plain_answers import Questions, plain_states
 
@@ -156,6 +156,25 @@ class Bank:
                     progress(questions.count)
 
         return cls._fill(writer, answer())
+
+    @classmethod
+    def collect_by_picture(
+        cls,
+        model: Backbone | HasBackbone,
+        questions: Sequence[tuple[Hashable, str]],
+        picture: Callable[[Any], ImageSource],
+        *,
+        batch_size: int = 8,
+        max_new_tokens: int = 1,
+        progress: Callable[[int], None] | None = None,
+    ) -> Bank:
+        """As `collect`, from names of pictures and prompts; `rows` count pictures: other answers about one are too near."""
+        names, prompts = [name for name, _ in questions], [prompt for _, prompt in questions]
+        how: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, "progress": progress}
+        bank = cls.collect(model, open_in_turn(names, picture), prompts, **how)
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        pictures = torch.tensor([numbers[name] for name in names], dtype=torch.int32)
+        return replace(bank, rows=pictures[bank.rows.long()])
 
     def only(self, chosen: Tensor) -> Bank:
         """The states that a mask [n] selects, in their order: a bank in memory."""

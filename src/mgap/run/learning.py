@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mgap.errors import SettingError
+from mgap.io.images import open_in_turn
 from mgap.io.progress import Progress
 from mgap.priors.prior_plan import Prior, describe_prior
 from mgap.registry import EMBEDDED, LEARNT, METHODS, POCKET_LEARNERS
@@ -93,22 +92,14 @@ def learnt(kind: str, model: Model, folder: Path | None, progress: Progress | No
 
 
 def _learn_bank(model: Model, rows: Benchmark, batch_size: int, progress: Progress | None) -> Bank:
-    """`rows` of the bank counts pictures, not answers: other answers about the same picture are too near."""
-    import torch
-
     from mgap.benchmarks.base import asked_once
     from mgap.priors.bank import Bank
 
     samples = asked_once(rows.samples)
-    picture = lru_cache(maxsize=1)(rows.picture)  # questions about one picture are adjacent
     report = None if progress is None else lambda done: progress("states of plain answers", done, len(samples))
-    prompts = [sample.prompt for sample in samples]
-    images = (picture(sample.image) for sample in samples)
+    questions = [(sample.image, sample.prompt) for sample in samples]
     how: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": BANK_TOKENS, "progress": report}
-    bank = Bank.collect(model, images, prompts, **how)
-    number_of = {name: number for number, name in enumerate(dict.fromkeys(sample.image for sample in samples))}
-    pictures = torch.tensor([number_of[sample.image] for sample in samples], dtype=torch.int32)
-    return replace(bank, rows=pictures[bank.rows.long()])
+    return Bank.collect_by_picture(model, questions, rows.picture, **how)
 
 
 def _learn_map(model: Model, rows: Benchmark, batch_size: int, progress: Progress | None) -> PriorMap:
@@ -117,7 +108,7 @@ def _learn_map(model: Model, rows: Benchmark, batch_size: int, progress: Progres
 
     samples, prior = asked_once(rows.samples), Prior().fitted(model, progress)
     report = None if progress is None else lambda done: progress("pairs for the map", done, len(samples))
-    images, prompts = (rows.picture(sample.image) for sample in samples), [sample.prompt for sample in samples]
+    images, prompts = open_in_turn((s.image for s in samples), rows.picture), [s.prompt for s in samples]
     how: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": MAP_TOKENS, "progress": report}
     return fit_prior_map(model, images, prompts, prior, **how)
 

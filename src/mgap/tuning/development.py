@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from mgap.benchmarks.base import Benchmark, asked_once, set_aside
 from mgap.decoding.model import Model
 from mgap.diagnosis.departure import rows_sha256
+from mgap.io.images import open_in_turn
 from mgap.io.progress import Progress
 from mgap.priors.bank import Bank
 from mgap.types import Sample
@@ -104,8 +105,7 @@ def read_rows(
     model: Model, rows: Sequence[Sample], benchmark: Benchmark, batch_size: int, progress: Callable[[int], None] | None = None
 ) -> Tensor:
     """Head inputs [n, d] at the first token; `progress` is called with the number of rows done."""
-    open_picture = lru_cache(maxsize=1)(benchmark.picture)  # rows are grouped by picture
-    images, prompts = (open_picture(row.image) for row in rows), [row.prompt for row in rows]
+    images, prompts = open_in_turn((row.image for row in rows), benchmark.picture), [row.prompt for row in rows]
     return Bank.collect(model, images, prompts, batch_size=batch_size, progress=progress).states
 
 

@@ -1,6 +1,6 @@
 """Blind states for the methods that read them: from every forward (`BlindStates`), or on demand (`BlindStatesOnDemand`).
 
-A blind state depends on the prompt, the answer so far and the picture's size, not on what the picture shows. `BlindMemory`
+A blind state depends on the prompt, the answer so far and the picture's size, not on what the picture shows. `LastUsed`
 caches the states that were needed, so the same question about another picture finds its first state there. If a method acts and
 the state is not cached, one forward brings the branch's KV cache up to the newest token, however many it has missed. The prompt
 and its null picture are run when the first state is needed. Checking which rows need a state, after every token, waits for the
@@ -9,7 +9,6 @@ GPU.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from mgap.backbones.image_embeddings import Call
 from mgap.backbones.shared_vision import digest
 from mgap.backbones.token_rows import TOKEN_KEYS
 from mgap.methods.base import Tap
+from mgap.methods.kinds.last_used import LastUsed
 from mgap.methods.kinds.paired_forward import TYPE_KEYS, Inputs, ObservedCache, PairedCache, PairedForward, newest
 
 if TYPE_CHECKING:
@@ -63,23 +63,6 @@ class BlindStates(PairedForward):
         return (cache.row_state[BLIND],)
 
 
-class BlindMemory:
-    """The last states that were computed, by prompt and answer so far."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.states = size, OrderedDict[Key, Tensor]()
-
-    def get(self, key: Key) -> Tensor | None:
-        if key in self.states:
-            self.states.move_to_end(key)
-        return self.states.get(key)
-
-    def put(self, key: Key, state: Tensor) -> None:
-        self.states[key] = state
-        while len(self.states) > self.size:
-            self.states.popitem(last=False)
-
-
 class OnDemandCache(ObservedCache):
     """The main rows alone, a separate branch that lags behind them, and each row's prompt."""
 
@@ -103,7 +86,7 @@ class BlindStatesOnDemand(BlindStates):
 
     def __init__(self, backbone: Backbone, method: BlindMethod, tap: Tap) -> None:
         super().__init__(backbone, method, tap)
-        self.memory = BlindMemory(method.memory)
+        self.memory = LastUsed[Key, Tensor](method.memory)  # states by prompt and answer so far
         ends = backbone.model.generation_config.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [ends])
 
@@ -129,12 +112,11 @@ class BlindStatesOnDemand(BlindStates):
             is_open = self.method.is_open(logits)
             keys = cache.keys()
             needed = [row for row, acts in enumerate(is_open.tolist()) if acts and not self._has_ended(keys[row])]
-            states = {row: state for row in needed if (state := self.memory.get(keys[row])) is not None}
+            states = {row: self.memory[keys[row]] for row in needed if keys[row] in self.memory}
             if len(states) < len(needed):
                 blind = self._read_blind(model, cache)
                 states = {row: blind[row] for row in needed}
-                for row, state in states.items():
-                    self.memory.put(keys[row], state)
+                self.memory.update({keys[row]: state for row, state in states.items()})
             self.blind = torch.stack([states.get(row, self.main[row]) for row in range(len(logits))])
         return logits, []
 

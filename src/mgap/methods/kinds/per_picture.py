@@ -7,7 +7,6 @@ For methods that find something out about a picture before they decode. The mode
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -21,6 +20,7 @@ from mgap.backbones.image_embeddings import Call, ImageEmbedder, join_pictures
 from mgap.backbones.shared_vision import digest
 from mgap.backbones.token_rows import TOKEN_KEYS, join_rows, split_rows
 from mgap.errors import ModelError, UnsupportedDecoding
+from mgap.methods.kinds.last_used import LastUsed
 from mgap.methods.kinds.paired_forward import Inputs
 
 Result = TypeVar("Result")
@@ -40,8 +40,8 @@ class PerPicture(ABC, Generic[Result]):
     """One result per row: what `find` returns for the row's picture. The last `keep` pictures are cached."""
 
     def __init__(self, backbone: Backbone, *, keep: int = 256) -> None:
-        self.backbone, self.keep = backbone, keep
-        self.cache: OrderedDict[bytes, Result] = OrderedDict()  # least recently used first
+        self.backbone = backbone
+        self.cache = LastUsed[bytes, Result](keep)
 
     @abstractmethod
     def find(self, pictures: list[EncodedPicture]) -> list[Result]:
@@ -53,11 +53,7 @@ class PerPicture(ABC, Generic[Result]):
         new = {picture.key: picture for picture in pictures if picture.key not in results}  # each picture once
         if new:
             results.update(zip(new, self.find(list(new.values())), strict=True))
-        for key, result in results.items():
-            self.cache[key] = result
-            self.cache.move_to_end(key)
-        while len(self.cache) > self.keep:
-            self.cache.popitem(last=False)
+        self.cache.update(results)
         return [results[picture.key] for picture in pictures for _ in range(times)]
 
     def _pictures(self, main: Inputs) -> tuple[list[EncodedPicture], int]:
