@@ -19,15 +19,18 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from mgap.backbones.shared_vision import shared_pictures
+from mgap.benchmarks.base import Benchmark
 from mgap.benchmarks.pope.questions import SPLITS
-from mgap.benchmarks.pope.scorer import tally_labels
+from mgap.benchmarks.pope.scorer import tally_verdicts
 from mgap.benchmarks.statistics import Rate
-from mgap.benchmarks.tally import Tally
+from mgap.benchmarks.tally import Tally, by_group
 from mgap.decoding.model import Model
 from mgap.io.progress import Progress, report_progress
 from mgap.methods.bias import Bias
-from mgap.pocket.benchmark import DEVELOPMENT, REPORT, PocketQuestion, pope
-from mgap.pocket.evaluation import SCENE_ENCODER
+from mgap.pocket.benchmark import DEVELOPMENT, REPORT
+from mgap.pocket.samples import pope_samples
+from mgap.run.first_words import encode_rows
+from mgap.types import Sample
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,13 @@ class Ceiling:
 
 
 def layer_states(
-    model: Model, questions: list[PocketQuestion], *, batch_size: int = 64, progress: Progress | None = None
+    model: Model, benchmark: Benchmark, *, batch_size: int = 64, progress: Progress | None = None
 ) -> tuple[Tensor, Tensor]:
     """hs[0 .. L] at the last position [n, L + 1, d] in float32, and the plain logits [n, vocab]; both on the CPU."""
     states, logits = [], []
-    rows = [(q.scene, q.text) for q in questions]
+    rows = [(sample.image, sample.prompt) for sample in benchmark.samples]
     with torch.no_grad(), shared_pictures(model.backbone):
-        for inputs, done in SCENE_ENCODER(model, rows, batch_size):
+        for inputs, done in encode_rows(model, rows, benchmark.picture, batch_size):
             out = model.backbone.model(**inputs, output_hidden_states=True, use_cache=False, logits_to_keep=1)
             states.append(torch.stack([layer[:, -1].float().cpu() for layer in out.hidden_states], 1))
             logits.append(out.logits[:, -1].float().cpu())
@@ -61,13 +64,12 @@ def measure_ceiling(
     model: Model, scenes: int = 300, reported: int = 500, *, batch_size: int = 64, progress: Progress | None = None
 ) -> Ceiling:
     """Probes trained on all three splits of `scenes` development scenes, scored on `reported` others."""
-    training = [q for split in SPLITS for q in pope(split, DEVELOPMENT, scenes)]
-    scored_questions = {split: list(pope(split, REPORT, reported)) for split in SPLITS}
+    training, scoring = pope_samples(SPLITS, scenes, first=DEVELOPMENT), pope_samples(SPLITS, reported, first=REPORT)
+    scored_questions = by_group(scoring.samples)
     training_states, _ = layer_states(model, training, batch_size=batch_size, progress=progress)
-    every_question = [q for questions in scored_questions.values() for q in questions]
-    states, logits = layer_states(model, every_question, batch_size=batch_size, progress=progress)
-    labels = np.array([q.label == "yes" for q in training])
-    spans = dict(zip(SPLITS, np.array_split(np.arange(len(every_question)), len(SPLITS)), strict=True))
+    states, logits = layer_states(model, scoring, batch_size=batch_size, progress=progress)
+    labels = np.array([sample.truth == "yes" for sample in training.samples])
+    spans = dict(zip(SPLITS, np.array_split(np.arange(len(scoring.samples)), len(SPLITS)), strict=True))
 
     def scored(yes: np.ndarray[Any, Any]) -> dict[str, Rate]:
         return {split: _tally(scored_questions[split], yes[spans[split]]).rates()["f1"] for split in SPLITS}
@@ -83,15 +85,15 @@ def measure_ceiling(
     return Ceiling(probes, scored(margins > 0), best)
 
 
-def _tally(questions: list[PocketQuestion], yes: np.ndarray[Any, Any]) -> Tally:
+def _tally(questions: list[Sample], yes: np.ndarray[Any, Any]) -> Tally:
     verdicts = ["yes" if one else "no" for one in yes]
-    return tally_labels([q.label for q in questions], verdicts, [q.scene.seed for q in questions])
+    return tally_verdicts(questions, verdicts, verdicts)
 
 
-def _best_f1(questions: list[PocketQuestion], margins: np.ndarray[Any, Any]) -> Rate:
+def _best_f1(questions: list[Sample], margins: np.ndarray[Any, Any]) -> Rate:
     """F1 at the best threshold for these questions."""
     order = np.argsort(-margins)
-    labels = np.array([q.label == "yes" for q in questions])
+    labels = np.array([sample.truth == "yes" for sample in questions])
     hits = labels[order].cumsum()
     f1 = 2 * hits / (np.arange(1, len(labels) + 1) + labels.sum())
     return _tally(questions, margins >= margins[order][f1.argmax()]).rates()["f1"]

@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import mgap
+from mgap.benchmarks.chair.scorer import mean_words
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, RunError, SettingError, one_line
 from mgap.io.output_folder import write_files
 from mgap.io.progress import Progress
 from mgap.io.typed_json import BROKEN, typed
 from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT
-from mgap.pocket.figures import Scored
-from mgap.pocket.scenes import WORLD, render
-from mgap.run.first_words import CachingEncoder, Encoder
+from mgap.pocket.figures import Scored, best_of
+from mgap.pocket.scenes import WORLD
+from mgap.run.first_words import CachingEncoder, Encode
 from research.frontier.contenders import BOTH, CAPTIONS, NEAR, PLAIN, QUESTIONS, Contender
 from research.frontier.kit import Judges, Kit
 from research.frontier.measures import SceneCaptions, Sheet, SheetAnswers, ask, describe
@@ -91,7 +92,7 @@ class Choices:
 
 def pick_questions(trials: Sequence[QuestionTrial]) -> QuestionTrial:
     """The rule for questions."""
-    return max(trials, key=lambda trial: round(trial.mean, 9))  # rounded, so that ties do not depend on the order of summation
+    return best_of(trials)
 
 
 def pick_captions(trials: Sequence[CaptionTrial], plain: CaptionTrial, *, near: bool = False) -> CaptionTrial | None:
@@ -176,7 +177,7 @@ def choose(
     kit = Kit(model, scenes=fit, batch_size=batch_size, progress=progress)
     judges = Judges.of(model, judge, batch_size=batch_size, progress=progress)
     sheet = Sheet.of(DEVELOPMENT, scenes=scenes, captions=captions)
-    encoder = CachingEncoder(render)
+    encoder = CachingEncoder()
     answered = _try_questions(model, missing, kit, sheet, batch_size, encoder, progress)
     for contender in missing:
         trials = _try_captions(model, contender, kit, judges, sheet, batch_size, encoder, progress)
@@ -194,7 +195,7 @@ def _try_questions(
     kit: Kit,
     sheet: Sheet,
     batch_size: int,
-    encode: Encoder,
+    encode: Encode,
     progress: Progress | None,
 ) -> dict[str, list[QuestionTrial]]:
     """All families together, because methods share forwards."""
@@ -222,7 +223,7 @@ def _try_captions(
     judges: Judges,
     sheet: Sheet,
     batch_size: int,
-    encode: Encoder,
+    encode: Encode,
     progress: Progress | None,
 ) -> list[CaptionTrial]:
     settings = contender.settings if CAPTIONS in contender.chosen_for else ()
@@ -256,6 +257,6 @@ def _caption_trial(label: str, sheet: Sheet, captions: SceneCaptions) -> Caption
         label=label,
         chair_i=rates["CHAIRi"].value,
         recall=rates["recall"].value,
-        words=rates["length"].value,
+        words=mean_words(captions.texts),
         departed=None if departed is None else departed.value,
     )

@@ -19,14 +19,15 @@ from mgap.decoding.model import Model
 from mgap.decoding.prior_pairs import BlindReader
 from mgap.io.progress import Progress, report_progress
 from mgap.pocket.benchmark import FIT, JUDGE
-from mgap.pocket.evaluation import SCENE_ENCODER
 from mgap.pocket.figures import fit_prior
 from mgap.pocket.fit_bank import KINDS, MAX_ANSWER_TOKENS, collect, fit_bank, rows_of
 from mgap.pocket.fit_map import fit_pocket_map
+from mgap.pocket.scenes import render
 from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
 from mgap.priors.prior_map import PriorMap
 from mgap.priors.subspace import Subspace
+from mgap.run.first_words import encode_rows
 from mgap.types import Decoding
 
 Made = TypeVar("Made")
@@ -68,7 +69,7 @@ class Kit:
         states: list[Tensor] = []
         rows = rows_of("captions", FIT, self._answer_scenes)
         with answer_states(self.model, BlindReader(null_image=null_image), Decoding(max_new_tokens=MAX_ANSWER_TOKENS)) as read:
-            for inputs, done in SCENE_ENCODER(self.model, rows, self.batch_size):
+            for inputs, done in encode_rows(self.model, rows, render, self.batch_size):
                 states += [answer.used.cpu() for answer in read(inputs)]
                 report_progress(self.progress, "blind captions", done, len(rows))
         return replace(Subspace.from_states(torch.cat(states), rank), identity=self.model.backbone.identity)

@@ -16,17 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mgap.benchmarks.chair.scorer import tally_captions
+from mgap.benchmarks.base import Benchmark
 from mgap.benchmarks.pope.questions import SPLITS
-from mgap.benchmarks.pope.scorer import tally_labels
+from mgap.benchmarks.pope.scorer import tally_verdicts
 from mgap.benchmarks.statistics import Counts, Rate, bootstrap, share
-from mgap.benchmarks.tally import Tally
+from mgap.benchmarks.tally import Tally, by_group, by_picture
 from mgap.decoding.answer_states import answer_states
 from mgap.decoding.effective_states import first_states
 from mgap.decoding.generate import end_ids, generate, until_end
@@ -35,18 +36,16 @@ from mgap.errors import CorruptFile
 from mgap.io.progress import Progress, report_progress
 from mgap.methods.base import Method
 from mgap.methods.kinds.blind_branch import BlindMethod
-from mgap.pocket.benchmark import PocketQuestion, pope, scenes
-from mgap.pocket.evaluation import SCENE_ENCODER, amber_questions, ask_groups
 from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
-from mgap.pocket.language import DESCRIBE, mentions
-from mgap.pocket.scenes import Scene
+from mgap.pocket.samples import amber_yes_no_samples, chair_samples, pope_samples
 from mgap.priors.manifold import Manifold
-from mgap.run.first_words import Encoder, Methods, using
-from mgap.types import Decoding
+from mgap.run.evaluate import Evaluation, answer_first_words
+from mgap.run.first_words import Encode, Methods, Row, encode_rows, using
+from mgap.types import Decoding, Sample
 from research.comparison import counting
 
 HARDEST = SPLITS[-1]
-HELD_OUT, AMBER = "held-out ", "amber "  # prefixes of the names of groups other than POPE's splits
+POPE, HELD_OUT, AMBER = "", "held-out ", "amber "  # prefixes of the names of groups
 NEITHER = "-"  # the letter of a first word that is neither yes nor no
 _LETTERS = {"yes": "y", "no": "n", None: NEITHER}
 _VERDICTS = {letter: verdict for verdict, letter in _LETTERS.items()}
@@ -54,24 +53,30 @@ _VERDICTS = {letter: verdict for verdict, letter in _LETTERS.items()}
 
 @dataclass(frozen=True)
 class Sheet:
-    """The questions: yes/no questions by group, and the scenes to describe."""
+    """The questions: yes/no questions, and the scenes to describe."""
 
-    groups: dict[str, list[PocketQuestion]]
-    described: list[Scene]
+    asked: dict[str, Benchmark]  # by the prefix of their groups' names
+    described: Benchmark
+
+    @cached_property
+    def groups(self) -> dict[str, list[Sample]]:
+        """Yes/no questions by the name of their group."""
+        by_prefix = {prefix: by_group(benchmark.samples) for prefix, benchmark in self.asked.items()}
+        return {prefix + group: samples for prefix, of in by_prefix.items() for group, samples in of.items()}
+
+    @property
+    def hardest(self) -> Benchmark:
+        return replace(self.asked[POPE], samples=tuple(self.groups[HARDEST]))
 
     @classmethod
     def of(cls, first: int, *, scenes: int, captions: int, held_out: int = 0, amber: int = 0) -> Sheet:
         """About scenes from seed `first` on: how many for POPE, for captions, for POPE in the held-out style, and for AMBER."""
-        groups = {split: list(pope(split, first, scenes)) for split in SPLITS}
+        asked = {POPE: pope_samples(SPLITS, scenes, first=first)}
         if held_out:
-            groups |= {HELD_OUT + split: list(pope(split, first, held_out, held_out=True)) for split in SPLITS}
+            asked[HELD_OUT] = pope_samples(SPLITS, held_out, first=first, held_out=True)
         if amber:
-            groups |= {AMBER + kind: questions for kind, questions in amber_questions(first, amber).items()}
-        return cls(groups, _scenes(first, captions))
-
-
-def _scenes(first: int, count: int) -> list[Scene]:
-    return list(scenes(first, count))
+            asked[AMBER] = amber_yes_no_samples(amber, first=first)
+        return cls(asked, chair_samples(captions, first=first))
 
 
 @dataclass(frozen=True)
@@ -116,48 +121,46 @@ class SheetAnswers:
         questions = sheet.groups[group]
         if len(questions) != len(self.verdicts[group]):
             raise CorruptFile(f"{len(self.verdicts[group])} answers to {len(questions)} {group} questions: measure again")
-        verdicts = [_VERDICTS[letter] for letter in self.verdicts[group]]
-        return tally_labels([q.label for q in questions], verdicts, [q.scene.seed for q in questions])
+        return tally_verdicts(questions, [_VERDICTS[letter] for letter in self.verdicts[group]], self.verdicts[group])
 
     def tally_captions(self, sheet: Sheet) -> Tally:
         """CHAIR's tally of the captions."""
-        texts = self.described.texts
-        if len(texts) != len(sheet.described):
-            raise CorruptFile(f"{len(texts)} captions of {len(sheet.described)} scenes: measure again")
-        return tally_captions(texts, [mentions(text) for text in texts], [scene.names for scene in sheet.described])
+        texts, samples = self.described.texts, sheet.described.samples
+        if len(texts) != len(samples):
+            raise CorruptFile(f"{len(texts)} captions of {len(samples)} scenes: measure again")
+        evaluation = Evaluation(sheet.described, {"": {s.id: text for s, text in zip(samples, texts, strict=True)}})
+        (tally,) = evaluation.tallies("").values()
+        return tally
 
     def first_departures(self, sheet: Sheet) -> Rate | None:
         """The share of departed first states, with an interval from a bootstrap over scenes."""
         if self.departed_first is None:
             return None
-        seeds = [q.scene.seed for q in sheet.groups[HARDEST]]
-        return _rate(np.array([[hit, 1.0] for hit in self.departed_first]), seeds)
+        return _rate(np.array([[hit, 1.0] for hit in self.departed_first]), sheet.groups[HARDEST])
 
     def caption_departures(self, sheet: Sheet) -> Rate | None:
         """The same for all tokens of captions."""
         if self.described.departed is None:
             return None
         rows = np.column_stack([self.described.departed, self.described.tokens]).astype(float)
-        return _rate(rows, [scene.seed for scene in sheet.described])
+        return _rate(rows, sheet.described.samples)
 
     def amber(self, sheet: Sheet) -> Rate:
         """AMBER's accuracy, averaged over its kinds; the sheet must have its questions."""
         kinds = [group for group, questions in sheet.groups.items() if questions and group.startswith(AMBER)]
-        rows, seeds = [], []
+        rows, samples = [], []
         for place, kind in enumerate(kinds):
-            for question, letter in zip(sheet.groups[kind], self.verdicts[kind], strict=True):
+            for sample, letter in zip(sheet.groups[kind], self.verdicts[kind], strict=True):
                 row = np.zeros(2 * len(kinds))
-                row[2 * place : 2 * place + 2] = _VERDICTS[letter] == question.label, 1.0
+                row[2 * place : 2 * place + 2] = _VERDICTS[letter] == sample.truth, 1.0
                 rows.append(row)
-                seeds.append(question.scene.seed)
-        return _rate(np.array(rows), seeds)
+                samples.append(sample)
+        return _rate(np.array(rows), samples)
 
 
-def _rate(rows: Counts, seeds: Sequence[int]) -> Rate:
+def _rate(rows: Counts, samples: Sequence[Sample]) -> Rate:
     """The mean of shares, bootstrapped over scenes; each question or caption adds a row of pairs (part, whole)."""
-    places = {seed: place for place, seed in enumerate(dict.fromkeys(seeds))}
-    groups = np.zeros((len(places), rows.shape[1]))
-    np.add.at(groups, [places[seed] for seed in seeds], rows)
+    _, groups = by_picture(samples, rows.tolist())
 
     def mean(counts: Counts) -> Counts:
         shares: Counts = share(counts[..., 0::2], counts[..., 1::2]).mean(-1)
@@ -172,25 +175,28 @@ def ask(
     methods: Methods,
     *,
     batch_size: int = 64,
-    encode: Encoder = SCENE_ENCODER,
+    encode: Encode = encode_rows,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, str]]:
     """A letter per question, by method and group."""
-    answers = ask_groups(model, sheet.groups, methods, batch_size=batch_size, encode=encode, progress=progress)
-    return {
-        name: {group: "".join(_LETTERS[verdict] for verdict in of.verdicts(name)) for group, of in answers.items()}
-        for name in methods
-    }
+    letters: dict[str, dict[str, str]] = {name: {} for name in methods}
+    for prefix, benchmark in sheet.asked.items():
+        told = answer_first_words(model, benchmark, methods, batch_size=batch_size, encode=encode, progress=progress)
+        for name, of in letters.items():
+            verdicts = told.verdicts(name)
+            for group, samples in by_group(benchmark.samples).items():
+                of[prefix + group] = "".join(_LETTERS[verdicts[sample.id]] for sample in samples)
+    return letters
 
 
 def judge_first(
     model: Model,
     method: Method | None,
-    questions: Sequence[PocketQuestion],
+    questions: Benchmark,
     judge: Manifold,
     *,
     batch_size: int = 64,
-    encode: Encoder = SCENE_ENCODER,
+    encode: Encode = encode_rows,
     progress: Progress | None = None,
 ) -> list[int] | None:
     """For each question, whether the state of the first word has departed; None: the method has no single state."""
@@ -198,20 +204,20 @@ def judge_first(
         return None
     departed: list[int] = []
     with first_states(model, method) as read:
-        for inputs, done in encode(model, [(q.scene, q.text) for q in questions], batch_size):
+        for inputs, done in encode(model, _rows(questions), questions.picture, batch_size):
             departed += (judge.distances(read(inputs).at()) > judge.tau).int().tolist()
-            report_progress(progress, "first states", done, len(questions))
+            report_progress(progress, "first states", done, len(questions.samples))
     return departed
 
 
 def describe(
     model: Model,
     method: Method | None,
-    shown: Sequence[Scene],
+    shown: Benchmark,
     judge: Manifold,
     *,
     batch_size: int = 64,
-    encode: Encoder = SCENE_ENCODER,
+    encode: Encode = encode_rows,
     progress: Progress | None = None,
 ) -> SceneCaptions:
     """Captions and their departures, in one pass of decoding."""
@@ -221,7 +227,7 @@ def describe(
     if isinstance(method, BlindMethod):  # the same tokens in half as many calls, if most steps have a row that needs its branch
         method = replace(method, branch_mode="batched")
     with _decoding(model, method) as decode:
-        for inputs, done in encode(model, [(scene, DESCRIBE[0]) for scene in shown], batch_size):
+        for inputs, done in encode(model, _rows(shown), shown.picture, batch_size):
             answers = decode(inputs)
             for ids, _ in answers:
                 texts.append(model.backbone.tokenizer.decode(ids, skip_special_tokens=True).strip())
@@ -230,22 +236,23 @@ def describe(
                 used = [states for _, states in answers if states is not None]
                 beyond = judge.distances(torch.cat(used)) > judge.tau  # of all captions of the batch at once
                 departed += [int(part.sum()) for part in beyond.split([len(states) for states in used])]
-            report_progress(progress, "captions", done, len(shown))
+            report_progress(progress, "captions", done, len(shown.samples))
     return SceneCaptions(texts, tokens, departed)
 
 
 def price(
     model: Model,
     method: Method | None,
-    shown: Sequence[Scene],
+    shown: Benchmark,
+    count: int,
     *,
-    encode: Encoder = SCENE_ENCODER,
+    encode: Encode = encode_rows,
     progress: Progress | None = None,
 ) -> Price:
-    """The cost of captions, one after the other. The first runs twice and counts once, to leave out one-time work."""
+    """The cost of `count` captions, one after the other. The first runs twice and counts once, to leave out one-time work."""
     tokens = steps = 0
-    rows = [(scene, DESCRIBE[0]) for scene in shown]
-    batches, decoding = list(encode(model, rows, 1)), Decoding(max_new_tokens=MAX_ANSWER_TOKENS)
+    rows = _rows(shown)[:count]
+    batches, decoding = list(encode(model, rows, shown.picture, 1)), Decoding(max_new_tokens=MAX_ANSWER_TOKENS)
     end = end_ids(model.backbone)
     with using(model, method):
         generate(model.backbone, batches[0][0], decoding)
@@ -258,6 +265,10 @@ def price(
                 tokens, steps = tokens + length, steps + length - 1
                 report_progress(progress, "prices", done, len(rows))
     return Price(tokens, passed[0], steps, milliseconds)
+
+
+def _rows(benchmark: Benchmark) -> list[Row]:
+    return [(sample.image, sample.prompt) for sample in benchmark.samples]
 
 
 Decode = Callable[[dict[str, Tensor]], list[tuple[list[int], Tensor | None]]]  # tokens [T] and states [T, d] of each row

@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from mgap.benchmarks.chair.scorer import mean_words
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Difference, compare
@@ -23,9 +24,7 @@ from mgap.io.progress import Progress
 from mgap.io.typed_json import BROKEN, typed
 from mgap.methods.base import Method
 from mgap.pocket.benchmark import REPORT
-from mgap.pocket.evaluation import SCENE_ENCODER
-from mgap.pocket.scenes import render
-from mgap.run.first_words import CachingEncoder, Encoder
+from mgap.run.first_words import CachingEncoder, Encode, encode_rows
 from research.frontier.choosing import FILE as CHOICES
 from research.frontier.choosing import Choices, about, check_about
 from research.frontier.contenders import BOTH, CAPTIONS, PLAIN, QUESTIONS, Contender
@@ -141,7 +140,7 @@ def report(
             log(f"{name}: measured before")
     if missing := {name: chosen for name, chosen in wanted.items() if name not in answers.results}:
         made = {name: by_family[chosen.family].setting(chosen.label).make(kit) for name, chosen in missing.items()}
-        judges, how = Judges.of(model, sizes["judge"], **how), {**how, "encode": CachingEncoder(render)}
+        judges, how = Judges.of(model, sizes["judge"], **how), {**how, "encode": CachingEncoder()}
         verdicts = ask(model, sheet, made, **how)  # together, because methods share forwards
         for name, chosen in missing.items():
             answers.results[name] = Result(chosen, measure(model, made[name], sheet, judges, verdicts[name], **how))
@@ -163,7 +162,7 @@ def measure(
     verdicts: dict[str, str],
     *,
     batch_size: int = 64,
-    encode: Encoder = SCENE_ENCODER,
+    encode: Encode = encode_rows,
     progress: Progress | None = None,
 ) -> SheetAnswers:
     """All answers of one method; `verdicts` are those to the questions."""
@@ -171,8 +170,8 @@ def measure(
     return SheetAnswers(
         verdicts=verdicts,
         described=describe(model, method, sheet.described, judges.along, **how),
-        departed_first=judge_first(model, method, sheet.groups[HARDEST], judges.first, **how),
-        price=price(model, method, sheet.described[:PRICED], encode=encode, progress=progress),
+        departed_first=judge_first(model, method, sheet.hardest, judges.first, **how),
+        price=price(model, method, sheet.described, PRICED, encode=encode, progress=progress),
     )
 
 
@@ -188,7 +187,7 @@ def figures(sheet: Sheet, told: SheetAnswers) -> dict[str, Rate | float | None]:
         "CHAIRi": captions["CHAIRi"],
         "CHAIRs": captions["CHAIRs"],
         "recall": captions["recall"],
-        "words": captions["length"].value,
+        "words": mean_words(told.described.texts),
         "AMBER accuracy": told.amber(sheet),
         "departed: first words": told.first_departures(sheet),
         "departed: captions": told.caption_departures(sheet),

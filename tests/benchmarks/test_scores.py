@@ -4,11 +4,14 @@ import json
 
 import pytest
 
-from mgap.benchmarks.chair.scorer import score_chair
-from mgap.benchmarks.pope.scorer import score_pope
+from mgap.benchmarks.chair.mentions import Mentions
+from mgap.benchmarks.chair.scorer import ChairScore, tally_mentions
+from mgap.benchmarks.pope.scorer import PopeScore
 from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.yesno_parsers import yes_or_no
 from mgap.errors import SettingError
+from mgap.types import Sample
+from tests.benchmarks.labelled import score_labels
 
 PUBLISHED = ("real_llava15_7b_coco_adversarial", "real_llava15_13b_coco_popular")
 
@@ -62,7 +65,7 @@ def test_published_answers_get_the_published_figures(shared, name):
     by_id = {question["question_id"]: question for question in questions}
     answers = [json.loads(line) for line in (folder / f"{name}.answers.jsonl").read_text().splitlines()]
     asked = [by_id[answer["question_id"]] for answer in answers]
-    score = score_pope([q["label"] for q in asked], [yes_or_no(a["text"]) for a in answers], [q["image"] for q in asked])
+    score = score_labels([q["label"] for q in asked], [yes_or_no(a["text"]) for a in answers], [q["image"] for q in asked])
     figures = expected["expected"]["original"]
     for name in ("accuracy", "precision", "recall", "f1", "yes_ratio"):
         assert getattr(score, name).value == pytest.approx(figures[name], abs=1e-12), name
@@ -72,7 +75,7 @@ def test_published_answers_get_the_published_figures(shared, name):
 def test_pope_by_hand():
     labels = ["yes", "yes", "yes", "no", "no", "no"]
     verdicts = ["yes", "yes", "no", "yes", "no", None]
-    score = score_pope(labels, verdicts, ["a", "a", "b", "b", "c", "c"])
+    score = score_labels(labels, verdicts, ["a", "a", "b", "b", "c", "c"])
     assert (score.questions, score.unparsed) == (6, 1)
     assert score.accuracy.value == pytest.approx(3 / 6)  # saying neither is wrong, also where the truth is no
     assert score.precision.value == score.recall.value == score.f1.value == pytest.approx(2 / 3)
@@ -81,37 +84,32 @@ def test_pope_by_hand():
 
 
 def test_pope_without_a_yes():
-    score = score_pope(["yes", "no"], ["no", "no"], [1, 2])
+    score = score_labels(["yes", "no"], ["no", "no"], [1, 2])
     assert score.precision == Rate(0.0, 0.0, 1.0, 0)
     assert (score.accuracy.value, score.recall.value, score.f1.value, score.yes_ratio.value) == (0.5, 0.0, 0.0, 0.0)
 
 
 def test_pope_all_wrong_all_unparsed_and_nothing_at_all():
-    wrong = score_pope(["yes", "no"], ["no", "yes"], [1, 2])
+    wrong = score_labels(["yes", "no"], ["no", "yes"], [1, 2])
     assert (wrong.accuracy.value, wrong.precision.value, wrong.f1.value) == (0.0, 0.0, 0.0)
-    silent = score_pope(["yes", "no"], [None, None], [1, 1])
+    silent = score_labels(["yes", "no"], [None, None], [1, 1])
     assert (silent.accuracy.value, silent.unparsed, silent.yes_ratio.value) == (0.0, 2, 0.0)
-    assert score_pope([], [], []).accuracy == Rate(0.0, 0.0, 1.0, 0)
+    assert PopeScore.of(None).accuracy == Rate(0.0, 0.0, 1.0, 0)
 
 
-@pytest.mark.parametrize(("labels", "message"), [(["yes"], "one of each"), (["yes", "maybe"], "maybe")])
-def test_pope_refuses_what_does_not_fit(labels, message):
-    with pytest.raises(SettingError, match=message):
-        score_pope(labels, ["yes", "no"], [1, 2])
+def test_pope_refuses_a_label_that_is_neither():
+    with pytest.raises(SettingError, match="maybe"):
+        score_labels(["yes", "maybe"], ["yes", "no"], [1, 2])
 
 
 def test_chair_by_hand():
     captions = ["A dog and a dog.", "A cat.", "Nothing here"]
-    score = score_chair(captions, [["dog", "dog", "car"], ["cat"], []], [{"dog", "bus"}, {"dog"}, {"cup"}])
+    named, truths = [("dog", "dog", "car"), ("cat",), ()], [["dog", "bus"], ["dog"], ["cup"]]
+    samples = [Sample(str(number), str(number), "", "", truth) for number, truth in enumerate(truths)]
+    mentions = [Mentions(names, names, (), (), 0) for names in named]
+    score = ChairScore.of(tally_mentions(samples, mentions), captions)
     assert score.captions == 3
     assert score.chair_s.value == pytest.approx(2 / 3)
     assert (score.chair_i.value, score.chair_i.of) == (0.5, 4)
     assert (score.recall.value, score.recall.of) == (0.25, 4)
     assert score.words == pytest.approx((5 + 2 + 2) / 3)
-
-
-def test_chair_of_nothing_and_of_lists_that_do_not_fit():
-    empty = score_chair([], [], [])
-    assert (empty.chair_i, empty.chair_s, empty.words) == (Rate(0.0, 0.0, 1.0, 0), Rate(0.0, 0.0, 1.0, 0), 0.0)
-    with pytest.raises(SettingError, match="one of each"):
-        score_chair(["a"], [], [])

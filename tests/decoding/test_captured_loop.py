@@ -240,7 +240,7 @@ def test_weights_that_moved_are_read_where_they_are(model, built):
 
 def test_compiling_is_told_once_a_shape(model, built):
     told = []
-    model.hearer = told.append
+    model.on_progress = told.append
     for _ in range(2):
         model.answer(A, ASKED[0], max_new_tokens=NEW, compile=True)
     model.answer(A, ASKED[0], max_new_tokens=NEW, static_cache=True)

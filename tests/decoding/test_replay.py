@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import mgap
 from mgap.decoding.replay import Paths
-from mgap.decoding.step_by_step import unfold
+from mgap.decoding.step_by_step import step_by_step
 from mgap.decoding.strength_curve import curve
 from mgap.errors import SettingError
 from tests.methods.builders import build
@@ -21,7 +21,7 @@ def ids(tokens):
 
 @pytest.fixture(scope="module")
 def plain(model, prior, picture):
-    return list(unfold(model, mgap.MGAP(prior, alpha=0.0), picture, QUESTION, max_new_tokens=LENGTH))
+    return list(step_by_step(model, mgap.MGAP(prior, alpha=0.0), picture, QUESTION, max_new_tokens=LENGTH))
 
 
 @pytest.mark.filterwarnings("ignore:alpha=.* can flip the sign")
@@ -32,7 +32,7 @@ def test_what_is_replayed_is_what_decoding_says(model, prior, picture, plain, al
     paths = Paths(model)
     paths.add(plain)
     found = paths.replay(method, max_new_tokens=LENGTH)
-    decoded = list(unfold(model, method, picture, QUESTION, max_new_tokens=LENGTH))
+    decoded = list(step_by_step(model, method, picture, QUESTION, max_new_tokens=LENGTH))
     assert len(found.tokens) >= 1  # the first token of every setting needs no forward
     assert ids(found.tokens) == ids(decoded)[: len(found.tokens)]
     assert found.is_whole == (ids(found.tokens) == ids(decoded))
@@ -48,10 +48,10 @@ def test_what_is_replayed_is_what_decoding_says(model, prior, picture, plain, al
 
 def test_a_contrasting_method_leaves_plain_states_and_one_that_steers_attention_does_not(model, prior, picture, plain):
     paths = Paths(model)
-    paths.add(unfold(model, build("pai", prior), picture, QUESTION, max_new_tokens=3))
+    paths.add(step_by_step(model, build("pai", prior), picture, QUESTION, max_new_tokens=3))
     assert len(paths) == 0
     assert paths.replay(mgap.MGAP(prior), max_new_tokens=3) == ((), False)
-    paths.add(unfold(model, build("vcd", prior), picture, QUESTION, max_new_tokens=3))
+    paths.add(step_by_step(model, build("vcd", prior), picture, QUESTION, max_new_tokens=3))
     assert len(paths) == 3
     first = paths.replay(mgap.MGAP(prior, alpha=0.0), max_new_tokens=1)
     assert ids(first.tokens) == ids(plain)[:1]
@@ -68,7 +68,7 @@ def test_a_replay_is_as_long_as_it_may_be(model, prior, plain):
 
 def test_a_sweep_starts_at_plain_decoding_and_passes_through_the_methods_own_prediction(model, prior, picture):
     for name in ("mgap", "vcd", "deco"):
-        (token,) = unfold(model, build(name, prior), picture, QUESTION, max_new_tokens=1)
+        (token,) = step_by_step(model, build(name, prior), picture, QUESTION, max_new_tokens=1)
         wanted = [c.token_id for c in (*token.step.before[:3], *token.step.after[:3])]
         own = curve(token.states, wanted, [0.0]).own
         found = curve(token.states, wanted, [0.0, own])
@@ -80,7 +80,7 @@ def test_a_sweep_starts_at_plain_decoding_and_passes_through_the_methods_own_pre
 
 
 def test_a_method_without_a_state_has_no_sweep(model, prior, picture):
-    (token,) = unfold(model, build("bias", prior), picture, QUESTION, max_new_tokens=1)
+    (token,) = step_by_step(model, build("bias", prior), picture, QUESTION, max_new_tokens=1)
     with pytest.raises(SettingError, match="bias adds a constant"):
         curve(token.states, [1], [0.0, 1.0])
 

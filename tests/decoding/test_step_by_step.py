@@ -6,7 +6,7 @@ import pytest
 
 import mgap
 from mgap.decoding.attach import attached
-from mgap.decoding.step_by_step import unfold
+from mgap.decoding.step_by_step import step_by_step
 from mgap.errors import UnsupportedDecoding
 from mgap.registry import METHODS
 from mgap.types import Mode
@@ -17,9 +17,9 @@ STREAMED = [name for name in METHODS.names() if Mode.STREAM in METHODS.get(name)
 
 
 @pytest.mark.parametrize("name", STREAMED)
-def test_every_method_that_streams_unfolds_into_its_own_answer_with_its_trace(name, model, prior, picture):
+def test_every_method_that_streams_gives_its_own_answer_with_its_trace(name, model, prior, picture):
     method = build(name, prior)
-    found = list(unfold(model, method, picture, QUESTION, max_new_tokens=6))
+    found = list(step_by_step(model, method, picture, QUESTION, max_new_tokens=6))
     with model.using(method):
         answer = model.answer(picture, QUESTION, max_new_tokens=6, trace=True)
     assert [token.step.token_id for token in found] == list(answer.token_ids)
@@ -32,13 +32,13 @@ def test_every_method_that_streams_unfolds_into_its_own_answer_with_its_trace(na
 
 
 def test_at_strength_0_it_is_plain_decoding(model, prior, picture):
-    found = list(unfold(model, mgap.MGAP(prior, alpha=0.0), picture, QUESTION, max_new_tokens=8))
+    found = list(step_by_step(model, mgap.MGAP(prior, alpha=0.0), picture, QUESTION, max_new_tokens=8))
     assert [token.step.token_id for token in found] == list(model.answer(picture, QUESTION, max_new_tokens=8).token_ids)
     assert all(token.step.values["beta"] == 0 and token.step.before == token.step.after for token in found)
 
 
 def test_only_the_end_token_is_an_end_and_it_adds_no_text(model, prior, picture):
-    found = list(unfold(model, mgap.MGAP(prior), picture, QUESTION, max_new_tokens=64))
+    found = list(step_by_step(model, mgap.MGAP(prior), picture, QUESTION, max_new_tokens=64))
     assert not any(token.is_end for token in found[:-1])
     if found[-1].is_end:
         assert found[-1].text == ""
@@ -48,7 +48,7 @@ def test_only_the_end_token_is_an_end_and_it_adds_no_text(model, prior, picture)
 
 def test_leaving_early_stops_the_model_and_takes_the_method_off(model, prior, picture):
     before = threading.active_count()
-    made = unfold(model, mgap.MGAP(prior), picture, QUESTION, max_new_tokens=500)
+    made = step_by_step(model, mgap.MGAP(prior), picture, QUESTION, max_new_tokens=500)
     next(made)
     assert attached(model.backbone.model)
     made.close()
@@ -58,7 +58,7 @@ def test_leaving_early_stops_the_model_and_takes_the_method_off(model, prior, pi
 
 def test_a_method_that_cannot_be_streamed_is_refused_before_the_model_runs(model, prior, picture):
     with pytest.raises(UnsupportedDecoding, match="opera does not work with stream decoding"):
-        next(unfold(model, build("opera", prior), picture, QUESTION))
+        next(step_by_step(model, build("opera", prior), picture, QUESTION))
 
 
 def test_an_error_inside_the_model_reaches_the_loop(model, prior, picture):
@@ -68,7 +68,7 @@ def test_an_error_inside_the_model_reaches_the_loop(model, prior, picture):
     handle = model.backbone.model.get_output_embeddings().register_forward_pre_hook(fail)
     try:
         with pytest.raises(RuntimeError, match="gave way"):
-            list(unfold(model, mgap.MGAP(prior), picture, QUESTION, max_new_tokens=4))
+            list(step_by_step(model, mgap.MGAP(prior), picture, QUESTION, max_new_tokens=4))
     finally:
         handle.remove()
     assert not attached(model.backbone.model)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from mgap.benchmarks.pope.conventions import CONVENTIONS, figures_as
-from mgap.benchmarks.pope.scorer import outcomes, score_pope
+from mgap.benchmarks.pope.scorer import outcomes
 from mgap.benchmarks.yesno_parsers import find_parser
+from tests.benchmarks.labelled import score_labels
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +40,6 @@ def test_every_parser_reads_the_eight_answers_as_the_page_says(place, parser):
         figures = figures_as(parser, outcomes(labels, verdicts).sum(0))
         accuracy, f1 = figures["accuracy"], figures["f1"]
     else:
-        score = score_pope(labels, verdicts, range(8))
+        score = score_labels(labels, verdicts, range(8))
         accuracy, f1 = score.accuracy.value, score.f1.value
     assert [float(row[place].strip("*")) for row in rows[8:]] == [round(100 * accuracy, 1), round(100 * f1, 1)]

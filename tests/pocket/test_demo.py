@@ -25,6 +25,7 @@ from mgap.pocket.demo_page import command, demo_page
 from mgap.pocket.drawing import TRAINING_STYLES
 from mgap.pocket.figures import FILE, fit_prior, measure
 from mgap.pocket.language import mentions
+from mgap.pocket.samples import pope_samples
 from mgap.pocket.scenes import render
 from mgap.pocket.showcase import CAPTION, cases, describe, invented, judge, listed
 from tests.reports.html import check_page
@@ -161,9 +162,9 @@ def test_a_picked_bias_stands_in_the_table(model, family, checkpoints, tmp_path)
     demo = run_demo(model, DemoPlan(str(folder), questions=6, captions=1, alpha=0.9))
     assert list(demo.pope["random"]) == ["vanilla", "paper", "given", "bias"]
     with model.using(mgap.Bias(shift=shift)):
-        asked = demo.pope_answers["random"]
-        words = [model.answer(render(q.scene), q.text, max_new_tokens=1).text.strip() for q in asked.questions]
-    assert words == [word.strip() for word in asked.words["bias"]]
+        asked, picture = demo.pope_answers.benchmark.samples, demo.pope_answers.benchmark.picture
+        words = {q.id: model.answer(picture(q.image), q.prompt, max_new_tokens=1).text.strip() for q in asked}
+    assert words == demo.pope_answers.texts["bias"]
     assert to_json(demo)["bias"] == shift
     page = check_page(demo_page(demo, "demo"))
     assert [row[0] for row in page.rows].count(demo.label("bias")) == len(SPLITS)
@@ -171,17 +172,16 @@ def test_a_picked_bias_stands_in_the_table(model, family, checkpoints, tmp_path)
 
 
 def test_changed_answers_are_told_by_what_they_change():
-    question = next(pope("random", count=1))
-    assert question.label == "yes"
+    question, *_ = pope_samples(["random"], 1).samples
+    assert question.truth == "yes"
     effects = [Change(question, *pair).effect for pair in (("no", "yes"), ("yes", "no"), (None, "no"), ("yes", None))]
     assert effects == ["corrected", "spoilt", "wrong either way", "spoilt"]
 
 
 def test_the_page_shows_the_first_changes_and_counts_all(demo):
-    said = {name: ["Yes"] * len(words) for name, words in demo.pope_answers["adversarial"].words.items()}
-    said["given"] = ["No"] * len(said["given"])  # true of every second question
-    asked = {**demo.pope_answers, "adversarial": replace(demo.pope_answers["adversarial"], words=said)}
-    changed = replace(demo, pope_answers=asked)
+    said = {name: dict.fromkeys(words, "Yes") for name, words in demo.pope_answers.texts.items()}
+    said["given"] = dict.fromkeys(said["given"], "No")  # true of every second question
+    changed = replace(demo, pope_answers=replace(demo.pope_answers, texts=said))
     assert [c.effect for c in changed.changes("adversarial", "given")] == ["spoilt", "corrected"] * 6
     assert changed.changes("adversarial", "paper") == []
     page = check_page(demo_page(changed, "demo"))

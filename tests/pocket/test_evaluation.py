@@ -5,9 +5,8 @@ import pytest
 import mgap
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import SettingError
-from mgap.pocket.benchmark import TEST, ColourQuestion, odd_colours, pope
+from mgap.pocket.benchmark import TEST, odd_colours, pope
 from mgap.pocket.evaluation import (
-    SCENE_ENCODER,
     evaluate_amber,
     evaluate_captions,
     evaluate_odd_colours,
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:alpha=:UserWarning")
 
 
 def words_of(model, questions, methods, **options):
-    return first_words(model, [(q.scene, q.text) for q in questions], methods, SCENE_ENCODER, **options)
+    return first_words(model, [(q.scene, q.text) for q in questions], methods, render, **options)
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
@@ -159,8 +158,7 @@ def test_the_shares_of_odd_colours_add_up(model):
     ],
 )
 def test_a_colour_is_read_past_the_name(name, text, colour):
-    question = ColourQuestion(make_scene(1), "", name, "blue", "yellow")
-    assert read_colour(text, question) == colour
+    assert read_colour(text, name) == colour
 
 
 def test_seeds_kept_for_outside_checks_are_refused(model):

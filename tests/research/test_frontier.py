@@ -11,10 +11,11 @@ import torch
 import mgap
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import CorruptFile, RunError, SettingError
-from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT, TEST, pope, scenes
-from mgap.pocket.evaluation import SCENE_ENCODER, evaluate_amber, evaluate_captions, evaluate_pope
+from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT, TEST, pope
+from mgap.pocket.evaluation import evaluate_amber, evaluate_captions, evaluate_pope
 from mgap.pocket.figures import mgap_at
 from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS, collect, rows_of
+from mgap.pocket.samples import chair_samples
 from mgap.pocket.scenes import render
 from mgap.priors.bank import Bank
 from mgap.run.first_words import first_words
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.long
 
 
 def words_of(model, questions, methods, **options):
-    return first_words(model, [(q.scene, q.text) for q in questions], methods, SCENE_ENCODER, **options)
+    return first_words(model, [(q.scene, q.text) for q in questions], methods, render, **options)
 
 
 SIZES = {"scenes": 2, "captions": 2, "fit": 2, "judge": 4}
@@ -214,13 +215,14 @@ def test_captions_are_those_of_evaluation_and_their_states_are_judged(loaded, sh
 
 
 def test_first_states_are_judged(loaded, sheet, judges):
-    questions = sheet.groups[HARDEST]
-    plain = collect(loaded, [(q.scene, q.text) for q in questions], 1)
+    questions, asked_now = sheet.hardest, list(pope(HARDEST, TEST, 2))
+    assert [sample.prompt for sample in questions.samples] == [q.text for q in asked_now]
+    plain = collect(loaded, [(q.scene, q.text) for q in asked_now], 1)
     expected = (judges.first.distances(plain.states) > judges.first.tau).int().tolist()
     assert judge_first(loaded, None, questions, judges.first, batch_size=7) == expected
     far = judge_first(loaded, mgap.Blind(rho=8.0), questions, judges.first)
     assert sum(far) > sum(expected)
-    assert SheetAnswers({}, SceneCaptions([], [], None), far).first_departures(sheet).value == sum(far) / len(questions)
+    assert SheetAnswers({}, SceneCaptions([], [], None), far).first_departures(sheet).value == sum(far) / len(asked_now)
     assert judge_first(loaded, mgap.Bias(shift=1.0), questions, judges.first) is None
 
 
@@ -233,7 +235,7 @@ def test_forwards_a_token_are_counted(loaded, kit, name, forwards):
         "aside": mgap.Blind(branch_mode="sequential"),
         "asked": mgap.PromptPrior(prior=kit.prior("black336"), unsure=100.0, branch_mode="cached"),  # the first token only
     }
-    found = price(loaded, methods[name], list(scenes(TEST, 3)))
+    found = price(loaded, methods[name], chair_samples(3), 3)
     assert found.forwards == forwards
     assert found.steps == found.tokens - 3
     assert found.milliseconds_a_token > 0
@@ -369,8 +371,8 @@ def test_the_report_says_what_was_measured(folder, loaded):
 
 def test_a_method_does_not_differ_from_itself_and_a_difference_shows():
     sheet = Sheet.of(TEST, scenes=40, captions=40, held_out=40)
-    right = {group: "".join(q.label[0] for q in asked) for group, asked in sheet.groups.items()}
-    texts = [f"There is a {scene.names[0]}." for scene in sheet.described]
+    right = {group: "".join(q.truth[0] for q in asked) for group, asked in sheet.groups.items()}
+    texts = [f"There is a {sample.truth[0]}." for sample in sheet.described.samples]
     good = SheetAnswers(right, SceneCaptions(texts, [5] * 40, None), None)
     wrong = {group: "".join("y" if place % 4 else letter for place, letter in enumerate(said)) for group, said in right.items()}
     inventing = [text + " There is a zebra and a toilet." for text in texts]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mgap
-from mgap.benchmarks.base import set_aside
+from mgap.benchmarks.base import split_by_picture
 from mgap.diagnosis.departure import STRENGTHS, prepare
 from mgap.diagnosis.departure_tally import departure_tally
 from mgap.errors import BenchmarkError, RunError, SettingError
@@ -116,15 +116,15 @@ def test_a_bank_is_not_collected_under_a_method(pocket, tmp_path):
 
 def test_bank_and_judged_samples_share_no_picture():
     samples = asked(TEST, 10)
-    bank, rest = set_aside(samples, 0.3)
+    bank, rest = split_by_picture(samples, 0.3)
     assert len({s.image for s in bank}) == 3
     assert not {s.image for s in bank} & {s.image for s in rest}
     assert sorted(s.id for s in (*bank, *rest)) == sorted(s.id for s in samples)
-    assert set_aside(samples, 0.3) == (bank, rest)
-    assert set_aside(samples, 0.3, seed=1) != (bank, rest)
+    assert split_by_picture(samples, 0.3) == (bank, rest)
+    assert split_by_picture(samples, 0.3, seed=1) != (bank, rest)
     for share in (0.0, 1.0, 0.01):
         with pytest.raises(SettingError, match="leaves none"):
-            set_aside(samples, share)
+            split_by_picture(samples, share)
 
 
 @pytest.mark.parametrize("strengths", [(), (-1.0,), (float("nan"),)])

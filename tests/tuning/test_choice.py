@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgap.benchmarks.pope.scorer import score_pope
 from mgap.errors import SettingError
 from mgap.tuning.choice import (
     VERDICTS,
@@ -19,6 +18,7 @@ from mgap.tuning.choice import (
 )
 from mgap.tuning.sweep import Grid, Point
 from mgap.types import Sample
+from tests.benchmarks.labelled import score_labels
 
 SAMPLES = [
     Sample(f"{group}/{n}", f"{n // 2}.png", f"Is there {n % 4}?", group, "yes" if n % 2 else "no")
@@ -46,7 +46,7 @@ def test_values_of_labels_are_means_over_the_splits_of_popes_own_figures(row):
         by_split = []
         for group in ("random", "popular"):
             places = [place for place, sample in enumerate(SAMPLES) if sample.group == group]
-            score = score_pope(
+            score = score_labels(
                 [SAMPLES[p].truth for p in places], [VERDICTS[row[p]] for p in places], [SAMPLES[p].image for p in places]
             )
             by_split.append(getattr(score, objective).value)

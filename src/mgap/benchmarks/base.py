@@ -107,7 +107,7 @@ def open_pictures(samples: Sequence[Sample], picture: Callable[[str], ImageSourc
     return [opened[sample.image] for sample in samples]
 
 
-def set_aside(samples: Sequence[Sample], share: float = 0.5, seed: int = 0) -> tuple[list[Sample], list[Sample]]:
+def split_by_picture(samples: Sequence[Sample], share: float = 0.5, seed: int = 0) -> tuple[list[Sample], list[Sample]]:
     """Split samples by picture: `share` of the pictures for the bank, the rest to judge."""
     check_share("share", share)
     pictures = list(dict.fromkeys(sample.image for sample in samples))
@@ -118,7 +118,7 @@ def set_aside(samples: Sequence[Sample], share: float = 0.5, seed: int = 0) -> t
     return [s for s in samples if s.image in chosen], [s for s in samples if s.image not in chosen]
 
 
-def asked_once(samples: Sequence[Sample]) -> list[Sample]:
+def distinct_questions(samples: Sequence[Sample]) -> list[Sample]:
     """Drop repeated questions and order by picture. In a bank, a repeated question's state would be its own neighbour."""
     distinct: dict[tuple[str, str], Sample] = {}
     for sample in samples:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from mgap.benchmarks.statistics import Counts, Rate, draw, mcnemar, wilson
 from mgap.errors import SettingError
 from mgap.types import Sample
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,11 @@ def compare(this: Tally, other: Tally) -> PairedComparison:
     gained = sum(right and not other.right[sample] for sample, right in this.right.items())
     lost = sum(other.right[sample] and not right for sample, right in this.right.items())
     return PairedComparison(differences, gained, lost, mcnemar(gained, lost))
+
+
+def rank(values: Mapping[Key, float]) -> list[Key]:
+    """The keys from the highest value to the lowest. Values that differ by rounding alone are equal; the first goes first."""
+    return sorted(values, key=lambda key: -round(values[key], 12))
 
 
 def by_group(samples: Sequence[Sample]) -> dict[str, list[Sample]]:

@@ -88,7 +88,7 @@ def ask(
     chosen = build(loaded)
     with ExitStack() as stack:
         busy = stack.enter_context(working("answering"))
-        loaded.hearer = busy.update
+        loaded.on_progress = busy.update
         if chosen is not None:
             stack.enter_context(stack.enter_context(loaded.using(chosen)).hear(busy.update))
         if stream:

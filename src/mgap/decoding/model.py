@@ -71,7 +71,7 @@ class Model:
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
-        self.hearer: Callable[[str], None] = _print_to_terminal  # called with what delays the first token, such as compiling
+        self.on_progress: Callable[[str], None] = _print_to_terminal  # called with what delays the first token
 
     @contextmanager
     def using(self, method: Method, *others: Method) -> Iterator[Attachment]:
@@ -146,7 +146,7 @@ class Model:
                     return
                 callbacks = {"on_tokens": streamer.put, "is_stopped": lambda: stop.is_set}
                 streamer.put(inputs["input_ids"])
-                generate_captured(self.backbone, inputs, decoding, head=head, notify=self.hearer, **callbacks)
+                generate_captured(self.backbone, inputs, decoding, head=head, notify=self.on_progress, **callbacks)
                 streamer.end()
 
         yield from from_thread(decode, stop)
@@ -177,7 +177,7 @@ class Model:
             recorder = stack.enter_context(attached(self.backbone.model)[0].record()) if trace else None
             stack.enter_context(clock.stage(FIRST))
             if head is not None:
-                generated = generate_captured(self.backbone, inputs, decoding, head=head, notify=self.hearer, cache=cache)
+                generated = generate_captured(self.backbone, inputs, decoding, head=head, notify=self.on_progress, cache=cache)
             else:
                 more = _draft(assistant) if cache is None else {"past_key_values": cache}
                 if clock.is_on:

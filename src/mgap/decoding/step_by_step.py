@@ -1,6 +1,6 @@
 """One answer, token by token as it is generated: what the method reported, and the states that the head read.
 
-    for token in unfold(model, mgap.MGAP(prior), picture, "Is there a dog in the image?"):
+    for token in step_by_step(model, mgap.MGAP(prior), picture, "Is there a dog in the image?"):
         print(token.text, token.step.values["beta"], token.states.h.shape)
 
 Leaving the loop stops the model. For plain decoding use MGAP at strength 0: it changes no bit and reports entropy and cosine.
@@ -34,7 +34,7 @@ class MadeToken(NamedTuple):
     states: StepStates  # of one row
 
 
-def unfold(
+def step_by_step(
     model: Backbone | HasBackbone,
     method: Method,
     image: Picture | None,

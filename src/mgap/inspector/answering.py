@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from mgap.decoding.step_by_step import unfold
+from mgap.decoding.step_by_step import step_by_step
 from mgap.errors import MgapError, SettingError
 from mgap.inspector.columns import DONE, FAILED, OPEN, RUNNING, STOPPED, WAITING, Column, Comparison, measure
 from mgap.io.prompt_files import check_prompt
@@ -126,7 +126,7 @@ def _fill(comparison: Comparison, place: int) -> Iterator[Comparison]:
     column = replace(comparison.columns[place], state=RUNNING, tokens=(), note="")
     try:
         yield comparison.with_column(place, column)
-        for token in unfold(
+        for token in step_by_step(
             comparison.loaded.model,
             column.method,
             comparison.picture,

@@ -16,22 +16,25 @@ import transformers
 
 import mgap
 from mgap.benchmarks.pope.questions import SPLITS
+from mgap.benchmarks.tally import by_group
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
 from mgap.io.progress import Progress
 from mgap.methods.base import Method
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP, PRESETS
-from mgap.pocket.benchmark import QUESTIONS_PER_SCENE, TEST, PocketQuestion
-from mgap.pocket.evaluation import CaptionScores, PopeAnswers, Scores, ask_pope, evaluate_captions
+from mgap.pocket.benchmark import QUESTIONS_PER_SCENE, TEST
+from mgap.pocket.evaluation import CaptionScores, Scores, evaluate_captions, yes_no_scores
 from mgap.pocket.figures import FILE, NULLS, CardFigures, PickedSetting, fit_prior, mgap_at
 from mgap.pocket.language import mentions
-from mgap.pocket.scenes import render
+from mgap.pocket.samples import pope_samples, scene_of
+from mgap.pocket.scenes import Scene, render
 from mgap.pocket.showcase import CAPTION, ShowcaseCase, cases, invented, judge
 from mgap.priors.subspace import Subspace
 from mgap.registry import locate
+from mgap.run.evaluate import Evaluation, answer_first_words
 from mgap.settings import check_strength
-from mgap.types import Answer
+from mgap.types import Answer, Sample
 
 PAPER_ALPHA = float(PRESETS["paper"]["alpha"])
 _SHORT, _LONG = 24, 96  # tokens of an answer, and of a caption
@@ -76,13 +79,17 @@ class Exhibit:
 class Change:
     """A yes/no question that a method answers differently from plain decoding; None: neither yes nor no."""
 
-    question: PocketQuestion
+    question: Sample
     before: str | None
     after: str | None
 
     @property
+    def scene(self) -> Scene:
+        return scene_of(self.question.image)
+
+    @property
     def effect(self) -> str:
-        truth = self.question.label
+        truth = self.question.truth
         return "corrected" if self.after == truth else "spoilt" if self.before == truth else "wrong either way"
 
 
@@ -97,7 +104,7 @@ class Demo:
     picked_how: str
     exhibits: tuple[Exhibit, ...]
     seeds: dict[str, tuple[int, int]]  # of the test scenes, first and last
-    pope_answers: Mapping[str, PopeAnswers]  # by split
+    pope_answers: Evaluation
     captions: Mapping[str, CaptionScores]
     seconds: float
     made: str
@@ -105,7 +112,7 @@ class Demo:
 
     @cached_property
     def pope(self) -> Scores:
-        return {split: answers.scores() for split, answers in self.pope_answers.items()}
+        return yes_no_scores(self.pope_answers)
 
     def label(self, name: str) -> str:
         """A method's name in tables."""
@@ -116,9 +123,9 @@ class Demo:
 
     def changes(self, split: str, method: str) -> list[Change]:
         """The questions whose verdict a method changes, in order."""
-        answers = self.pope_answers[split]
-        rows = zip(answers.questions, answers.verdicts("vanilla"), answers.verdicts(method), strict=True)
-        return [Change(question, before, after) for question, before, after in rows if before != after]
+        before, after = (self.pope_answers.verdicts(name) for name in ("vanilla", method))
+        asked = by_group(self.pope_answers.benchmark.samples)[split]
+        return [Change(q, before[q.id], after[q.id]) for q in asked if before[q.id] != after[q.id]]
 
 
 def run_demo(model: Model, plan: DemoPlan, *, began: float | None = None, progress: Progress | None = None) -> Demo:
@@ -134,7 +141,8 @@ def run_demo(model: Model, plan: DemoPlan, *, began: float | None = None, progre
     choice = recorded_choice(plan.model)
     bias = None if choice is None else Bias(shift=choice.shift)
     compared: dict[str, Method | None] = {**methods, **({} if bias is None else {bias.name: bias})}
-    pope_answers = ask_pope(model, compared, TEST, scenes_for(plan.questions), progress=progress)
+    questions = pope_samples(SPLITS, scenes_for(plan.questions))
+    pope_answers = answer_first_words(model, questions, compared, progress=progress)
     return Demo(
         plan=plan,
         model=_describe_model(model),
@@ -143,7 +151,7 @@ def run_demo(model: Model, plan: DemoPlan, *, began: float | None = None, progre
         picked_how=picked_how,
         exhibits=tuple(exhibits),
         seeds={
-            "pope": (TEST, max(question.scene.seed for question in pope_answers[SPLITS[0]].questions)),
+            "pope": (TEST, max(scene_of(sample.image).seed for sample in questions.samples)),
             "captions": (TEST, TEST + plan.captions - 1),
         },
         pope_answers=pope_answers,
@@ -188,8 +196,8 @@ def to_json(demo: Demo) -> dict[str, Any]:
         "cases": [_exhibit_json(exhibit) for exhibit in demo.exhibits],
         "pope": {split: {name: asdict(score) for name, score in of.items()} for split, of in demo.pope.items()},
         "changed": {
-            split: {name: [_change_json(c) for c in demo.changes(split, name)] for name in answers.words if name != "vanilla"}
-            for split, answers in demo.pope_answers.items()
+            split: {name: [_change_json(c) for c in demo.changes(split, name)] for name in of if name != "vanilla"}
+            for split, of in demo.pope.items()
         },
         "captions": {name: {**asdict(of.score), "texts": of.texts} for name, of in demo.captions.items()},
     }
@@ -255,9 +263,9 @@ def _method_json(method: MGAP) -> dict[str, Any]:
 def _change_json(change: Change) -> dict[str, Any]:
     question = change.question
     return {
-        "seed": question.scene.seed,
-        "question": question.text,
-        "truth": question.label,
+        "seed": change.scene.seed,
+        "question": question.prompt,
+        "truth": question.truth,
         "before": change.before,
         "after": change.after,
         "effect": change.effect,

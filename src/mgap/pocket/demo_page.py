@@ -175,7 +175,7 @@ def _change_about(demo: Demo, labels: dict[str, str]) -> str:
     changes = demo.changes(HARDEST, name)
     effects = Counter(change.effect for change in changes)
     counts = ", ".join(f"{count} {effect}" for effect, count in effects.most_common()) or "none"
-    total = len(demo.pope_answers[HARDEST].questions)
+    total = demo.pope[HARDEST][name].questions
     return (
         f"Of {total} {HARDEST} questions, {labels[name]} answers {len(changes)} otherwise than plain decoding: {counts}. "
         f"Below, the first {SHOWN} of each kind, in the order of asking."
@@ -188,9 +188,9 @@ def _changes(demo: Demo) -> list[dict[str, Any]]:
     shown = [change for effect in EFFECTS for change in [c for c in changes if c.effect == effect][:SHOWN]]
     return [
         {
-            "picture": PagePicture.of(render(change.question.scene), describe(change.question.scene)),
-            "question": change.question.text,
-            "truth": change.question.label,
+            "picture": PagePicture.of(render(change.scene), describe(change.scene)),
+            "question": change.question.prompt,
+            "truth": change.question.truth,
             "before": change.before or "unclear",
             "after": change.after or "unclear",
             "effect": change.effect,

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mgap.benchmarks.chair.scorer import ChairScore
+from mgap.benchmarks.tally import rank
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, SettingError, one_line
 from mgap.io.output_folder import write_files
@@ -77,6 +78,9 @@ class Scored:
     @property
     def mean(self) -> float:
         return sum(self.f1.values()) / len(self.f1)
+
+
+AnyTrial = TypeVar("AnyTrial", bound=Scored)
 
 
 @dataclass(frozen=True)
@@ -190,10 +194,13 @@ def pick(
     f1 = {name: {split: of[name].f1.value for split, of in scores.items()} for name in methods}
     trials = [Trial(f1[name], null, alpha) for name, (null, alpha) in pairs.items()]
     shift_trials = [ShiftTrial(f1[f"bias {shift}"], shift) for shift in sorted(shifts, key=abs)]
-    best = max(trials, key=lambda trial: trial.mean)  # the first of equals
-    return PickedSetting(
-        best.null_image, best.alpha, max(shift_trials, key=lambda t: t.mean).shift, count, trials, shift_trials
-    )
+    best, best_shift = best_of(trials), best_of(shift_trials)
+    return PickedSetting(best.null_image, best.alpha, best_shift.shift, count, trials, shift_trials)
+
+
+def best_of(trials: Sequence[AnyTrial]) -> AnyTrial:
+    """The trial with the highest F1, averaged over the splits; the first of equals."""
+    return trials[rank({number: trial.mean for number, trial in enumerate(trials)})[0]]
 
 
 def fit_prior(model: Model, null_image: str = NULLS[0], *, batch_size: int = 64, progress: Progress | None = None) -> Subspace:

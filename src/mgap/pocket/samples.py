@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image
@@ -25,6 +26,7 @@ AMBER_GROUPS = {
     "discriminative-relation": "relation",
     "relation": "relation",
 }
+YES_NO_KINDS = {"existence": "existence", "attribute-state": "colour", "attribute-number": "count", "relation": "relation"}
 KINDS = {
     "a": "",
     "g": "generative",
@@ -34,11 +36,11 @@ KINDS = {
 }  # AMBER's kinds -> prefixes of groups
 
 
+@dataclass(frozen=True)
 class SceneRenderer:
     """Draws the picture of a given name."""
 
-    def __init__(self, *, held_out: bool = False) -> None:
-        self.held_out = held_out
+    held_out: bool = False
 
     def __call__(self, name: str) -> Image.Image:
         return render(scene_of(name, held_out=self.held_out))
@@ -91,6 +93,23 @@ def amber_samples(kinds: str = "a", count: int = 500, *, first: int = TEST, held
             samples.append(Sample(str(query["id"]), str(query["image"]), str(query["query"]), group, truth))
     lexicon = {"relation": {name: [] for name in NAMES}, "safe_words": []}
     return Benchmark("pocket-amber", "amber", tuple(samples), SceneRenderer(held_out=held_out), lexicon)
+
+
+def amber_yes_no_samples(count: int = 500, *, first: int = TEST, held_out: bool = False) -> Benchmark:
+    """Pocket-AMBER's yes/no questions alone, by kind, to be scored as POPE's: yes is the positive class."""
+    amber = amber_samples("d", count, first=first, held_out=held_out)
+    samples = [replace(sample, group=YES_NO_KINDS[sample.group]) for sample in amber.samples]
+    in_order = sorted(samples, key=lambda sample: list(YES_NO_KINDS.values()).index(sample.group))
+    return replace(amber, name="pocket-amber, yes/no", task="yesno", samples=tuple(in_order), lexicon={})
+
+
+def colour_samples(count: int = 4000, *, first: int = TEST, held_out: bool = False) -> Benchmark:
+    """Questions about the colour of oddly coloured things: the one in the picture, and the usual one."""
+    samples = tuple(
+        Sample(str(number), name_of(q.scene), q.text, "colours", {"thing": q.name, "true": q.true, "usual": q.usual})
+        for number, q in enumerate(benchmark.odd_colours(first, count, held_out=held_out))
+    )
+    return Benchmark("pocket-colours", "colours", samples, SceneRenderer(held_out=held_out))
 
 
 def true_captions(samples: Sequence[Sample], wordings: int = 32) -> dict[str, list[str]]:

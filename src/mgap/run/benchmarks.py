@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from mgap.benchmarks.base import Benchmark, BenchmarkSource, DrawnWorld, asked_once, set_aside
+from mgap.benchmarks.base import Benchmark, BenchmarkSource, DrawnWorld, distinct_questions, split_by_picture
 from mgap.errors import SettingError
 from mgap.registry import BENCHMARKS, WORLDS
 from mgap.run.config import Config
@@ -38,6 +38,7 @@ def read_bank(config: Config, judged: Benchmark) -> tuple[Benchmark, tuple[Sampl
     """
     if config.is_drawn:
         world: DrawnWorld = WORLDS.get(config.data_set)
-        return judged, tuple(asked_once(world.development(config, int(config.departure.get("bank", config.scenes))).samples))
-    bank, rest = set_aside(judged.samples, share=float(config.departure.get("bank", 0.5)))
-    return replace(judged, samples=tuple(rest)), tuple(asked_once(bank))
+        development = world.development(config, int(config.departure.get("bank", config.scenes)))
+        return judged, tuple(distinct_questions(development.samples))
+    bank, rest = split_by_picture(judged.samples, share=float(config.departure.get("bank", 0.5)))
+    return replace(judged, samples=tuple(rest)), tuple(distinct_questions(bank))

@@ -1,6 +1,6 @@
 """The worker that measures departures (paper, sections 3.2 and 5.4): first a bank, then distances, method by method.
 
-bank, judged = set_aside(samples, share=0.5)                 # or take the bank from other scenes
+bank, judged = split_by_picture(samples, share=0.5)                 # or take the bank from other scenes
 manifold = prepare(model, bank, picture, folder)             # collected once, then read from the folder
 worker = DepartureWorker(model, picture, manifold, build)    # build(RunMethod): the Method, None for vanilla
 plan["departure"] = {**manifold.to_json(), "strengths": [...]}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -34,37 +34,34 @@ from mgap.methods.kinds.paired_forward import ALONE
 from mgap.types import Decoding
 
 Methods = Mapping[str, Method | None]
-Row = tuple[Any, str]  # a picture's name, or whatever `picture` opens, and the question
+Row = tuple[Hashable, str]  # a picture's name, or whatever `picture` opens, and the question
+Opener = Callable[[Any], ImageSource]  # from the first part of a row to its picture
 Batch = tuple[dict[str, Tensor], int]  # model inputs, and the number of rows so far
+Encode = Callable[[Model, Sequence[Row], Opener, int], Iterable[Batch]]  # of rows, in batches of a size
 
 _ONE = Decoding(max_new_tokens=1)
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """Opens pictures and encodes rows lazily, in batches. A picture is prepared once per batch."""
-
-    picture: Callable[[Any], ImageSource]  # from the first part of a row to its picture
-
-    def __call__(self, model: Model, rows: Sequence[Row], batch_size: int) -> Iterable[Batch]:
-        prepare = Preparer(model.backbone)
-        for start in range(0, len(rows), batch_size):
-            batch = rows[start : start + batch_size]
-            pictures = {name: prepare(open_image(self.picture(name))) for name in {name for name, _ in batch}}
-            inputs = model.backbone.encode([pictures[name] for name, _ in batch], [text for _, text in batch])
-            yield inputs, start + len(batch)
+def encode_rows(model: Model, rows: Sequence[Row], picture: Opener, batch_size: int) -> Iterator[Batch]:
+    """Open pictures and encode rows lazily, in batches. A picture is prepared once per batch."""
+    prepare = Preparer(model.backbone)
+    for start in range(0, len(rows), batch_size):
+        batch = rows[start : start + batch_size]
+        pictures = {name: prepare(open_image(picture(name))) for name in {name for name, _ in batch}}
+        inputs = model.backbone.encode([pictures[name] for name, _ in batch], [text for _, text in batch])
+        yield inputs, start + len(batch)
 
 
-@dataclass(frozen=True)
-class CachingEncoder(Encoder):
-    """Keeps a model's batches for the next method with the same rows: about 0.1 MB per row."""
+class CachingEncoder:
+    """Encodes as `encode_rows`, and keeps one model's batches for the next method with the same rows: 0.1 MB per row."""
 
-    batches: dict[Hashable, list[Batch]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.batches: dict[Hashable, list[Batch]] = {}
 
-    def __call__(self, model: Model, rows: Sequence[Row], batch_size: int) -> list[Batch]:
-        key = tuple(rows), batch_size
+    def __call__(self, model: Model, rows: Sequence[Row], picture: Opener, batch_size: int) -> list[Batch]:
+        key = picture, tuple(rows), batch_size
         if key not in self.batches:
-            self.batches[key] = list(super().__call__(model, rows, batch_size))
+            self.batches[key] = list(encode_rows(model, rows, picture, batch_size))
         return self.batches[key]
 
 
@@ -72,9 +69,10 @@ def first_words(
     model: Model,
     questions: Sequence[Row],
     methods: Methods,
-    encode: Encoder,
+    picture: Opener,
     *,
     batch_size: int = 64,
+    encode: Encode = encode_rows,
     progress: Progress | None = None,
 ) -> dict[str, list[str]]:
     """By method, one word per question. Repeated rows are answered once. Order rows by picture, so that each is opened once."""
@@ -83,7 +81,7 @@ def first_words(
     at_head = {name: method for name, method in methods.items() if _needs_only_the_state(method)}
 
     def batches() -> Iterable[Batch]:
-        return encode(model, rows, batch_size)
+        return encode(model, rows, picture, batch_size)
 
     words = dict(_at_the_head(model, batches(), at_head, len(rows), progress)) if at_head else {}
     for group in _by_branch({name: method for name, method in methods.items() if name not in at_head}):

@@ -92,10 +92,10 @@ def learnt(kind: str, model: Model, folder: Path | None, progress: Progress | No
 
 
 def _learn_bank(model: Model, rows: Benchmark, batch_size: int, progress: Progress | None) -> Bank:
-    from mgap.benchmarks.base import asked_once
+    from mgap.benchmarks.base import distinct_questions
     from mgap.priors.bank import Bank
 
-    samples = asked_once(rows.samples)
+    samples = distinct_questions(rows.samples)
     report = None if progress is None else lambda done: progress("states of plain answers", done, len(samples))
     questions = [(sample.image, sample.prompt) for sample in samples]
     how: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": BANK_TOKENS, "progress": report}
@@ -103,10 +103,10 @@ def _learn_bank(model: Model, rows: Benchmark, batch_size: int, progress: Progre
 
 
 def _learn_map(model: Model, rows: Benchmark, batch_size: int, progress: Progress | None) -> PriorMap:
-    from mgap.benchmarks.base import asked_once
+    from mgap.benchmarks.base import distinct_questions
     from mgap.decoding.prior_pairs import fit_prior_map
 
-    samples, prior = asked_once(rows.samples), Prior().fitted(model, progress)
+    samples, prior = distinct_questions(rows.samples), Prior().fitted(model, progress)
     report = None if progress is None else lambda done: progress("pairs for the map", done, len(samples))
     images, prompts = open_in_turn((s.image for s in samples), rows.picture), [s.prompt for s in samples]
     how: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": MAP_TOKENS, "progress": report}

@@ -18,7 +18,7 @@ import numpy as np
 
 from mgap.benchmarks.pope.scorer import FIGURES, outcomes, question_count
 from mgap.benchmarks.statistics import Counts, Rate, share
-from mgap.benchmarks.tally import Difference, Figure, Tally, by_picture, compare
+from mgap.benchmarks.tally import Difference, Figure, Tally, by_picture, compare, rank
 from mgap.benchmarks.yesno_parsers import yes_or_no
 from mgap.errors import SettingError
 from mgap.tuning.sweep import Point
@@ -84,11 +84,11 @@ def verdict_indices(words: Sequence[str]) -> list[int]:
 def choose(values: dict[int, float], points: Sequence[Point], steps: Sequence[float], verdicts: Array) -> SettingChoice:
     """Rank by value; ties go to the smaller mean step, then to the smaller settings. `verdicts` is [points, n]."""
 
-    def key(index: int) -> tuple[float, ...]:
+    def size(index: int) -> tuple[float, ...]:
         point = points[index]
-        return -round(values[index], 12), round(steps[index], 12), point.alpha, point.rank, point.lam
+        return round(steps[index], 12), point.alpha, point.rank, point.lam
 
-    order = tuple(sorted(values, key=key))
+    order = tuple(rank({index: values[index] for index in sorted(values, key=size)}))
     answers = [verdicts[index].tobytes() for index in order]
     leaders = dict(zip(reversed(answers), reversed(order), strict=True))  # keeps the first of each
     return SettingChoice(order, tuple(sorted(leaders.values(), key=order.index)), answers.count(answers[0]) - 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mgap.benchmarks.base import Benchmark, asked_once, set_aside
+from mgap.benchmarks.base import Benchmark, distinct_questions, split_by_picture
 from mgap.decoding.model import Model
 from mgap.diagnosis.departure import rows_sha256
 from mgap.io.images import open_in_turn
@@ -30,17 +30,17 @@ class Development:
     @classmethod
     def of(cls, benchmark: Benchmark, share: float = 0.5, *, has_labels: bool = True) -> Development:
         """`share` of the pictures go to the bank. A question that occurs twice, as in several splits, is one state."""
-        bank, judged = set_aside(benchmark.samples, share)
+        bank, judged = split_by_picture(benchmark.samples, share)
         return cls(benchmark, tuple(bank), tuple(judged), has_labels)
 
     @cached_property
     def bank_rows(self) -> list[Sample]:
-        return asked_once(self.bank)
+        return distinct_questions(self.bank)
 
     @cached_property
     def rows(self) -> list[Sample]:
         """The judged questions without repetitions, grouped by picture."""
-        return asked_once(self.judged)
+        return distinct_questions(self.judged)
 
     @cached_property
     def row_of(self) -> list[int]:

@@ -16,7 +16,6 @@ from mgap.benchmarks.chair.scorer import (
     cut_words,
     matching_cut,
     mean_words,
-    score_chair,
     tally_mentions,
 )
 from mgap.errors import BenchmarkError, SettingError
@@ -228,16 +227,6 @@ def test_the_matching_cut_brings_a_baseline_to_the_length_of_a_method():
     assert matching_cut(texts, 100) == 6
     assert matching_cut([], 3) == 1
     assert mean_words([]) == 0.0
-
-
-def test_score_chair_counts_as_the_scorer_does():
-    captions, truths = ["a dog and a car", "a cat", "nothing"], [["dog"], ["dog", "cat"], ["bus"]]
-    found = [BUILTIN.mentions(caption) for caption in captions]
-    ours = score_chair(captions, [mentions.nodes for mentions in found], truths)
-    rates = tally_mentions([_sample(str(i), truth) for i, truth in enumerate(truths)], found).rates()
-    assert (ours.chair_i, ours.recall) == (rates["CHAIRi"], rates["recall"])
-    assert ours.chair_s.value == rates["CHAIRs"].value
-    assert ours.words == rates["length"].value
 
 
 def test_the_shipped_words_are_the_published_ones(shared):

@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgap.benchmarks.pope.conventions import CONVENTIONS, score_as
-from mgap.benchmarks.pope.scorer import PopeScorer, score_pope, unequal_recall
+from mgap.benchmarks.pope.scorer import PopeScorer, unequal_recall
 from mgap.benchmarks.tally import compare
 from mgap.benchmarks.yesno_parsers import PARSERS
 from mgap.errors import BenchmarkError, SettingError
 from mgap.registry import SCORERS
 from mgap.types import Sample
+from tests.benchmarks.labelled import score_labels
 
 ASKED = [("a", "yes"), ("a", "no"), ("b", "yes"), ("b", "no"), ("c", "yes"), ("c", "no")]
 
@@ -79,11 +80,11 @@ def test_missing_answers_and_other_labels_are_refused():
         st.tuples(st.sampled_from("abc"), st.sampled_from(["yes", "no"]), st.sampled_from(["yes", "no", None])), min_size=1
     )
 )
-def test_the_short_way_and_the_scorer_give_the_same_rates(asked):
+def test_bare_verdicts_and_the_scorer_give_the_same_rates(asked):
     samples = samples_of("random", [(image, label) for image, label, _ in asked])
     texts = answers_to(samples, [verdict or "hm" for _, _, verdict in asked])
     rates = PopeScorer().tally(samples, texts)["random"].rates()
-    short = score_pope([label for _, label, _ in asked], [verdict for *_, verdict in asked], [image for image, *_ in asked])
+    short = score_labels([label for _, label, _ in asked], [verdict for *_, verdict in asked], [image for image, *_ in asked])
     assert all(getattr(short, name) == rate for name, rate in rates.items() if name != "words")
 
 

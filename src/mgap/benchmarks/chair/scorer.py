@@ -101,16 +101,6 @@ def tally_mentions(samples: Sequence[Sample], mentions: Sequence[Mentions]) -> T
     return Tally(pictures, counts, FIGURES, {sample.id: not row[1] for sample, row in zip(samples, rows, strict=True)})
 
 
-def tally_captions(captions: Sequence[str], mentions: Sequence[Sequence[str]], truths: Sequence[Collection[str]]) -> Tally:
-    """The same from captions, the class names in each, with repeats, and the classes in each picture; length is in words."""
-    samples = [Sample(str(number), str(number), "", "", truth) for number, truth in enumerate(truths)]
-    by_caption = [
-        Mentions(tuple(names), tuple(names), (), (), len(caption.split()))
-        for caption, names in zip(captions, mentions, strict=True)
-    ]
-    return tally_mentions(samples, by_caption)
-
-
 def cut_words(text: str, words: int) -> str:
     """The first `words` words of a text, for comparisons at equal length."""
     return " ".join(text.split()[:words])
@@ -152,20 +142,14 @@ class ChairScore:
     recall: Rate  # classes in the picture that are mentioned
     words: float  # mean length of a caption
 
-
-def score_chair(captions: Sequence[str], mentions: Sequence[Sequence[str]], truths: Sequence[Collection[str]]) -> ChairScore:
-    """`mentions` are the class names in each caption, with repeats; `truths` are the classes in each picture."""
-    if not len(captions) == len(mentions) == len(truths):
-        raise SettingError(f"{len(captions)} captions, {len(mentions)} mentions and {len(truths)} truths: give one of each")
-    if not captions:
-        nothing = Rate(0.0, 0.0, 1.0, 0)
-        return ChairScore(0, nothing, nothing, nothing, 0.0)
-    tally = tally_captions(captions, mentions, truths)
-    rates, total = tally.rates(), tally.counts.sum(0)
-    return ChairScore(
-        captions=len(captions),
-        chair_s=wilson(int(total[COLUMNS.index("hallucinated_captions")]), len(captions)),
-        chair_i=rates["CHAIRi"],
-        recall=rates["recall"],
-        words=rates["length"].value,
-    )
+    @classmethod
+    def of(cls, tally: Tally, texts: Collection[str]) -> ChairScore:
+        """From the tally of these captions."""
+        rates, total = tally.rates(), tally.counts.sum(0)
+        return cls(
+            captions=len(texts),
+            chair_s=wilson(int(total[COLUMNS.index("hallucinated_captions")]), len(texts)),
+            chair_i=rates["CHAIRi"],
+            recall=rates["recall"],
+            words=mean_words(texts),
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -87,15 +87,6 @@ def tally_verdicts(samples: Sequence[Sample], verdicts: Sequence[str | None], te
     )
 
 
-def tally_labels(labels: Sequence[str], verdicts: Sequence[str | None], pictures: Sequence[Hashable]) -> Tally:
-    """The same from bare labels, verdicts and the picture of each question; does not count the answers' words."""
-    samples = [
-        Sample(str(index), repr(picture), "", "", label)
-        for index, (label, picture) in enumerate(zip(labels, pictures, strict=True))
-    ]
-    return tally_verdicts(samples, verdicts, [""] * len(samples))
-
-
 def outcomes(labels: Sequence[Any], verdicts: Sequence[str | None]) -> Counts:
     """[questions, 6]: a one in the column of each question's outcome."""
     if wrong := [label for label in labels if label not in ("yes", "no")]:
@@ -138,13 +129,10 @@ class PopeScore:
     f1: Rate
     yes_ratio: Rate  # of the predictions
 
-
-def score_pope(labels: Sequence[str], verdicts: Sequence[str | None], pictures: Sequence[Hashable]) -> PopeScore:
-    """Labels are "yes" or "no"; so are verdicts, or None if the answer said neither."""
-    if not len(labels) == len(verdicts) == len(pictures):
-        raise SettingError(f"{len(labels)} labels, {len(verdicts)} verdicts and {len(pictures)} pictures: give one of each")
-    if not labels:
-        return PopeScore(0, 0, **dict.fromkeys(FIGURES, Rate(0.0, 0.0, 1.0, 0)))
-    tally = tally_labels(labels, verdicts, pictures)
-    rates = tally.rates()
-    return PopeScore(len(labels), tally.unparsed, **{name: rates[name] for name in FIGURES})
+    @classmethod
+    def of(cls, tally: Tally | None) -> PopeScore:
+        """From the tally of one split; None: nothing was asked."""
+        if tally is None:
+            return cls(0, 0, **dict.fromkeys(FIGURES, Rate(0.0, 0.0, 1.0, 0)))
+        rates = tally.rates()
+        return cls(len(tally.right), tally.unparsed, **{name: rates[name] for name in FIGURES})
