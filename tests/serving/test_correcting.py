@@ -28,13 +28,13 @@ def prior(rank=5):
     return mgap.Subspace.from_states(torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(9)), rank)
 
 
-def served(compute, alpha=0.75, *, is_fixed=True, log_every=0.0, dtype=torch.float32, **more):
+def served(compute, alpha=0.75, *, is_fixed=True, log_every=0.0, dtype=torch.float32, exact_compute=None, **more):
     lines = []
     method, rows = mgap.MGAP(prior(), alpha=alpha, **more), RowStrengths()
     rows.alpha = method.settings.alpha
     counts = Counts(torch.device("cpu"), log_every)
     like = torch.zeros(1, WIDTH, dtype=dtype)
-    made = CorrectedLogits(compute, method, rows, counts, like=like, is_fixed=is_fixed, log=lines.append)
+    made = CorrectedLogits(compute, method, rows, counts, like=like, is_fixed=is_fixed, log=lines.append, exact=exact_compute)
     return made, rows, lines
 
 
@@ -93,6 +93,47 @@ def test_half_logits_come_back_in_float32_so_that_small_steps_act():
     assert corrected.dtype == torch.float32
     assert not torch.equal(corrected, compute(h).float())
     assert torch.equal(corrected.to(torch.bfloat16).argmax(-1), compute(h).argmax(-1))
+
+
+def test_rows_are_corrected_from_exact_logits_and_plain_ones_beside_them_are_the_engines_own():
+    compute, weights = head_of(dtype=torch.bfloat16), head_of(dtype=torch.bfloat16).__closure__
+    (weight,) = [cell.cell_contents for cell in weights if isinstance(cell.cell_contents, torch.Tensor)]
+    calls = []
+
+    def exact(h):
+        calls.append(len(h))
+        return h.float() @ weight.float().T
+
+    made, rows, _ = served(compute, dtype=torch.bfloat16, exact_compute=exact)
+    assert made.way == "a table of the head's directions, from float32 logits"
+    wide = (prior().basis.T.float() @ weight.float().T).double()
+    torch.testing.assert_close(made.correction.table.double(), wide, rtol=1e-5, atol=1e-5)  # W V without rounding
+    h = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(1)).bfloat16()
+    torch.testing.assert_close(made(h).double(), by_hand(h.float(), lambda x: x @ weight.float().T, 0.75), rtol=1e-4, atol=1e-4)
+    rows.set_next(torch.tensor([0.0, 1.0, 0.0, 2.0, 0.0, 0.5]), has_plain=True)
+    mixed = made(h)
+    assert torch.equal(mixed[::2], compute(h)[::2].float())
+    torch.testing.assert_close(
+        mixed[1::2].double(),
+        by_hand(h[1::2].float(), lambda x: x @ weight.float().T, [1.0, 2.0, 0.5]),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    calls.clear()
+    rows.set_next(torch.zeros(6), is_off=True, has_plain=True)
+    assert torch.equal(made(h), compute(h))
+    assert calls == []
+
+
+def test_steps_that_are_counted_are_not_rounded_either():
+    compute = head_of(dtype=torch.bfloat16)
+    made, _, _ = served(compute, alpha=0.01, dtype=torch.bfloat16)
+    h = torch.randn(4, WIDTH, dtype=torch.bfloat16)
+    made.counts.step = 0
+    counted = made(h)
+    assert counted.dtype == torch.float32
+    made.counts.step = 1
+    torch.testing.assert_close(counted, made(h), rtol=1e-6, atol=1e-6)
 
 
 def test_no_rows_and_ranks_without_logits_are_passed_through():

@@ -14,9 +14,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from mgap.backbones.exact_product import exact_product, own_forward, split_states, storage_of
 from mgap.errors import UnsupportedHead
 
-_ROWS = 8192  # weight rows widened at a time
 _UNITS = 64  # unit vectors multiplied with the whole vocabulary at a time
 
 
@@ -56,24 +56,26 @@ class Head:
         return logits if self.scale == 1.0 else logits / self.scale
 
     def product(self, h: Tensor) -> Tensor:
-        """The head's own forward [..., d] -> [..., vocab], without its hooks."""
-        output: Tensor = self.module.forward(h.to(self.dtype))
-        return output
+        """The head's product [..., d] -> [..., vocab] in `wide`, without its hooks: what methods combine.
 
-    def product_wide(self, h: Tensor) -> Tensor:
-        """The head's product [n, d] -> [n, vocab] in `wide`; for plain float weights, without the model's rounding."""
-        if self.weights != "float" or not self.linear:
-            return self.product(h).to(self.wide)
-        h = h.to(self.device, self.wide)
-        starts = range(0, self.vocab_size, _ROWS)
-        parts = [h @ self.rows(range(start, min(start + _ROWS, self.vocab_size))).T for start in starts]
-        return torch.cat(parts, dim=-1) + (0 if self.bias is None else self.bias)
+        Plain float weights are multiplied without the model's rounding; of any other head, this is the head's own output.
+        """
+        if self.weights != "float":
+            return self.own_product(h).to(self.wide)
+        return exact_product(cast(Tensor, self.module.weight), cast("Tensor | None", self.module.bias), h)
+
+    def own_product(self, h: Tensor) -> Tensor:
+        """The same as the model computes it for plain decoding, in its dtype."""
+        return own_forward(self.module, h.to(self.dtype))
 
     def table(self, basis: Tensor) -> Tensor:
-        """W V as [K, vocab] in `wide`, computed by the module: also right for adapters and packed weights."""
+        """W V as [K, vocab] in `wide`, for a basis [d, K]; packed weights and adapters compute it by their module."""
+        rows = basis.T.to(self.device, self.wide).contiguous()  # [K, d]
+        is_rounded = self.weights != "float" and self.dtype != self.wide
+        parts = split_states(rows, self.dtype) if is_rounded else rows.unsqueeze(0)  # [3 or 1, K, d]
         with torch.no_grad():
-            rows = self.product(basis.T.to(self.device).contiguous()).to(self.wide)  # [K, vocab]
-        return rows if self.bias is None else rows - self.bias
+            products = self.product(parts)  # [3 or 1, K, vocab]
+        return (products if self.bias is None else products - self.bias).sum(0)
 
     def rows(self, tokens: Sequence[int]) -> Tensor:
         """W[tokens] as [n, d] in `wide`; packed weights are recovered with unit vectors, a few at a time."""
@@ -111,7 +113,7 @@ class Head:
             scale=scale,
             cap=cap,
             tied=tied,
-            weights=_storage(module),
+            weights=storage_of(module),
         )
 
 
@@ -196,12 +198,3 @@ def _is_linear(module: nn.Module, state: Tensor, bias: Tensor) -> bool:
         f_total, f_even, f_odd = (module.forward(x).double() - bias for x in (total, even, total - even))
     error = (f_total - f_even - f_odd).square().mean().sqrt()
     return bool(error <= max(torch.finfo(state.dtype).eps, 1e-5) * f_total.square().mean().sqrt())
-
-
-def _storage(module: Any) -> str:
-    if hasattr(module, "base_layer"):  # the convention of adapter libraries
-        return f"{type(module).__name__} on {_storage(module.base_layer)}"
-    if type(module) is not nn.Linear:
-        return type(module).__name__
-    plain = type(module.weight) in (nn.Parameter, Tensor) and module.weight.is_floating_point()
-    return "float" if plain else type(module.weight).__name__

@@ -22,8 +22,8 @@ from mgap.errors import ModelError, SettingError
 
 
 def read_out(states: Tensor, head: Head, norm: nn.Module | None) -> Tensor:
-    """Logits [..., vocab] in `head.wide` of states [..., d], computed as the model does for its last layer."""
-    return head.post(head.product(as_head_input(head, states, norm)).to(head.wide))
+    """Logits [..., vocab] in `head.wide` of states [..., d]."""
+    return head.post(head.product(as_head_input(head, states, norm)))
 
 
 def as_head_input(head: Head, states: Tensor, norm: nn.Module | None) -> Tensor:

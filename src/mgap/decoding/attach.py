@@ -1,6 +1,8 @@
 """Attach methods to a model and detach them: the only place that registers and removes a method's hooks.
 
-No class is patched and no module is replaced; a search method puts its own `generate` on the model object while it is attached.
+No class is patched and no module is replaced. While a method acts, a 16-bit head has a `forward` of its own, which returns
+float32, and a search method puts its own `generate` on the model object.
+
 torch.compile does not guard hooks by default: a graph compiled before a hook was registered would skip it silently. Attaching
 and detaching therefore discard compiled graphs.
 
@@ -21,6 +23,8 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.exact_product import make_exact, make_own
+from mgap.backbones.head import find_head
 from mgap.decoding.model_lock import lock_of
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
@@ -42,6 +46,7 @@ class Attachment:
             with row_split_of(backbone.model).paused():  # a method may run the model while it attaches
                 self._handle = method.attach(backbone, self._tap)
             _attached.setdefault(self._model, []).append(self)
+            _set_exactness(self._model)
             _discard_compiled()
 
     def _refuse_others(self) -> None:
@@ -60,6 +65,7 @@ class Attachment:
             if self in attached(self._model):
                 self._handle.remove()
                 _attached[self._model].remove(self)
+                _set_exactness(self._model)
                 _discard_compiled()
 
     @contextmanager
@@ -134,6 +140,15 @@ def refuse_modes(method: Method | type[Method], modes: frozenset[Mode]) -> None:
     if refused:
         accepted = ", ".join(sorted(mode.value for mode in method.modes))
         raise UnsupportedDecoding(f"{method.name} does not work with {', '.join(refused)} decoding; it accepts {accepted}")
+
+
+def _set_exactness(model: nn.Module) -> None:
+    """A 16-bit head returns float32 while a method acts that wants it. At zero strength decoding is the model's own."""
+    head = find_head(model)
+    if any(attachment.method.exact and not attachment.method.is_zero for attachment in attached(model)):
+        make_exact(head)
+    else:
+        make_own(head)
 
 
 def _discard_compiled() -> None:

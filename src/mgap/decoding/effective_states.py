@@ -63,7 +63,7 @@ class StepStates:
     def plain_tokens(self) -> list[int]:
         """The most likely token of each main row alone: the plain model's token where `h` is the plain state."""
         with torch.no_grad():
-            tokens: list[int] = self.head.post(self.head.product(self.h).to(self.head.wide)).argmax(-1).tolist()
+            tokens: list[int] = self.head.post(self.head.own_product(self.h)).float().argmax(-1).tolist()
         return tokens
 
 

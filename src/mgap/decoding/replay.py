@@ -72,15 +72,13 @@ class Paths:
 
 
 def _corrected(head: Head, states: Sequence[Tensor], method: MGAP, top: int) -> list[tuple[int, StepStates]]:
-    """The next token after each state [d], and what decoding would have traced; one head product for all states.
-
-    The argmax is over logits in the model's dtype, where ties can occur: the first token wins, as in decoding.
-    """
+    """The next token after each state [d], and what decoding would have traced; one head product for all states."""
     tap, recorder = Tap(), Recorder(top)
     tap.listener = recorder
     h = torch.stack(list(states)).to(head.device, head.wide).unsqueeze(1)  # [n, 1, d]
+    product = head.product if method.exact and not method.is_zero else head.own_product  # as in decoding
     with torch.no_grad():
-        logits = head.post(Correction(method.subspace.basis, head, method.settings, tap).step(h, head.product(h)))
+        logits = head.post(Correction(method.subspace.basis, head, method.settings, tap).step(h, product(h)))
     (rows,) = recorder.steps
     chosen = logits[:, 0].float().argmax(-1).tolist()
     return [(token, StepStates(method, head, HeadInputs(h[n]), _row(rows, n))) for n, token in enumerate(chosen)]

@@ -1,7 +1,7 @@
 """Token probabilities as a function of a method's strength, at one position of an answer, from stored states.
 
 The states are the method's own effective states (`Method.effective_states`), passed through the plain head. The curve leaves
-out that some methods drop unlikely tokens afterwards, and that logits are rounded to the model's dtype.
+out that some methods drop unlikely tokens afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def curve(states: StepStates, tokens: Sequence[int], strengths: Sequence[float])
     head = states.head
     with torch.no_grad():
         effective = torch.cat([states.at(strength) for strength in strengths])  # [n, d]
-        probabilities = head.post(head.product_wide(effective)).softmax(-1)  # [n, vocab]
+        probabilities = head.post(head.product(effective)).softmax(-1)  # [n, vocab]
     own = 0.0 if states.method is None else states.method.own_strength(states.inputs)
     return StrengthCurve(
         strengths=tuple(strengths),

@@ -163,7 +163,7 @@ def read_answers(
 ) -> DirectionReadout:
     """The readout of two answers, each given by the tokens that spell it."""
     with torch.no_grad():
-        logits = head.post(head.product(mean.to(head.device).unsqueeze(0)).to(head.wide))[0]  # [vocab]
+        logits = head.post(head.product(mean.to(head.device).unsqueeze(0)))[0]  # [vocab]
     yes, no = (max(sorted(tokens), key=lambda token: float(logits[token])) for tokens in (up, down))
     if yes == no:
         raise SettingError(f"both answers are the token {spelled[yes]!r}: name two words, such as Yes and No")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum
 from os import PathLike
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
 from mgap.methods.head_inputs import HeadInputs, Weight
-from mgap.settings import check_choice
+from mgap.settings import check_choice, check_switch
 from mgap.types import Mode
 
 
@@ -91,8 +91,13 @@ class Need:
     only_with: str = ""  # a setting; while that is 0, nothing is needed
 
 
+@dataclass(frozen=True)
 class Method(ABC):
-    """A decoding method: frozen settings, a declared seam and cost, and a removable hook."""
+    """A decoding method: frozen settings, a declared seam and cost, and a removable hook.
+
+    While it acts, a 16-bit head returns float32, and so does the method (docs/concepts.md); with `exact=False` the plain logits
+    that it corrects stay rounded as the model rounds them.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -107,20 +112,29 @@ class Method(ABC):
     moved_by: ClassVar[str] = ""  # what moves the state it decodes from: a setting or a traced number; "": no single state
     no_state: ClassVar[str] = "does not say which one state of the head's input it decodes from"  # the reason, if so
 
+    exact: bool = field(default=True, kw_only=True)
+
     @classmethod
     def of(cls, **settings: Any) -> Method:
         """Build the method from named settings, as in YAML or on the command line."""
         cls.check_names(settings)
         cls.check_whole(settings)
+        check_switch("exact", settings.get("exact", True))
         return cls(**settings)
 
     @classmethod
     def check_names(cls, settings: Collection[str]) -> None:
         """Refuse a setting that the method does not have; needs neither a prior nor a model."""
-        known = [f.name for f in fields(cls)]  # type: ignore[arg-type]  # every method is a dataclass
+        known = cls.setting_names()
         for name in settings:
             if name not in known:
                 raise SettingError(f"{cls.name} has no setting {name!r}: choose from {', '.join(known)}")
+
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        """Its own settings, then those of every method."""
+        every = [f.name for f in fields(Method)]
+        return [f.name for f in fields(cls) if f.name not in every] + every
 
     @classmethod
     def check_whole(cls, settings: Collection[str]) -> None:
@@ -135,7 +149,7 @@ class Method(ABC):
 
         A setting called `prior` is a subspace, even if `needs` does not list it.
         """
-        defaults = {f.name: f.default for f in fields(cls)}  # type: ignore[arg-type]  # every method is a dataclass
+        defaults = {f.name: f.default for f in fields(cls)}
         needs = dict(cls.needs)
         if "prior" in defaults:
             needs.setdefault("prior", Need("subspace"))
@@ -155,7 +169,12 @@ class Method(ABC):
     @classmethod
     def needed(cls) -> list[str]:
         """The settings that have no default."""
-        return [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
+        return [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether its settings are those that give the plain answers."""
+        return self.zero is not None and all(getattr(self, name) == value for name, value in self.zero.items())
 
     def fill_from_preset(self) -> None:
         """Fill settings that are None from the preset that `preset` names; for __post_init__."""
@@ -203,14 +222,14 @@ class Method(ABC):
     @property
     def is_set_by_strength(self) -> bool:
         """Whether the strength is a setting; otherwise it is constant, or computed for every token."""
-        return self.moved_by in {f.name for f in fields(self)}  # type: ignore[arg-type]  # every method is a dataclass
+        return self.moved_by in {f.name for f in fields(self)}
 
     def with_strength(self, strength: float) -> Method:
         """The method at another strength; refuses a method whose strength is not a setting."""
         self.require_state()
         if not self.is_set_by_strength:
             raise SettingError(f"{self.name} has no setting for its {self.moved_by}: it cannot be set to {strength}")
-        return replace(self, **{self.moved_by: strength})  # type: ignore[type-var]  # every method is a dataclass
+        return replace(self, **{self.moved_by: strength})  # type: ignore[arg-type]  # a setting of the subclass
 
     @property
     def _stateless(self) -> str:

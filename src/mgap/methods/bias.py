@@ -64,7 +64,7 @@ class LogitShift:
             p = logits.softmax(-1)
             masses = {"up": p[..., self.up].sum(-1), "down": p[..., self.down].sum(-1)}  # [B, T], of the plain prediction
             listener(Observation(masses, logits, shifted))
-        return output if self.shift == 0 else self.head.unpost(shifted).to(output.dtype)  # bit-equal at shift 0
+        return output if self.shift == 0 else self.head.unpost(shifted)  # bit-equal at shift 0
 
 
 @dataclass(frozen=True)

@@ -139,15 +139,15 @@ class Correction:
         return self.step(args[0], output)
 
     def step(self, h: Tensor, output: Tensor, alphas: Tensor | None = None, *, may_overwrite: bool = False) -> Tensor:
-        """What replaces the head's output [..., vocab] for states [..., d].
+        """What replaces the head's output [..., vocab] for states [..., d], in float32.
 
-        `alphas` [...] are strengths per row, instead of the settings' alpha. With `may_overwrite` the output may be modified in
-        place, and the result is float32; otherwise it has the output's dtype, and bfloat16 rounds small changes away.
+        `alphas` [...] are strengths per row, instead of the settings' alpha. With `may_overwrite` an output in float32 may be
+        modified in place.
         """
         listener = self.tap.listener
         # torch.compile gets the plain step, and fuses it itself
         if self.fused is not None and not torch.compiler.is_compiling() and self.fused.takes(h, output):
-            corrected, scratch = self.fused(h, output, alphas, torch.float32 if may_overwrite else output.dtype)
+            corrected, scratch = self.fused(h, output, alphas)
             if listener is not None:
                 listener(self.observe(Gate(*gate_values(scratch, output.shape[:-1])), output, corrected))
             return corrected
@@ -161,7 +161,7 @@ class Correction:
         corrected = self.correct(h, output, logits, coeff, norm, gate, self.settings, alphas)
         if listener is not None:
             listener(self.observe(gate, logits, corrected))
-        return corrected.to(self.basis.dtype) if may_overwrite else corrected
+        return corrected
 
     def observe(self, gate: Gate, output: Tensor, corrected: Tensor) -> Observation:
         """The gate as used, and the logits before and after the correction."""
@@ -185,18 +185,18 @@ class Correction:
         s: Settings,
         alphas: Tensor | None = None,
     ) -> Tensor:
-        """What replaces the head's output [..., vocab], in its dtype; `logits` is the same output in float32."""
+        """What replaces the head's output [..., vocab]; `logits` is the same output in float32."""
         if s.alpha == 0 and alphas is None:
             return output  # bit-equal
         if self.table is None:
             return self.head.product(cut_state(h, self.basis, coeff, gate, norm, s))
-        return cut_logits(logits, self.table, self.head.bias, coeff, gate, norm, s).to(output.dtype)
+        return cut_logits(logits, self.table, self.head.bias, coeff, gate, norm, s)
 
     def cut(self, h: Tensor) -> Tensor:
         """h_cut [..., d] itself; decoding needs only its logits."""
         h = h.to(self.basis)
         with torch.no_grad():
-            coeff, norm, gate = self.read(h, self.head.product(h).to(self.basis.dtype))
+            coeff, norm, gate = self.read(h, self.head.product(h))
         return cut_state(h, self.basis, coeff, gate, norm, self.settings)
 
 
@@ -282,7 +282,7 @@ class MGAP(HeadMethod):
         correction = Correction(self.subspace.basis, head, settings, Tap())
         h = h.to(correction.basis)
         with torch.no_grad():
-            return correction.read(h, head.product(h).to(h.dtype))[2]
+            return correction.read(h, head.product(h))[2]
 
 
 def tuned_settings(prior: Subspace) -> dict[str, Any]:

@@ -93,21 +93,17 @@ class FusedStep:
             and not (torch.is_grad_enabled() and (output.requires_grad or h.requires_grad))
         )
 
-    def __call__(
-        self, h: Tensor, output: Tensor, alphas: Tensor | None = None, dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Logits [..., vocab] of the cut state, from h [..., d] and the head's output; and the scratch, for `gate_values`.
+    def __call__(self, h: Tensor, output: Tensor, alphas: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Logits [..., vocab] of the cut state in float32, from h [..., d] and the head's output; and what `gate_values` reads.
 
-        `alphas` [...] in float32 are strengths per row; `dtype` defaults to the output's.
+        `alphas` [...] in float32 are strengths per row.
         """
         if output.is_cuda and torch.cuda.current_device() != output.device.index:
             with torch.cuda.device(output.device):  # a kernel runs on the current device, not on its arguments'
-                return self.launch(h, output, alphas, dtype)
-        return self.launch(h, output, alphas, dtype)
+                return self.launch(h, output, alphas)
+        return self.launch(h, output, alphas)
 
-    def launch(
-        self, h: Tensor, output: Tensor, alphas: Tensor | None = None, dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def launch(self, h: Tensor, output: Tensor, alphas: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if h.device != output.device:
             h = h.to(output.device)
         (states, h_stride), (logits, stride) = _rows(h, self.width), _rows(output, self.vocab)
@@ -115,7 +111,7 @@ class FusedStep:
         plan = self.plans.get(rows)
         if plan is None:
             plan = self.plans[rows] = plan_of(rows, self.vocab, self.rank, self.card)
-        corrected = torch.empty_like(output, dtype=dtype, memory_format=torch.contiguous_format)
+        corrected = torch.empty_like(output, dtype=torch.float32, memory_format=torch.contiguous_format)
         scratch = torch.empty((rows, _LEAD + self.rank + 3 * plan.room), dtype=torch.float32, device=output.device)
         self.measure[plan.measures](
             states, logits, self.basis, scratch, h_stride, stride, self.width, self.vocab, plan.span,

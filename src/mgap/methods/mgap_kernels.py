@@ -85,7 +85,7 @@ def measure(
 @triton.jit(do_not_specialize=["rows", "splits"])
 def correct(
     logits,  # [rows, vocab], any float
-    out,  # [rows, vocab], any float
+    out,  # [rows, vocab] float32
     table,  # [K, vocab] float32: W V
     scratch,
     alphas,  # [rows] float32, read if OWN
@@ -159,4 +159,4 @@ def correct(
             c = tl.load(base + LEAD + k, mask=mine & (k < K), other=0.0)
             away += (beta * c)[:, None] * w[None, :]
     cut = raw.to(tl.float32) - away
-    tl.store(out + place[:, None] * vocab + token[None, :], cut.to(out.dtype.element_ty), mask=tile)
+    tl.store(out + place[:, None] * vocab + token[None, :], cut, mask=tile)

@@ -69,12 +69,12 @@ class Removal:
         return gate_of(norm, h @ self.basis, entropy, self.settings)
 
     def correct(self, h: Tensor, output: Tensor, logits: Tensor, coeff: Tensor, gate: Gate) -> Tensor:
-        """What replaces the head's output [..., vocab], in its dtype; `logits` is the same output in float32."""
+        """What replaces the head's output [..., vocab]; `logits` is the same output in float32."""
         if self.settings.alpha == 0:
             return output  # bit-equal
         if self.table is None:
             return self.head.product(self.move(h, coeff, gate))
-        return (logits - (gate.beta.unsqueeze(-1) * coeff) @ self.table).to(output.dtype)
+        return logits - (gate.beta.unsqueeze(-1) * coeff) @ self.table
 
     def move(self, h: Tensor, coeff: Tensor, gate: Gate) -> Tensor:
         """h' [..., d] itself; decoding needs only its logits."""
@@ -121,5 +121,5 @@ class PredictedPrior(HeadMethod):
         removal = Removal(self._map, head, replace(self.settings, alpha=float(strength)), Tap())
         h = inputs.h.to(removal.basis)
         with torch.no_grad():
-            gate = removal.gate(h, head.product(h).to(h.dtype))
+            gate = removal.gate(h, head.product(h))
         return removal.move(h, removal.predict(h), gate)

@@ -57,7 +57,7 @@ class Projected:
         values = {"strength": s.squeeze(-1), "size": torch.linalg.vector_norm(c, dim=-1)}
         if self.table is not None:
             return self.head.post(-s * c @ self.table), values
-        moved, plain = (self.head.post(self.head.product(x).to(h.dtype)) for x in (h - s * (c @ self.basis.T), h))
+        moved, plain = (self.head.post(self.head.product(x)) for x in (h - s * (c @ self.basis.T), h))
         return moved - plain, values
 
 

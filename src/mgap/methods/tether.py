@@ -87,7 +87,7 @@ class Tethered:
 
     def logits(self, h: Tensor, blind: Tensor, entropy: Tensor, *, is_first: bool) -> tuple[Tensor, dict[str, Tensor]]:
         returned, back = self.move(h, blind, entropy, self.rho, is_first)
-        moved, plain = (self.head.post(self.head.product(x).to(h.dtype)) for x in (returned, h))
+        moved, plain = (self.head.post(self.head.product(x)) for x in (returned, h))
         return moved - plain, {"back": back, "step": torch.linalg.vector_norm(returned - h, dim=-1)}
 
 

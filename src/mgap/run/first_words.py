@@ -167,14 +167,14 @@ def _combine(step: StepStates, method: Method | None) -> list[int]:
     """The likeliest tokens of a method, from the states of the rows and of a branch that methods share."""
     if isinstance(method, BlindMethod):
         with torch.no_grad():
-            is_open = method.is_open(step.head.post(step.head.product(step.h)).float()).to(step.h)
+            is_open = method.is_open(step.head.post(step.head.product(step.h))).to(step.h)
             opened = replace(step.inputs, values={**step.inputs.values, OPEN: is_open})
             moved = method.effective_states(step.head, opened, method.rho)
-            likeliest: list[int] = step.head.post(step.head.product(moved)).float().argmax(-1).tolist()
+            likeliest: list[int] = step.head.post(step.head.product(moved)).argmax(-1).tolist()
         return likeliest
     states = torch.cat([step.h, *step.branches]).unsqueeze(1)  # [rows, 1, d], as decoding hands them to the head
     with torch.no_grad():
-        logits = step.head.post(step.head.product(states))[:, -1].float()  # [rows, vocab]
+        logits = step.head.post(step.head.product(states))[:, -1]  # [rows, vocab]
     main, *branches = logits.chunk(1 + len(step.branches))
     scores, _ = method.weigh(main, branches, 1, {})  # type: ignore[union-attr]  # of branch methods only
     if ALONE in step.inputs.values:

@@ -20,11 +20,14 @@ from mgap.errors import SettingError, UnsupportedHead
 from mgap.serving.correcting import CorrectedLogits
 from mgap.serving.counts import Counts
 from mgap.serving.engine_settings import Serving
+from mgap.serving.exact_logits import ExactLogits
 from mgap.serving.row_strengths import row_strengths_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from vllm.config import ModelConfig, VllmConfig
+
+    from mgap.methods.mgap import MGAP
 
 logger = logging.getLogger("vllm.mgap")  # a child of vLLM's logger, for the same format and destination
 MODEL_ATTRIBUTE = "_mgap"  # holds the `CorrectedLogits` of a loaded model
@@ -72,6 +75,7 @@ def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config:
     rows = row_strengths_of(config)
     rows.alpha = method.settings.alpha
     is_logging_rank = get_tensor_model_parallel_rank() == 0
+    exact = exact_logits(model, method, like)
     corrected = CorrectedLogits(
         model.compute_logits,  # type: ignore[arg-type]
         method,
@@ -80,6 +84,7 @@ def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config:
         like=like,
         is_fixed=config.lora_config is None,  # an adapter may change the head from request to request
         log=lambda text: logger.info("MGAP: %s", text),
+        exact=exact,
     )
     model.__dict__["compute_logits"] = corrected  # shadows the method of the class
     model.__dict__[MODEL_ATTRIBUTE] = corrected
@@ -93,6 +98,17 @@ def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config:
         "MGAP on %s: K=%d of %s, alpha=%g, lambda=%g, by %s",
         type(model).__name__, method.subspace.rank, serving.prior, s.alpha, s.lam, corrected.way,
     )  # fmt: skip
+
+
+def exact_logits(model: nn.Module, method: MGAP, like: Tensor) -> ExactLogits | None:
+    """The model's logits in float32, for the rows that MGAP corrects; None if it is in float32, or if that cannot be had."""
+    if not method.exact or like.dtype == torch.float32:
+        return None
+    exact = ExactLogits.of(model, model.compute_logits, like)  # type: ignore[arg-type]
+    if isinstance(exact, str):
+        logger.warning("MGAP: the logits that it corrects are rounded to %s, because %s", like.dtype, exact)
+        return None
+    return exact
 
 
 def refuse_engine(config: VllmConfig, model_config: ModelConfig, model: nn.Module) -> None:

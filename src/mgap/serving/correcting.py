@@ -14,9 +14,8 @@ from mgap.errors import UnsupportedHead
 from mgap.methods.base import Tap
 from mgap.methods.mgap import MGAP, Correction
 from mgap.serving.counts import Counts
+from mgap.serving.exact_logits import Compute
 from mgap.serving.row_strengths import RowStrengths
-
-Compute = Callable[..., Tensor | None]  # states [rows, d] to logits [rows, vocab]; None on a rank that does not sample
 
 
 class ComputeLogits(nn.Module):
@@ -48,15 +47,20 @@ class CorrectedLogits:
         like: Tensor,
         is_fixed: bool,
         log: Callable[[str], None],
+        exact: Compute | None = None,
     ) -> None:
-        """`like` is a state [1, d] with the model's dtype and device; `is_fixed`: the head is the same for every request."""
+        """`like` is a state [1, d] with the model's dtype and device; `is_fixed`: the head is the same for every request.
+
+        `exact` gives the logits of corrected rows in float32; None: they are `compute`'s.
+        """
         self.compute, self.method, self.rows, self.counts, self.log = compute, method, rows, counts, log
+        self.exact = exact
         self.like, self.is_fixed, self.is_stale, self.tap = like, is_fixed, False, Tap()
         self.correction = self.bind()
 
     def bind(self) -> Correction:
         """Measure the head; all ranks must do so together."""
-        head = Head.measure(ComputeLogits(self.compute), self.like)
+        head = Head.measure(ComputeLogits(self.exact or self.compute), self.like)
         if not self.is_fixed:
             head = replace(head, linear=False)
         return Correction(self.method.subspace.basis, head, self.method.settings, self.tap)
@@ -64,23 +68,26 @@ class CorrectedLogits:
     @property
     def way(self) -> str:
         """How logits are corrected, for the log."""
+        step = "two fused kernels" if self.correction.fused is not None else "a table of the head's directions"
         if self.correction.table is None:
-            return "a second pass through the head"
-        return "two fused kernels" if self.correction.fused is not None else "a table of the head's directions"
+            step = "a second pass through the head"
+        return step if self.exact is None else f"{step}, from float32 logits"
 
     def __call__(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
-        logits = self.compute(hidden_states, *args, **kwargs)
-        strengths, is_off = self.rows.take_next(len(hidden_states))
-        if logits is None or is_off or len(hidden_states) == 0:
-            return logits
+        strengths, is_off, has_plain = self.rows.take_next(len(hidden_states))
+        if is_off or len(hidden_states) == 0 or (strengths is None and self.method.settings.alpha == 0):
+            return self.compute(hidden_states, *args, **kwargs)
         if self.is_stale:
             self.correction, self.is_stale = self.bind(), False
-        settings = self.correction.settings
-        if strengths is None and settings.alpha == 0:
-            return logits
+        logits = (self.exact or self.compute)(hidden_states, *args, **kwargs)
+        if logits is None:
+            return None
+        plain = self.compute(hidden_states, *args, **kwargs) if has_plain and self.exact is not None else None
         self.tap.listener = self.counts.add if self.counts.is_sampled_step() else None
         with torch.no_grad():
             corrected = self.correction.step(hidden_states, logits, strengths, may_overwrite=True)
+        if plain is not None and strengths is not None:  # rows that are off beside others are the engine's own
+            corrected = torch.where(strengths.unsqueeze(-1) == 0, plain.to(corrected), corrected)
         if self.counts.is_due():
             self.log(self.counts.read().text())
         return corrected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mgap.errors import SettingError
@@ -31,7 +31,7 @@ class Serving:
     @classmethod
     def of(cls, given: Any) -> Serving:
         """From plain keys. Raises on unknown and missing ones."""
-        allowed = [f.name for f in fields(MGAP)] + ["log_every"]
+        allowed = [*MGAP.setting_names(), "log_every"]
         if not isinstance(given, Mapping):
             raise SettingError(
                 f'additional_config {KEY}={given!r:.60}: must hold keys and values, such as {{"prior": "priors/my"}}'

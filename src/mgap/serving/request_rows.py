@@ -43,7 +43,8 @@ def track_request_rows(model: nn.Module, rows: RowStrengths, config: VllmConfig)
         def prepare_inputs(self, input_batch: Any, req_states: Any) -> Any:
             alphas = self.alphas[input_batch.idx_mapping_np]
             differ = (alphas != np.float32(alpha)).any()
-            rows.set_next(self.device_alphas[input_batch.expanded_idx_mapping] if differ else None, is_off=not alphas.any())
+            strengths = self.device_alphas[input_batch.expanded_idx_mapping] if differ else None
+            rows.set_next(strengths, is_off=not alphas.any(), has_plain=not alphas.all())
             return super().prepare_inputs(input_batch, req_states)
 
     StrengthState.__name__ = StrengthState.__qualname__ = base.__name__

@@ -63,7 +63,7 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
         self.rows = row_strengths_of(vllm_config)
         self.device = where[0] if isinstance(where[0], torch.device) else None  # None: the second runner
         self.strengths: Tensor | None = None
-        self.is_off = False
+        self.is_off = self.has_plain = False
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
@@ -88,8 +88,8 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
             process_dict_updates(self.own, batch_update, lambda params, *_: own_alpha(params.extra_args))
             alphas = [self.own.get(row, self.rows.alpha) for row in range(batch_update.batch_size)]
             self.strengths = torch.tensor(alphas).to(self.device, non_blocking=True) if self.own else None
-            self.is_off = bool(self.own) and not any(alphas)
-        self.rows.set_next(self.strengths, is_off=self.is_off)
+            self.is_off, self.has_plain = bool(self.own) and not any(alphas), not all(alphas)
+        self.rows.set_next(self.strengths, is_off=self.is_off, has_plain=self.has_plain)
 
 
 def watch_requests() -> None:

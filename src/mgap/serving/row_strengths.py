@@ -7,7 +7,7 @@ step (prompt logprobs) and calls outside a step (memory profiling) use the serve
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
@@ -15,25 +15,32 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
+class CallStrengths(NamedTuple):
+    """Of one call of the head. The switches are known on the host, so that nobody waits for the device."""
+
+    strengths: Tensor | None = None  # [rows], on the device; None: the server's for all
+    is_off: bool = False  # all are 0
+    has_plain: bool = False  # some are 0
+
+
 class RowStrengths:
     """Row strengths for the next call in one engine."""
 
     def __init__(self) -> None:
         self.alpha = 0.0  # the server's
-        self._next: tuple[Tensor | None, bool] = (None, False)
+        self._next = CallStrengths()
 
-    def set_next(self, strengths: Tensor | None, *, is_off: bool = False) -> None:
-        """Set the strengths [rows], on the device, of the next call. None: the server's for all. `is_off`: all are 0."""
-        self._next = (strengths, is_off)
+    def set_next(self, strengths: Tensor | None, *, is_off: bool = False, has_plain: bool = False) -> None:
+        self._next = CallStrengths(strengths, is_off, has_plain)
 
-    def take_next(self, count: int) -> tuple[Tensor | None, bool]:
-        """Return and clear the strengths set for this call. Raises if they are for another number of rows."""
-        (strengths, is_off), self._next = self._next, (None, False)
-        if strengths is not None and len(strengths) != count:
+    def take_next(self, count: int) -> CallStrengths:
+        """Return and clear what was set for this call. Raises if it is for another number of rows."""
+        taken, self._next = self._next, CallStrengths()
+        if taken.strengths is not None and len(taken.strengths) != count:
             raise RuntimeError(
-                f"mgap was told the strengths of {len(strengths)} rows, and the head has {count}: please report this"
+                f"mgap was told the strengths of {len(taken.strengths)} rows, and the head has {count}: please report this"
             )
-        return strengths, is_off
+        return taken
 
 
 _rows_by_config: dict[int, tuple[weakref.ref[VllmConfig], RowStrengths]] = {}

@@ -122,8 +122,7 @@ def sweep(
     for span in _spans(len(states), batch_size):
         h = states[span].to(head.device, head.wide)  # [b, d]
         with torch.no_grad():
-            output = head.product(h)  # [b, vocab]
-            wide = output.to(head.wide)
+            output, wide = head.own_product(h), head.product(h)  # [b, vocab], of plain decoding and for methods
             entropy, norm = entropy_of(head.post(wide)), torch.linalg.vector_norm(h, dim=-1)
             coeffs = {rank: h @ correction.basis for rank, correction in corrections.items()}  # [b, K]
             for index, point in enumerate(points):

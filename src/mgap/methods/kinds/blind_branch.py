@@ -98,7 +98,7 @@ class BlindMethod(PairedMethod):
     def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:
         is_open = inputs.values[OPEN].bool()
         with torch.no_grad():
-            entropy = entropy_of(head.post(head.product(inputs.h).to(head.wide)))
+            entropy = entropy_of(head.post(head.product(inputs.h)))
             blind = self._blind_or_own(inputs.h, inputs.branches[0], is_open)
             is_first = bool((inputs.values[POSITION] == 1).all())
             moved = self.bind(head).states(inputs.h, blind, entropy, strength, is_first=is_first)

@@ -59,7 +59,7 @@ class LayerReadout:
             traced = [{"layer": self.numbers[part.chosen], **part.values} for part in parts]
             values = {name: torch.cat([part[name] for part in traced], dim=1).to(final.dtype) for name in traced[0]}
             self.tap.listener(Observation(values, final, scores))
-        return self.head.unpost(scores).to(output.dtype)
+        return self.head.unpost(scores)
 
     def _early(self, states: Tensor) -> Tensor:
         return read_out(states, self.head, self.norm)  # [layers, B, T, vocab]
