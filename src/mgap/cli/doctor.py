@@ -116,8 +116,19 @@ def _head(head: Head) -> dict[str, str]:
         "tied": "to the input embedding" if head.tied else "no",
         "bias": "no" if head.bias is None else "yes",
         "logits": ", ".join(after) or "unchanged",
+        "rounding": _rounding(head),
         "MGAP": verdict,
     }
+
+
+def _rounding(head: Head) -> str:
+    """In which precision methods get the logits that they correct."""
+    from mgap.backbones.exact_product import why_rounded
+
+    if head.dtype == head.wide:
+        return "none"
+    reason = why_rounded(head.module)
+    return f"methods correct logits in {head.dtype}, because {reason}" if reason else "none while a method acts: float32 logits"
 
 
 def _speed(backbone: Backbone, head: Head) -> dict[str, str]:
