@@ -118,9 +118,9 @@ def test_nothing_is_counted_unless_it_is_asked_for(twins):
 
 @pytest.mark.parametrize("options", [{"sample": True}, {"num_beams": 3}, {"prompt_lookup": 3}], ids=str)
 def test_sampling_beams_and_drafts_refuse_to_count(twins, options):
-    with pytest.raises(UnsupportedDecoding, match="counted in greedy decoding only.*leave count_ties out"):
+    with pytest.raises(UnsupportedDecoding, match=r"counted in greedy decoding only.*leave count_ties out"):
         next(twins.answers([A], ASKED[:1], batch_size=1, count_ties=True, **options))
-    with pytest.raises(UnsupportedDecoding, match="counted in greedy decoding only.*leave count_ties out"):
+    with pytest.raises(UnsupportedDecoding, match=r"counted in greedy decoding only.*leave count_ties out"):
         twins.answer(A, ASKED[0], count_ties=True, **options)
 
 

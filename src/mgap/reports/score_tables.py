@@ -13,10 +13,7 @@ DEPARTED = (
     "Percent of the states that lie farther than tau from those of plain decoding, by the strength of the method, with 95% "
     "intervals from a bootstrap over pictures. \u2193: lower is better."
 )
-TIED = (
-    " Tied: answers with a token that was chosen among equal best scores, so that rounding decided; of how many, where not all "
-    "were counted."
-)
+TIED = " Tied: answers with a token that was chosen among equal best scores, so that rounding decided."
 TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR"}
 
 

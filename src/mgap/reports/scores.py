@@ -58,7 +58,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Ties:
-    """How many answers have a token that was chosen among equal best scores, so that rounding decided."""
+    """How many of one method's scored answers have a token that was chosen among equal best scores."""
 
     answers: int  # with such a token
     counted: int  # in which such tokens were counted
