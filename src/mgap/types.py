@@ -154,6 +154,7 @@ class Answer:
     milliseconds: float  # of the generate call (shared by the rows of a batch)
     alternatives: tuple[Answer, ...] = ()  # the other sequences of num_return_sequences
     trace: tuple[Step, ...] | None = field(default=None, repr=False)
+    ties: int | None = None  # tokens that were chosen among equal best scores; None: not counted
 
     def __str__(self) -> str:
         return self.text

@@ -30,8 +30,8 @@ def questions(pictures=6, groups=("random", "adversarial")):
     ]
 
 
-def answers(samples, wrong=(), *, seconds=0.5, **special):
-    """Right but for some ids; `special` records by id stand as they are, None: missing."""
+def answers(samples, wrong=(), *, seconds=0.5, tied=None, **special):
+    """Right but for some ids; `tied` ones have a tie, None: not counted; `special` records stand as they are, None: missing."""
     records = []
     for sample in samples:
         if sample.id in special:
@@ -39,7 +39,8 @@ def answers(samples, wrong=(), *, seconds=0.5, **special):
                 records.append(special[sample.id])
             continue
         said = {"yes": "no", "no": "yes"}[sample.truth] if sample.id in wrong else sample.truth
-        records.append(Record(sample.id, f"{said.capitalize()}.", tokens=2, stop="end", milliseconds=1000 * seconds))
+        ties = None if tied is None else int(sample.id in tied)
+        records.append(Record(sample.id, f"{said.capitalize()}.", tokens=2, stop="end", milliseconds=1000 * seconds, ties=ties))
     return records
 
 

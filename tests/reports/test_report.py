@@ -213,6 +213,26 @@ def test_departures_are_a_table_and_lines(tmp_path):
     assert next(a["aria-label"] for _, a in page.tags if a.get("role") == "img").startswith("Departed states")
 
 
+def test_ties_have_a_column_once_an_answer_has_one(run, tmp_path):
+    none = {"Vanilla": answers(SAMPLES, tied=[]), "Ours": answers(SAMPLES, tied=[]), "Older": answers(SAMPLES)}
+    old = {"random/1": Record("random/1", "No.", milliseconds=1)}
+    some = {**none, "Vanilla": answers(SAMPLES, tied=["random/2", "random/3"], **old)}
+    for name, found in (("none", none), ("some", some)):
+        status, out, _ = run("score", write_run(tmp_path / name, SAMPLES, found))
+        assert status == 0
+        assert ("Tied" in out) == (name == "some")
+    head, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if line.startswith("|")]
+    at = head.index("Tied")
+    assert head[at - 1 :] == ["Unparsed", "Tied", "Samples"]
+    shown = [row[at] for row in rows[1:7]]
+    assert shown == ["2 (of 11)", "0", "\u2014", "0", "0", "\u2014"]
+    scores = [score(Run.load(tmp_path / name)) for name in ("none", "some")]
+    assert all("Tied" in text for text in report_files(scores[1:]).values())
+    assert not any("Tied" in text for text in report_files(scores[:1]).values())
+    (table,) = score_tables(scores)
+    assert [cell.text for cell in table.groups[0].rows[0].cells[-2:]] == ["0", "12"], "beside one another, both have the column"
+
+
 def test_examples_are_spread_over_all_that_changed(tmp_path):
     wrong = [f"random/{n}" for n in range(1, 12, 2)]
     found = {"Vanilla": answers(SAMPLES, wrong), "Ours": answers(SAMPLES, ["adversarial/1"]), "Same": answers(SAMPLES, wrong)}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mgap.errors import RunError, SettingError
-from mgap.reports.scores import score
+from mgap.reports.scores import Ties, score
 from mgap.run.records import Record, Run
 from tests.reports.runs import answers, questions, write_run
 
@@ -92,6 +92,23 @@ def test_times_are_summed_over_what_is_scored(tmp_path):
     plain, ours = scores.results["Vanilla"].effort, scores.results["Ours"].effort
     assert (plain.total, plain.seconds.value, plain.tokens) == (12.0, 0.5, 2.0)
     assert ours.seconds.value / plain.seconds.value == 2.5
+
+
+def test_answers_with_ties_are_counted_by_group_among_those_that_were_counted(tmp_path):
+    old = {"adversarial/1": Record("adversarial/1", "No."), "adversarial/3": Record("adversarial/3", "No.")}
+    found = {
+        "Vanilla": answers(SAMPLES, tied=["random/1", "random/2", "adversarial/0"], **old),
+        "Ours": answers(SAMPLES, tied=[], **{"random/2": None}),
+        "Older": answers(SAMPLES),
+    }
+    scores = scored(tmp_path / "run", found)
+    groups = scores.results["Vanilla"].groups
+    assert (groups["random"].ties, groups["adversarial"].ties) == (Ties(1, 11), Ties(1, 10)), "what is not scored is left out"
+    assert scores.results["Ours"].groups["random"].ties == Ties(0, 11)
+    assert scores.results["Older"].groups["random"].ties is None
+    methods = json.loads(json.dumps(scores.to_json()))["methods"]
+    assert methods["Vanilla"]["groups"]["random"]["ties"] == {"answers": 1, "counted": 11}
+    assert methods["Older"]["groups"]["random"]["ties"] is None
 
 
 def test_recall_that_differs_between_splits_is_a_warning_unless_answers_were_drawn(tmp_path):

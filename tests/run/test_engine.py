@@ -52,6 +52,32 @@ def test_every_sample_is_answered_once_and_a_record_tells_all_that_is_needed_to_
     assert run.plan["decoding"]["max_new_tokens"] == 4
 
 
+def test_records_of_greedy_answers_say_how_many_tokens_were_tied_and_others_say_nothing(answer, tiny_model, tmp_path):
+    methods = [{"method": "vanilla"}, {"method": "opera", "beams": 2, "candidates": 1}]
+    greedy, _ = answer(tmp_path / "greedy", methods=methods, scenes=1)
+    plain, searched = (greedy.records(method).values() for method in greedy.methods)
+    assert {record.ties for record in plain} == {0}
+    assert {record.ties for record in searched} == {None}
+    for number, decoding in enumerate(({"sample": True}, {"num_beams": 2})):
+        run, _ = answer(tmp_path / str(number), decoding={"max_new_tokens": 2, **decoding}, scenes=1)
+        assert {record.ties for record in run.records(run.methods[0]).values()} == {None}
+    head = tiny_model.backbone.head_module
+    handle = head.register_forward_hook(lambda _head, _args, out: out * 0)
+    try:
+        tied, _ = answer(tmp_path / "tied", scenes=1)
+    finally:
+        handle.remove()
+    assert all(record.ties == record.tokens > 0 for record in tied.records(tied.methods[0]).values())
+
+
+@pytest.mark.parametrize("ties", [None, 0, 3])
+def test_a_record_keeps_no_tie_apart_from_not_counted(ties):
+    record = Record("1", "Yes.", tokens=2, ties=ties)
+    data = json.loads(record.line())
+    assert data == {"id": "1", "text": "Yes.", "tokens": 2, **({} if ties is None else {"ties": ties})}
+    assert Record.of(data) == record
+
+
 def test_answers_of_a_run_are_those_of_the_model_asked_directly(answer, tiny_model, tmp_path):
     from mgap.pocket.samples import SceneRenderer
 

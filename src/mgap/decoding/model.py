@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import StoppingCriteriaList
+from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from mgap.backbones.base import Backbone, backbone_class
 from mgap.backbones.clock import ANSWERS, FIRST, INPUTS
@@ -21,6 +21,7 @@ from mgap.decoding.fast.captured_loop import generate_captured, head_of, uses_ca
 from mgap.decoding.generate import Generated, end_ids, generate, until_end
 from mgap.decoding.prefill_sharing import PREFILLS, refuse_unshared
 from mgap.decoding.streaming import StopFlag, TextPieces, from_thread
+from mgap.decoding.ties import TieCounter, refuse_uncountable
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.base import Method
@@ -86,16 +87,25 @@ class Model:
             yield attachments[0]
 
     def answer(
-        self, image: Picture | None, prompt: str, *, trace: bool = False, assistant: Any = None, **options: Any
+        self,
+        image: Picture | None,
+        prompt: str,
+        *,
+        trace: bool = False,
+        count_ties: bool = False,
+        assistant: Any = None,
+        **options: Any,
     ) -> Answer:
         """Answer one prompt about one picture (None: no picture).
 
         `options` are the fields of `Decoding`. `trace=True` records what the method read and did at every token.
+        `count_ties=True` counts the tokens that were chosen among equal best scores (greedy decoding only): `Answer.ties`.
         `assistant` is a smaller model that drafts tokens (assisted decoding).
         """
         decoding = Decoding.of(**options)
         with answering(self.backbone.model, tuple(attached(self.backbone.model))):
-            return self._answer_rows([image], [prompt], decoding, trace=trace, assistant=assistant)[0]
+            rows = self._answer_rows([image], [prompt], decoding, trace=trace, count_ties=count_ties, assistant=assistant)
+        return rows[0]
 
     def answers(
         self,
@@ -104,6 +114,7 @@ class Model:
         *,
         batch_size: int = 8,
         trace: bool = False,
+        count_ties: bool = False,
         prefill: str = "own",
         **options: Any,
     ) -> Iterator[Answer]:
@@ -111,12 +122,13 @@ class Model:
 
         With `prefill="shared"` the model reads a picture once for all its prompts in a batch, and for those that continue with
         it in the next batch: order prompts by picture. `mgap.decoding.prefill_sharing.can_share` says whether that is possible.
+        `trace`, `count_ties` and `options` are those of `answer`.
         """
         decoding = Decoding.of(**options)
         if batch_size < 1:
             raise SettingError(f"batch_size={batch_size} must be at least 1")
         modes, active = decoding.modes(rows=min(batch_size, len(prompts))), tuple(attached(self.backbone.model))
-        self._check(modes, trace)
+        self._check(modes, trace, count_ties)
         shared = None
         if check_choice("prefill", prefill, PREFILLS) == "shared":
             refuse_unshared(self.backbone, modes)
@@ -124,7 +136,9 @@ class Model:
         for start in range(0, len(prompts), batch_size):
             rows = slice(start, start + batch_size)
             with answering(self.backbone.model, active):
-                batch = self._answer_rows(images[rows], prompts[rows], decoding, trace=trace, shared=shared)
+                batch = self._answer_rows(
+                    images[rows], prompts[rows], decoding, trace=trace, count_ties=count_ties, shared=shared
+                )
             yield from batch
 
     def stream(self, image: Picture | None, prompt: str, *, assistant: Any = None, **options: Any) -> Iterator[str]:
@@ -132,7 +146,7 @@ class Model:
         decoding = Decoding.of(**options)
         modes, active = decoding.modes(stream=True, assistant=assistant is not None), tuple(attached(self.backbone.model))
         with answering(self.backbone.model, active):
-            self._check(modes, False)
+            self._check(modes, trace=False, count_ties=False)
             inputs = self.backbone.encode([image], [prompt])
             head = head_of(self.backbone) if uses_captured_loop(self.backbone, modes) else None
         stop = StopFlag()
@@ -158,11 +172,13 @@ class Model:
         decoding: Decoding,
         *,
         trace: bool = False,
+        count_ties: bool = False,
         assistant: Any = None,
         shared: SharedPrefill | None = None,
     ) -> list[Answer]:
         modes, clock = decoding.modes(rows=len(prompts), assistant=assistant is not None), self.backbone.clock
-        self._check(modes, trace)
+        self._check(modes, trace, count_ties)
+        ties = TieCounter() if count_ties else None
         # probing the head and prefilling run the model, and are no decoding steps: both come before the recorder starts
         head = head_of(self.backbone) if uses_captured_loop(self.backbone, modes) else None
         with clock.stage(INPUTS):
@@ -177,21 +193,27 @@ class Model:
             recorder = stack.enter_context(attached(self.backbone.model)[0].record()) if trace else None
             stack.enter_context(clock.stage(FIRST))
             if head is not None:
-                generated = generate_captured(self.backbone, inputs, decoding, head=head, notify=self.on_progress, cache=cache)
+                generated = generate_captured(
+                    self.backbone, inputs, decoding, head=head, notify=self.on_progress, cache=cache, ties=ties
+                )
             else:
                 more = _draft(assistant) if cache is None else {"past_key_values": cache}
                 if clock.is_on:
                     more["stopping_criteria"] = clock.after_first_token()
+                if ties is not None:
+                    more["logits_processor"] = LogitsProcessorList([ties])  # transformers puts it behind its own
                 generated = generate(self.backbone, inputs, decoding, **more)
         with clock.stage(ANSWERS):
             texts = [self.backbone.render(p, has_image=i is not None) for i, p in zip(images, prompts, strict=True)]
             generated = replace(generated, milliseconds=generated.milliseconds + prefill_ms)
-            return self._read(generated, texts, decoding, recorder)
+            return self._read(generated, texts, decoding, recorder, ties)
 
-    def _check(self, modes: frozenset[Mode], trace: bool) -> None:
+    def _check(self, modes: frozenset[Mode], trace: bool, count_ties: bool) -> None:
         active = attached(self.backbone.model)
         for attachment in active:
             refuse_modes(attachment.method, modes)
+        if count_ties:
+            refuse_uncountable(modes, [attachment.method for attachment in active])
         if not trace:
             return
         if not active:
@@ -201,9 +223,17 @@ class Model:
         if Mode.ASSISTED in modes:  # one forward checks several tokens, and drops some of them
             raise UnsupportedDecoding("a trace cannot be kept in assisted decoding: leave one of them out")
 
-    def _read(self, generated: Generated, texts: list[str], decoding: Decoding, recorder: Recorder | None) -> list[Answer]:
+    def _read(
+        self,
+        generated: Generated,
+        texts: list[str],
+        decoding: Decoding,
+        recorder: Recorder | None,
+        ties: TieCounter | None,
+    ) -> list[Answer]:
         tokenizer, end = self.backbone.tokenizer, end_ids(self.backbone)
         per_row, beams = decoding.num_return_sequences, generated.beam_rows
+        tied = None if ties is None else ties.rows()
         answers = []
         for index, row in enumerate(generated.tokens.tolist()):
             tokens = until_end(row, end)
@@ -211,7 +241,8 @@ class Model:
             if recorder is not None:
                 rows = [index] * len(tokens) if beams is None else beams[index, : len(tokens)].tolist()
                 trace = recorder.along(tokens, rows, lambda token: str(tokenizer.decode([token])))
-            answers.append(read_answer(self.backbone, tokens, end, texts[index // per_row], generated.milliseconds, trace))
+            answer = read_answer(self.backbone, tokens, end, texts[index // per_row], generated.milliseconds, trace)
+            answers.append(answer if tied is None else replace(answer, ties=sum(tied[index][: len(tokens)])))
         groups = [answers[start : start + per_row] for start in range(0, len(answers), per_row)]
         return [replace(first, alternatives=tuple(others)) for first, *others in groups]
 

@@ -13,6 +13,7 @@ DEPARTED = (
     "Percent of the states that lie farther than tau from those of plain decoding, by the strength of the method, with 95% "
     "intervals from a bootstrap over pictures. \u2193: lower is better."
 )
+TIED = " Tied: answers with a token that was chosen among equal best scores, so that rounding decided."
 TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR"}
 
 
@@ -45,15 +46,19 @@ def cell(rate: Rate, kind: Kind, digits: int = 1) -> Cell:
 def score_tables(runs: Sequence[Scores]) -> list[Table]:
     """Every figure of every method by group; groups with other figures get a table of their own."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
-    kinds = _kinds(runs)
+    kinds, has_ties = _kinds(runs), _has_ties(runs)
     for name, scores, group in _groups(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
         figures = tuple(dict.fromkeys(figure for part in parts.values() for figure in part.rates))
-        rows = tuple(TableRow(label, _figures(part, kinds, figures)) for label, part in parts.items())
+        rows = tuple(TableRow(label, _figures(part, kinds, figures, has_ties)) for label, part in parts.items())
         tables.setdefault(figures, []).append(RowGroup(_heading(runs, name, group), rows))
     is_departure = all(scores.run.plan.get("departure") for scores in runs)
     return [
-        Table(DEPARTED if is_departure else _caption(figures, kinds), _columns(figures, kinds), groups)
+        Table(
+            DEPARTED if is_departure else _caption(figures, kinds) + (TIED if has_ties else ""),
+            _columns(figures, kinds, has_ties),
+            groups,
+        )
         for figures, groups in tables.items()
     ]
 
@@ -211,15 +216,28 @@ def _heading(runs: Sequence[Scores], name: str, group: str) -> str:
     return title if len(runs[0].results[runs[0].baseline].groups) > 1 else ""
 
 
-def _columns(figures: Sequence[str], kinds: dict[str, Kind]) -> tuple[str, ...]:
-    unparsed = ("Unparsed",) if "accuracy" in figures else ()
-    return ("Method", *(column(name, kinds[name]) for name in figures), *unparsed, "Samples")
+def _has_ties(runs: Iterable[Scores]) -> bool:
+    """Whether any scored answer has a tie; in float32 hardly any has, and the tables do without the column."""
+    parts = (part for scores in runs for result in scores.results.values() for part in result.groups.values())
+    return any(part.ties is not None and part.ties.answers for part in parts)
 
 
-def _figures(part: Part, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:
+def _columns(figures: Sequence[str], kinds: dict[str, Kind], has_ties: bool) -> tuple[str, ...]:
+    counts = (*(("Unparsed",) if "accuracy" in figures else ()), *(("Tied",) if has_ties else ()), "Samples")
+    return ("Method", *(column(name, kinds[name]) for name in figures), *counts)
+
+
+def _figures(part: Part, kinds: dict[str, Kind], figures: Sequence[str], has_ties: bool = False) -> tuple[Cell, ...]:
     unparsed = (Cell(str(part.unparsed)),) if "accuracy" in figures else ()
+    tied = (_tied(part),) if has_ties else ()
     rates = (cell(part.rates[name], kinds[name]) if name in part.rates else NO_VALUE for name in figures)
-    return (*rates, *unparsed, Cell(str(part.samples)))
+    return (*rates, *unparsed, *tied, Cell(str(part.samples)))
+
+
+def _tied(part: Part) -> Cell:
+    if part.ties is None:
+        return NO_VALUE
+    return Cell(str(part.ties.answers), "" if part.ties.counted == part.samples else f"of {part.ties.counted}")
 
 
 def _differences(comparison: PairedComparison, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:

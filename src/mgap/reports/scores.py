@@ -57,6 +57,14 @@ class Effort:
 
 
 @dataclass(frozen=True)
+class Ties:
+    """How many of one method's scored answers have a token that was chosen among equal best scores."""
+
+    answers: int  # with such a token
+    counted: int  # in which such tokens were counted
+
+
+@dataclass(frozen=True)
 class Part:
     """One method on the samples of one group."""
 
@@ -65,6 +73,7 @@ class Part:
     rates: dict[str, Rate]
     counts: dict[str, int] = field(default_factory=dict)  # for yes/no questions: TP, FP, TN, FN
     against: PairedComparison | None = None  # this method minus the baseline
+    ties: Ties | None = None  # None: not counted
 
 
 @dataclass(frozen=True)
@@ -167,7 +176,10 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
             arm=method,
             coverage=coverage[method.label],
             effort=_effort(samples, records[method.label]) if groups else None,
-            groups={name: _part(tally, other.get(name)) for name, tally in groups.items()},
+            groups={
+                name: _part(tally, other.get(name), _ties(records[method.label], tally) if scorer is not None else None)
+                for name, tally in groups.items()
+            },
             matched=matched,
         )
     return Scores(
@@ -191,10 +203,16 @@ def build_scorer(run: Run, **settings: Any) -> Scorer:
     return scorer
 
 
-def _part(tally: Tally, other: Tally | None) -> Part:
+def _part(tally: Tally, other: Tally | None, ties: Ties | None = None) -> Part:
     is_yes_or_no = tally.figures.get("f1") is FIGURES["f1"]
     counts = named_counts(tally.counts.sum(0)) if is_yes_or_no else {}
-    return Part(len(tally.right), tally.unparsed, tally.rates(), counts, None if other is None else compare(tally, other))
+    against = None if other is None else compare(tally, other)
+    return Part(len(tally.right), tally.unparsed, tally.rates(), counts, against, ties)
+
+
+def _ties(records: Mapping[str, Record], tally: Tally) -> Ties | None:
+    counted = [ties for sample in tally.right if (ties := records[sample].ties) is not None]
+    return Ties(sum(ties > 0 for ties in counted), len(counted)) if counted else None
 
 
 def _baseline(methods: Sequence[RunMethod], against: str | None) -> str:

@@ -15,6 +15,7 @@ from mgap.backbones.prepared_pictures import Preparer
 from mgap.backbones.shared_vision import shared_pictures
 from mgap.benchmarks.base import Benchmark
 from mgap.decoding.model import Model
+from mgap.decoding.ties import uncountable
 from mgap.methods.base import Method
 from mgap.run.picture_workers import PictureOpening, Pictures, Ready
 from mgap.run.records import Record, RunMethod
@@ -60,6 +61,7 @@ class AnsweringWorker(ABC):
                 stop=answer.stop,
                 milliseconds=round(answer.milliseconds / len(readable), 3),
                 rows=len(readable),
+                ties=answer.ties,
                 at=_now(),
                 extra={"alternatives": [other.text for other in answer.alternatives]} if answer.alternatives else {},
             )
@@ -129,7 +131,8 @@ class TransformersWorker(AnsweringWorker):
     def answers(
         self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], method: RunMethod
     ) -> Iterable[Answer]:
-        options = asdict(self.decoding)
+        options, built = asdict(self.decoding), self.methods[method.label]
+        options["count_ties"] = not uncountable(self.decoding.modes(rows=len(ids)), [] if built is None else [built])
         return self.model.answers(pictures, prompts, batch_size=len(ids), prefill=method.prefill, **options)
 
 

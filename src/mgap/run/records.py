@@ -39,12 +39,14 @@ class Record:
     stop: str = ""  # "end" or "length"
     milliseconds: float = 0.0  # the batch's time divided by its rows
     rows: int = 0  # of the batch
+    ties: int | None = None  # tokens of the answer that were chosen among equal best scores; None: not counted
     at: str = ""  # when, UTC
     extra: Mapping[str, Any] = field(default_factory=dict)  # other measurements, such as distances
     failed: str = ""  # the error, if there is no answer
 
     def line(self) -> str:
-        filled = {name: value for name, value in asdict(self).items() if value not in ("", 0, 0.0, {})}
+        empty = asdict(Record(""))
+        filled = {name: value for name, value in asdict(self).items() if value != empty[name]}
         return json.dumps({"id": self.id, "text": self.text, **filled}, ensure_ascii=False) + "\n"
 
     @classmethod

@@ -34,6 +34,7 @@ from mgap.decoding.attach import attached
 from mgap.decoding.fast.captured_step import Notify, step_for, uncapturable
 from mgap.decoding.generate import Generated, generation_config, seeded
 from mgap.decoding.model_lock import lock_of
+from mgap.decoding.ties import TieCounter
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Method, Seam
 from mgap.methods.kinds.branch import PairedMethod
@@ -120,7 +121,7 @@ def _prefill_paired(backbone: Backbone, inputs: dict[str, Tensor]) -> PrefilledP
 class TokenChoice:
     """Chooses tokens from logits as `generate` does with the same configuration."""
 
-    def __init__(self, config: GenerationConfig, ids: Tensor) -> None:
+    def __init__(self, config: GenerationConfig, ids: Tensor, ties: TieCounter | None = None) -> None:
         self.is_sampling, self.pad = bool(config.do_sample), config.pad_token_id
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         self.ends = torch.tensor([end for end in ends if end is not None], device=ids.device)
@@ -136,6 +137,8 @@ class TokenChoice:
             self.processors.append(TopKLogitsWarper(config.top_k))
         if self.is_sampling and config.top_p < 1.0:
             self.processors.append(TopPLogitsWarper(config.top_p))
+        if ties is not None:
+            self.processors.append(ties)
 
     def __call__(self, logits: Tensor) -> Tensor:
         """The next token of each row [B] from its logits [B, vocab]; rows that have ended get padding."""
@@ -186,6 +189,7 @@ def generate_captured(
     head: Head,
     notify: Notify,
     cache: DynamicCache | None = None,
+    ties: TieCounter | None = None,
     on_tokens: Callable[[Tensor], None] | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Generated:
@@ -202,7 +206,7 @@ def generate_captured(
         step = step_for(backbone, prompt.cache, prompt.positions, *size, compiled=decoding.compile, notify=notify)
         step.start(prompt.cache, prompt.mask, prompt.positions, times)
         prompt.repeat(times)
-        choose = TokenChoice(config, prompt.ids)
+        choose = TokenChoice(config, prompt.ids, ties)
         watch = StepWatch(torch.zeros(rows + 1, dtype=torch.long, device=backbone.device))
         logits, tokens = prompt.logits, list[Tensor]()
         backbone.clock.switch(NEXT)
