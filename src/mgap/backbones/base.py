@@ -206,7 +206,7 @@ class Backbone:
         for key in self.pixel_keys:
             pixels = inputs[key]
             mean = torch.zeros_like(pixels)
-            null[key] = mean if kind == "mean_colour" else mean + self._black_pixels(pixels)
+            null[key] = mean if kind == "mean_colour" else mean + self.per_channel(self._black(), pixels)
         return null
 
     def _black(self) -> Tensor:
@@ -215,9 +215,9 @@ class Backbone:
         mean, std = torch.tensor(images.image_mean), torch.tensor(images.image_std)
         return -mean / std
 
-    def _black_pixels(self, pixels: Tensor) -> Tensor:
-        """Black, in a shape that broadcasts to pixels [..., channels, height, width]."""
-        return self._black().to(pixels).view(-1, 1, 1)
+    def per_channel(self, values: Tensor, pixels: Tensor) -> Tensor:
+        """Values [channels] with the pixels' dtype and device, in a shape that broadcasts to [..., channels, height, width]."""
+        return values.to(pixels).view(-1, 1, 1)
 
     def rewrite(self, inputs: Mapping[str, Tensor], edit: Callable[[Ids, int, int], Ids]) -> dict[str, Tensor]:
         """Edit rows as lists and left pad them again; `edit` gets a row and the start and end of its image block."""
