@@ -225,7 +225,7 @@ class Backbone:
         return join_rows(rows, inputs, pad=self.pad_id, image=self.image_token_id)
 
     def without_image(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same rows without their image tokens: shorter, left padded again."""
+        """The same rows without their image tokens, left padded again; the text around them stays (text_only_prompts.py)."""
         rows = [[token for token in row if token not in self.image_block_ids] for row in split_rows(inputs)]
         return join_rows(rows, inputs, pad=self.pad_id, image=self.image_token_id)
 
