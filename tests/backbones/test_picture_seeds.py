@@ -84,6 +84,14 @@ def test_processors_that_leave_a_step_out_are_followed(settings, way):
     assert exact_pixels(backbone, WAYS[way](pixels)).equal(found)
 
 
+@pytest.mark.parametrize("silent", [object(), Processor(object()), Processor(CLIPImageProcessorPil(image_mean=0.5))])
+def test_a_processor_that_does_not_say_its_values_is_taken_for_a_usual_one(silent):
+    backbone, pixels = processed("clip", *USUAL[1][:2])
+    expected = exact_pixels(backbone, pixels)
+    backbone.processor = silent
+    assert exact_pixels(backbone, pixels.half()).equal(expected)
+
+
 def test_zeros_of_padding_stay_zeros():
     backbone, pixels = processed("clip", *USUAL[1][:2])
     padded = torch.cat([pixels, torch.zeros_like(pixels)])

@@ -3,7 +3,7 @@
 Processors map 8-bit levels to x = (factor * level - mean) / std, and the model, or its user, may have cast x since. So a seed
 comes from the levels, found again from x, and hashed as the float32 pixels that they were: seeds of float32 pixels are those
 of their bytes. Levels that bfloat16 cannot tell apart count as one: with CLIP's mean and std 253 and 254 of blue, with the
-other usual values none. Without a processor the usual values are tried. Zeros may be padding, and are kept.
+other usual values none. Without a processor that says them, the usual values are tried. Zeros may be padding, and are kept.
 
 Pixels that are no such levels, such as a picture that was changed after its processor, are rounded to bfloat16 instead: then
 float32 and bfloat16 have the same seed, but float16 may have another. So may a picture of one colour without a processor,
@@ -12,7 +12,7 @@ where one 16-bit value can stand for levels of several processors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -41,11 +41,17 @@ class Normalisation(NamedTuple):
     factor: float = 1 / 255
 
     @classmethod
-    def of(cls, images: Any) -> Normalisation:
-        """That of an image processor."""
-        is_normalised = getattr(images, "do_normalize", True)
-        mean, std = (images.image_mean, images.image_std) if is_normalised else ((0.0,) * 3, (1.0,) * 3)
-        return cls(tuple(mean), tuple(std), images.rescale_factor if getattr(images, "do_rescale", True) else 1.0)
+    def of(cls, processor: Any) -> Normalisation | None:
+        """That of a processor; None if it does not say it."""
+        images = getattr(processor, "image_processor", None)
+        mean, std, factor = (getattr(images, name, None) for name in ("image_mean", "image_std", "rescale_factor"))
+        if getattr(images, "do_normalize", None) is False:
+            mean, std = (0.0,) * 3, (1.0,) * 3
+        if getattr(images, "do_rescale", None) is False:
+            factor = 1.0
+        if not isinstance(mean, Sequence) or not isinstance(std, Sequence) or factor is None:
+            return None
+        return cls(tuple(mean), tuple(std), factor)
 
     def pixels(self, levels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """Pixels of levels, rounded in float32 as transformers' processors do; mean and std broadcast to the levels."""
@@ -83,8 +89,8 @@ def picture_seed(backbone: Backbone, inputs: Mapping[str, Tensor], salt: str = "
 
 def exact_pixels(backbone: Backbone, pixels: Tensor) -> Tensor:
     """The pixels as a processor gives them in float32, from pixels of any dtype; rounded to bfloat16 if they are no levels."""
-    processor = backbone.processor
-    for normalisation in USUAL if processor is None else (Normalisation.of(processor.image_processor),):
+    own = None if backbone.processor is None else Normalisation.of(backbone.processor)
+    for normalisation in USUAL if own is None else (own,):
         found = _from_levels(backbone, pixels, normalisation)
         if found is not None:
             return found
