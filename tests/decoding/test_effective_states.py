@@ -221,7 +221,7 @@ def branch_of(model, method, main, shown, question):
     if method.name == "code":
         words = description.describe(model, shown, mgap.methods.code.PROMPTS["thorough"], 6)
         return description.told(backbone, shown, question, words, "in_place_of_image")
-    noised = contrast.noised(main["pixel_values"], method._noise(main["pixel_values"]), method.noise_step)
+    noised = contrast.noised(main["pixel_values"], method.noise(backbone, main["pixel_values"]), method.noise_step)
     return {**main, "pixel_values": noised}
 
 

@@ -32,7 +32,8 @@ def test_vcd_is_what_its_equations_say(exact, picture, alpha, beta, step):
 
     def branch(main, _question):
         parts = [main["pixel_values"][rows] for rows in exact.backbone.pictures(main)]
-        return {**main, "pixel_values": torch.cat([reference.noised(part, method._noise(part), step) for part in parts])}
+        noised = [reference.noised(part, method.noise(exact.backbone, part), step) for part in parts]
+        return {**main, "pixel_values": torch.cat(noised)}
 
     follow(exact, picture, method, branch, reference.contrastive(alpha, beta))
 
@@ -41,7 +42,7 @@ def test_vcd_is_what_its_equations_say(exact, picture, alpha, beta, step):
 def test_the_blind_contrast_is_what_its_equation_says(exact, picture, null):
     def branch(main, question):
         if null == "no_image":
-            return reference.without_image(exact.backbone, main)
+            return exact.backbone.encode([None], [question])
         if null == "mean_colour":
             return {**main, "pixel_values": torch.zeros_like(main["pixel_values"])}
         return exact.backbone.encode([Image.new("RGB", picture.size)], [question])
@@ -148,6 +149,36 @@ def test_noise_depends_on_the_seed_and_the_picture_only(exact, picture):
     assert torch.equal(one[first], two[second])
     assert torch.equal(one[second], two[first])
     assert not torch.equal(one, mgap.VCD(seed=1).branch(exact.backbone, main)["pixel_values"])
+
+
+def first_noised(model, attach_to, call):
+    """The noised pixels that the vision tower reads under VCD, in float32."""
+    seen = []
+    backbone = model.backbone
+    handle = backbone.vision.register_forward_pre_hook(
+        lambda _tower, args, kwargs: seen.append(backbone.tower_inputs(args, kwargs)["pixel_values"]), with_kwargs=True
+    )
+    with mgap.attach(attach_to, mgap.VCD(noise_step=999)):
+        call()
+    handle.remove()
+    return seen[-1].float()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_noise_is_the_same_in_models_of_every_dtype(family, checkpoints, exact, picture, dtype):
+    expected = first_noised(exact, exact, lambda: exact.answer(picture, "What?", max_new_tokens=1))
+    model = mgap.load(str(checkpoints[family]), dtype=dtype)
+    inputs = model.backbone.encode([picture], ["What?"])
+    cast = {**inputs, "pixel_values": inputs["pixel_values"].to(dtype)}
+    own = model.backbone.model  # without its processor, as in a program of one's own
+    ways = {
+        "answer": (model, lambda: model.answer(picture, "What?", max_new_tokens=1)),
+        "generate": (own, lambda: own.generate(**inputs, max_new_tokens=1)),
+        "generate from cast pixels": (own, lambda: own.generate(**cast, max_new_tokens=1)),
+    }
+    for way, (attach_to, call) in ways.items():
+        noised = first_noised(model, attach_to, call)
+        assert torch.corrcoef(torch.stack([noised.flatten(), expected.flatten()]))[0, 1] > 0.999, way
 
 
 def test_the_trace_shows_how_far_the_branches_are_apart(exact, picture):

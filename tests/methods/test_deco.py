@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 import mgap
 from mgap.errors import SettingError
@@ -66,6 +68,38 @@ def test_the_candidates_are_the_shortest_prefix_that_holds_top_p(top_p, top_k, k
 
 def test_of_equal_layers_the_lowest_is_the_anchor():
     assert correct(torch.randn(3, 9), torch.zeros(4, 3, 9), 0.6, 0.9, 20).chosen.tolist() == [0, 0, 0]
+
+
+def test_layers_that_are_all_sure_in_float32_are_told_apart():
+    final = torch.tensor([9.0, 0.0, 0.0])
+    early = torch.tensor([[20.0, 0.0, 0.0], [24.0, 0.0, 0.0], [22.0, 0.0, 0.0]])  # p rounds to 1 in each
+    assert early.softmax(-1)[:, 0].tolist() == [1.0, 1.0, 1.0]
+    step = correct(final, early, 0.6, 0.9, 20)
+    assert int(step.chosen) == int(correct(final.double(), early.double(), 0.6, 0.9, 20).chosen) == 1
+    assert float(step.values["max_prob"]) == 1.0
+
+
+@given(seed=st.integers(0, 2**32 - 1), gap=st.floats(5, 40), layers=st.integers(2, 6), rows=st.integers(1, 3))
+def test_sharp_layers_are_chosen_as_in_float64(seed, gap, layers, rows):
+    generator = torch.Generator().manual_seed(seed)
+    early = torch.randn(layers, rows, 50, generator=generator)
+    final = torch.randn(rows, 50, generator=generator)
+    final[:, 7] += 9
+    early[..., 7] += gap + torch.rand(layers, rows, generator=generator)
+    wide = early.double()
+    rest = wide.index_fill(-1, torch.tensor([7]), -torch.inf).logsumexp(-1) - wide.logsumexp(-1)  # log(1 - p), [layers, rows]
+    two = rest.sort(0).values[:2]
+    assume(bool((two[1] - two[0] > 1e-5).all()))
+    assert correct(final, early, 0.6, 0.9, 1).chosen.equal(rest.argmin(0))
+
+
+@pytest.mark.parametrize("broken", [torch.nan, -torch.inf])
+def test_a_layer_without_finite_logits_gives_no_finite_weight(broken):
+    early = torch.zeros(2, 3)
+    early[1] = broken
+    step = correct(torch.tensor([2.0, 1.0, 0.0]), early, 0.6, 0.9, 20)
+    assert int(step.chosen) == 1
+    assert step.values["max_prob"].isnan()
 
 
 def test_a_layer_that_is_sure_of_another_token_is_no_anchor():

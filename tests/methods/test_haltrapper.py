@@ -332,6 +332,16 @@ def test_neither_the_batch_nor_its_order_changes_a_row(pocket, scenes, settings,
     assert told[0] == told[1] == told[2]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_decoding_fills_up_with_the_words_that_the_search_names(family, checkpoints, exact, picture, dtype):
+    model, method = mgap.load(str(checkpoints[family]), dtype=dtype), mgap.HalTrapper(length=2)
+    words = method.search(model, picture).candidates
+    assert words == method.search(exact, picture).candidates, "it finds nothing here: all of them fill up"
+    branch = rows_read(model, picture, method)[-1][-1].tolist()
+    start, spelled = len(branch) - branch[::-1].index(model.backbone.image_token_id), spell_words(model.backbone, words)
+    assert branch[start : start + len(spelled)] == spelled
+
+
 def test_words_that_fill_up_follow_the_picture_or_the_seed(exact, picture):
     one, other = pair(picture)
     free, fixed = mgap.HalTrapper(length=2), mgap.HalTrapper(length=2, seed=1)

@@ -55,7 +55,7 @@ def test_with_vcd_it_is_the_sum_of_both(exact, picture, alpha, beta, step):
     def branches(main, question):
         told = instructions.disturbed(exact.backbone, picture, question, CONFUSED, "prefix_after_image")
         parts = [main["pixel_values"][rows] for rows in exact.backbone.pictures(main)]
-        noised = torch.cat([reference.noised(part, vcd._noise(part), step) for part in parts])
+        noised = torch.cat([reference.noised(part, vcd.noise(exact.backbone, part), step) for part in parts])
         return [told, {**main, "pixel_values": noised}]
 
     method = mgap.ICD(alpha=alpha, beta=beta, with_vcd=True, noise_step=step)

@@ -206,7 +206,7 @@ class Backbone:
         for key in self.pixel_keys:
             pixels = inputs[key]
             mean = torch.zeros_like(pixels)
-            null[key] = mean if kind == "mean_colour" else mean + self._black_pixels(pixels)
+            null[key] = mean if kind == "mean_colour" else mean + self.per_channel(self._black(), pixels)
         return null
 
     def _black(self) -> Tensor:
@@ -215,9 +215,9 @@ class Backbone:
         mean, std = torch.tensor(images.image_mean), torch.tensor(images.image_std)
         return -mean / std
 
-    def _black_pixels(self, pixels: Tensor) -> Tensor:
-        """Black, in a shape that broadcasts to pixels [..., channels, height, width]."""
-        return self._black().to(pixels).view(-1, 1, 1)
+    def per_channel(self, values: Tensor, pixels: Tensor) -> Tensor:
+        """Values [channels] with the pixels' dtype and device, in a shape that broadcasts to [..., channels, height, width]."""
+        return values.to(pixels).view(-1, 1, 1)
 
     def rewrite(self, inputs: Mapping[str, Tensor], edit: Callable[[Ids, int, int], Ids]) -> dict[str, Tensor]:
         """Edit rows as lists and left pad them again; `edit` gets a row and the start and end of its image block."""
@@ -225,7 +225,7 @@ class Backbone:
         return join_rows(rows, inputs, pad=self.pad_id, image=self.image_token_id)
 
     def without_image(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same rows without their image tokens: shorter, left padded again."""
+        """The same rows without their image tokens, left padded again; the text around them stays (text_only_prompts.py)."""
         rows = [[token for token in row if token not in self.image_block_ids] for row in split_rows(inputs)]
         return join_rows(rows, inputs, pad=self.pad_id, image=self.image_token_id)
 

@@ -40,9 +40,8 @@ class QwenVL(Backbone):
         ends = inputs["image_grid_thw"].prod(-1).cumsum(0).tolist()
         return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
-    def _black_pixels(self, pixels: Tensor) -> Tensor:
-        black = self._black()
-        return black.to(pixels).repeat_interleave(pixels.shape[-1] // len(black))  # a patch is channel-major
+    def per_channel(self, values: Tensor, pixels: Tensor) -> Tensor:
+        return values.to(pixels).repeat_interleave(pixels.shape[-1] // len(values))  # a patch is channel-major
 
 
 class QwenVLMoe(QwenVL):

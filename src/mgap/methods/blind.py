@@ -16,9 +16,11 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.text_only_prompts import TextOnlyPrompts
 from mgap.errors import PromptError
+from mgap.methods.base import Tap
 from mgap.methods.head_inputs import HeadInputs, Weight
-from mgap.methods.kinds.branch import BranchMethod, plausible
+from mgap.methods.kinds.branch import BranchMethod, Build, plausible
 from mgap.methods.kinds.paired_forward import Inputs
 from mgap.settings import check_choice, check_share, check_strength
 
@@ -26,13 +28,19 @@ NULLS = ("black_same_size", "mean_colour", "no_image")
 FORMS = ("extrapolate", "subtract")
 
 
-def with_null_image(name: str, backbone: Backbone, main: Inputs, null_image: str) -> Inputs:
-    """The same rows with a null image in place of each picture; `name` is the method's, for errors."""
-    if backbone.pixel_keys[0] not in main:
-        raise PromptError(f"{name} compares with a null image: give a picture, or leave {name} off")
-    if null_image == "no_image":
-        return backbone.without_image(main)
-    return {**main, **backbone.null_pixels(main, null_image)}
+def null_image_builder(name: str, backbone: Backbone, null_image: str) -> Build:
+    """A function from rows to the same rows with a null image in place of each picture; `name` is the method's, for errors.
+
+    "no_image" gives the tokens that the chat template has for a prompt without a picture, as when a prior is fitted with it.
+    """
+    take_out = TextOnlyPrompts(backbone) if null_image == "no_image" else None
+
+    def build(main: Inputs) -> Inputs:
+        if backbone.pixel_keys[0] not in main:
+            raise PromptError(f"{name} compares with a null image: give a picture, or leave {name} off")
+        return {**main, **backbone.null_pixels(main, null_image)} if take_out is None else take_out(main)
+
+    return build
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,11 @@ class Blind(BranchMethod):
         check_choice("null_image", self.null_image, NULLS)
         check_choice("form", self.form, FORMS)
 
+    def prepare(self, backbone: Backbone, tap: Tap) -> Build:  # noqa: ARG002
+        return null_image_builder(self.name, backbone, self.null_image)
+
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
-        return with_null_image(self.name, backbone, main, self.null_image)
+        return self.prepare(backbone, Tap())(main)
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         scores = main - self.rho * branch if self.form == "subtract" else main + self.rho * (main - branch)

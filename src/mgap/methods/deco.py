@@ -30,16 +30,22 @@ from mgap.settings import check_share, check_strength
 
 
 def correct(final: Tensor, early: Tensor, alpha: float, top_p: float, top_k: int) -> Combined:
-    """The formula above on final logits [..., vocab] and those of I [layers, ..., vocab]."""
+    """The formula above on final logits [..., vocab] and those of I [layers, ..., vocab].
+
+    Layers are compared by log p = (l_v - t) - log1p(sum of exp(l_j - t) over the tokens other than the top one, of logit t).
+    Several sure layers have p = 1 in float32; their log p still differ.
+    """
     top = final.softmax(-1).topk(min(top_k, final.shape[-1]))  # [..., k]
     mass_before = top.values.cumsum(-1).roll(1, -1)  # of the tokens before each one
     mass_before[..., 0] = -1.0  # the first is always a candidate
     is_candidate = mass_before < top_p  # [..., k]
     columns = early.gather(-1, top.indices.expand(len(early), *top.indices.shape))  # [layers, ..., k]
-    p = (columns - early.logsumexp(-1, keepdim=True)).exp()  # [layers, ..., k]
-    best = p.masked_fill(~is_candidate, 0.0).amax(-1)  # [layers, ...]
+    surest = early.max(-1, keepdim=True)  # [layers, ..., 1]
+    others = (early - surest.values).exp().scatter(-1, surest.indices, 0.0).sum(-1, keepdim=True)  # [layers, ..., 1]
+    log_p = (columns - surest.values) - others.log1p()  # [layers, ..., k]
+    best = log_p.masked_fill(~is_candidate, -torch.inf).amax(-1)  # [layers, ...]
     chosen = best.argmax(0)  # [...]
-    m = best.gather(0, chosen[None])[0]
+    m = best.gather(0, chosen[None])[0].exp()
     anchor = columns.gather(0, chosen[None, ..., None].expand(1, *is_candidate.shape))[0]  # [..., k]
     blend = (final.gather(-1, top.indices) + alpha * m.unsqueeze(-1) * anchor).masked_fill(~is_candidate, -torch.inf)
     scores = torch.full_like(final, -torch.inf).scatter(-1, top.indices, blend)

@@ -5,7 +5,8 @@
 The authors published no code. `constraint="plausibility"` is the common implementation (AvisC): lam 0.02, and tokens below beta
 times the most likely one are dropped. `"confidence_gate"` is the paper's: the contrast acts only where the most likely token is
 below tau. Cost: 2 forwards per token; the branch's prompt is short. The weight grows without bound, 1.7 at t = 50 and 54 at
-t = 200: `most` caps it. A one-word answer is almost plain decoding: the first weight is 0.02.
+t = 200: `most` caps it. A one-word answer is almost plain decoding: the first weight is 0.02. As in AvisC, the branch loses the
+picture's placeholders and markers and keeps the text around them, such as a newline, which "no_image" elsewhere drops.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 The edit replaces "eager" and "sdpa" attention (kinds/attention.py): the prompt goes through torch's fused attention; for its
 last row and every new token we compute the scores. Cost: 2 forwards per token; 1 at gamma = 1, without branch and cut. Paper:
 alpha by model, 0.2 to 0.6, gamma 1.1; the authors' command line has alpha 0.2, gamma 2 (preset "reference-code"). Under beam
-search their branch keeps the wrong histories; ours follows the beams.
+search their branch keeps the wrong histories; ours follows the beams. As in their code, the branch loses the picture's
+placeholders and keeps the text around them, such as a newline, which "no_image" elsewhere drops.
 """
 
 from __future__ import annotations

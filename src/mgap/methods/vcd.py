@@ -3,7 +3,8 @@
     x_t = sqrt(abar_t) x_0 + sqrt(1 - abar_t) eps,   s = CD(l(x_0), l(x_t), alpha, beta)
 
 The noise is added to the normalised pixels, once before generation. Cost: 2 forwards per token, and every picture goes through
-the vision tower twice. The noise is drawn from `seed` and the picture itself: it does not depend on the batch or its order.
+the vision tower twice. The noise is drawn from `seed` and the picture itself: it does not depend on the batch or its order, nor
+on the model's dtype (backbones/picture_seeds.py says for which pixels).
 Paper: alpha 1, beta 0.1, step 500; the authors' POPE script has beta 0.2, and their code defaults to alpha 0.5.
 """
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.shared_vision import digest
+from mgap.backbones.picture_seeds import picture_seed
 from mgap.errors import PromptError, SettingError
 from mgap.methods.kinds.branch import BranchMethod, contrast
 from mgap.methods.kinds.paired_forward import Inputs
@@ -68,16 +69,16 @@ class VCD(BranchMethod):
         for key in backbone.pixel_keys:
             if key not in main:
                 raise PromptError(f"{self.name} contrasts with a noised picture: give a picture, or leave {self.name} off")
-            pixels = main[key].float()
-            parts = [add_noise(pixels[rows], self._noise(pixels[rows]), self.noise_step) for rows in backbone.pictures(main)]
+            pictures = [main[key][rows] for rows in backbone.pictures(main)]
+            parts = [add_noise(pixels.float(), self.noise(backbone, pixels), self.noise_step) for pixels in pictures]
             noised[key] = torch.cat(parts).to(main[key].dtype)
         return noised
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         return contrast(main, branch, self.alpha, self.beta), {}
 
-    def _noise(self, picture: Tensor) -> Tensor:
-        """Standard normal, drawn on the CPU from the seed and the picture."""
-        seed = int.from_bytes(digest(picture, salt=f"{self.seed}")[:8], "little") >> 1
+    def noise(self, backbone: Backbone, pixels: Tensor) -> Tensor:
+        """Standard normal in float32, drawn on the CPU from the seed and one picture's pixels."""
+        seed = picture_seed(backbone, {backbone.pixel_keys[0]: pixels}, salt=f"{self.seed}") >> 1
         generator = torch.Generator().manual_seed(seed)
-        return torch.randn(picture.shape, generator=generator).to(picture.device)
+        return torch.randn(pixels.shape, generator=generator).to(pixels.device)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.picture_seeds import picture_seed
 from mgap.methods.base import Tap
 from mgap.methods.haltrapper.grounding import ground
 from mgap.methods.kinds.description import CAPTION
@@ -115,7 +116,7 @@ class CandidateSearch(PerPicture[Findings]):
             expansion = score_expansion(write(self.backbone, [picture], self.imagine, self.length), self.vocabulary)
             self.tap.report(f"tracing what was said of {which}")
             grounding = ground(self.backbone, picture, self.describe, caption, self.vocabulary)
-            seed = int.from_bytes(picture.key[:8], "little") if self.rules.seed is None else self.rules.seed
+            seed = picture_seed(self.backbone, picture.pixels) if self.rules.seed is None else self.rules.seed
             rules, named = replace(self.rules, seed=seed), self.vocabulary.first_mentions(caption)
             chosen = select(named, expansion, grounding, self.vocabulary, rules)
             findings.append(Findings(caption, expansion, grounding, chosen))

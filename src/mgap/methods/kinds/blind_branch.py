@@ -21,10 +21,10 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.methods.base import Removable, Tap
-from mgap.methods.blind import NULLS, with_null_image
+from mgap.methods.blind import NULLS, null_image_builder
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.blind_states import BLIND, OPEN, POSITION, STATE, BlindStates, BlindStatesOnDemand
-from mgap.methods.kinds.branch import PairedMethod
+from mgap.methods.kinds.branch import Build, PairedMethod
 from mgap.methods.kinds.paired_forward import Inputs, RowState, Weigh
 from mgap.methods.mgap import entropy_of
 from mgap.settings import check_choice, check_count, check_strength
@@ -70,8 +70,11 @@ class BlindMethod(PairedMethod):
     def bind(self, head: Head) -> Move:
         """On attaching: bind the method to this head."""
 
+    def prepare(self, backbone: Backbone, tap: Tap) -> Build:  # noqa: ARG002
+        return null_image_builder(self.name, backbone, self.null_image)
+
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
-        return with_null_image(self.name, backbone, main, self.null_image)
+        return self.prepare(backbone, Tap())(main)
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         return (BlindStatesOnDemand if self.branch_mode == "cached" else BlindStates)(backbone, self, tap)
