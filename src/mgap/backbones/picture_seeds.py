@@ -1,8 +1,8 @@
 """Seeds that depend on the picture alone: the same from pixels in float32, bfloat16 and float16.
 
 Processors map 8-bit levels to x = (factor * level - mean) / std, and the model, or its user, may have cast x since. So a seed
-comes from the levels, found again from x, and hashed as the float32 pixels that they were: seeds of float32 pixels are those
-of their bytes. Levels that bfloat16 cannot tell apart count as one: with CLIP's mean and std 253 and 254 of blue, with the
+comes from the levels, found again from x, and hashed as the float32 pixels that Pillow's processors make of them (torchvision's
+round otherwise). Levels that bfloat16 cannot tell apart count as one: with CLIP's mean and std 253 and 254 of blue, with the
 other usual values none. Without a processor that says them, the usual values are tried. Zeros may be padding, and are kept.
 
 Pixels that are no such levels, such as a picture that was changed after its processor, are rounded to bfloat16 instead: then
@@ -54,7 +54,7 @@ class Normalisation(NamedTuple):
         return cls(tuple(mean), tuple(std), factor)
 
     def pixels(self, levels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Pixels of levels, rounded in float32 as transformers' processors do; mean and std broadcast to the levels."""
+        """Pixels of levels, rounded as by transformers' processors on Pillow; mean and std broadcast to the levels."""
         return ((levels.double() * self.factor).float() - mean) / std
 
     def levels(self, pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
