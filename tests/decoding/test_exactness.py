@@ -71,13 +71,13 @@ def test_zero_strength_is_the_plain_model_to_the_bit(half, half_prior, picture, 
 @pytest.mark.filterwarnings("ignore:alpha=:UserWarning")
 def test_the_cut_state_is_read_without_rounding(half, half_prior, picture, alpha):
     logits, states = forwards(half, picture, mgap.MGAP(half_prior, alpha=alpha))
-    weight, basis = half.backbone.head_module.weight.detach().double(), half_prior.basis.double()
-    for found, h in zip(logits, (state.double() for state in states), strict=True):
+    weight, basis = half.backbone.head_module.weight.detach().double().cpu(), half_prior.basis.double()
+    for found, h in zip(logits, (state.double().cpu() for state in states), strict=True):
         entropy = torch.special.entr((h @ weight.T).softmax(-1)).sum(-1)
         part = h @ basis @ basis.T
         beta = alpha * torch.tanh(0.5 * entropy) * (1 - part.norm(dim=-1) / h.norm(dim=-1))
         expected = (h - beta.unsqueeze(-1) * part) @ weight.T
-        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+        torch.testing.assert_close(found.double().cpu(), expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
 
 
 def test_without_exact_the_plain_logits_stay_rounded(half, half_prior, picture):
