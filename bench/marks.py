@@ -16,6 +16,7 @@ from measure import between_ms, reset_peak, synchronize, take_peak, timestamp
 from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.exact_product import make_exact, make_own
 from mgap.methods.kinds.main_rows import Hook
 
 TURN = 2  # steps in a row of one way
@@ -32,11 +33,15 @@ class Step(NamedTuple):
 
 
 class StepTimer:
-    """Inside the block, records every call of the head. `ways` are hooks on the head, or None, and alternate."""
+    """Inside the block, records every call of the head. `ways` are hooks on the head, or None, and alternate.
+
+    A hook gets what a method at the head gets: from a 16-bit head, logits in float32.
+    """
 
     def __init__(self, backbone: Backbone, ways: Mapping[str, Hook | None]) -> None:
         self.device, self.head = backbone.device, backbone.head_module
         self.ways = list(ways.items())
+        self.has_hooks = any(hook is not None for hook in ways.values())
         self.started: Any = None
         self.calls: list[tuple[str, Any, int | None]] = []  # the way, the time, and the peak since the previous call
 
@@ -49,12 +54,21 @@ class StepTimer:
 
     def __exit__(self, *_: object) -> None:
         self.handle.remove()
+        if self.has_hooks:
+            make_own(self.head)
         synchronize(self.device)
 
     def __call__(self, head: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        name, hook = self.ways[max(len(self.calls) - 1, 0) // TURN % len(self.ways)]  # the prompt's call has no way
+        name, hook = self._way
         self.calls.append((name, timestamp(self.device), take_peak(self.device)))
+        if self.has_hooks:
+            (make_own if self._way[1] is None else make_exact)(head)  # for the next call
         return None if hook is None or len(self.calls) == 1 else hook(head, args, output)
+
+    @property
+    def _way(self) -> tuple[str, Hook | None]:
+        """Of the coming call; the prompt's has none."""
+        return self.ways[max(len(self.calls) - 1, 0) // TURN % len(self.ways)]
 
     @property
     def prompt_ms(self) -> float:

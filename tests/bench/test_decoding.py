@@ -102,6 +102,21 @@ def test_ways_take_turns_inside_an_answer_and_each_acts_in_its_own(script, model
     assert min(*times.values(), found.prompt_ms) > 0
 
 
+def test_steps_of_a_method_read_a_16_bit_head_in_float32_and_plain_steps_do_not(script, family, checkpoints):
+    cases, marks, half = script("cases"), script("marks"), mgap.load(str(checkpoints[family]), dtype="bfloat16")
+    given, seen = [], []
+    case = cases.Case(half, cases.encode_rows(half, 1), 10, {})
+    watch = half.backbone.head_module.register_forward_hook(lambda _head, _args, out: seen.append(out.dtype))
+    ways = {"one": None, "other": lambda _head, _args, out: given.append(out.dtype) or out}
+    with marks.StepTimer(half.backbone, ways) as found:
+        case.answer(10)
+    watch.remove()
+    assert set(given) == {torch.float32}
+    turns = [name for name, *_ in found.calls]
+    assert [dtype for dtype, name in zip(seen, turns, strict=True) if name == "one"] == [torch.bfloat16] * turns.count("one")
+    assert half.backbone.head_module(torch.zeros(1, half.backbone.identity.hidden_size).bfloat16()).dtype == torch.bfloat16
+
+
 def test_a_step_of_a_branch_with_forwards_of_its_own_is_both_of_them(script, model, prior):
     cases, marks = script("cases"), script("marks")
     case = cases.Case(model, cases.encode_rows(model, 1), 6, {})
