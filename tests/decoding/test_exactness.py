@@ -21,7 +21,7 @@ ONE_BRANCH = [  # more rows in a forward are rounded otherwise, whatever a metho
 ]
 
 
-@pytest.fixture(scope="module", params=["bfloat16", "float16"])
+@pytest.fixture(scope="module", params=["bfloat16", pytest.param("float16", marks=pytest.mark.long)])
 def half(request, family, checkpoints):
     return mgap.load(str(checkpoints[family]), dtype=request.param)
 
@@ -40,7 +40,7 @@ def forwards(model, picture, method, **options):
             backbone.head_module.register_forward_pre_hook(lambda _module, args: states.append(args[0])),
         ]
         try:
-            model.answer(picture, QUESTION, max_new_tokens=3, **options)
+            model.answer(picture, QUESTION, max_new_tokens=2, **options)
         finally:
             for handle in handles:
                 handle.remove()
