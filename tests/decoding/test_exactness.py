@@ -81,7 +81,7 @@ def test_the_cut_state_is_read_without_rounding(half, half_prior, picture, alpha
 
 
 def test_without_exact_the_plain_logits_stay_rounded(half, half_prior, picture):
-    logits, states = forwards(half, picture, mgap.MGAP(half_prior, alpha=1e-6, exact=False))
+    logits, states = forwards(half, picture, mgap.MGAP(half_prior, alpha=1e-20, exact=False))
     for found, h in zip(logits, states, strict=True):
         with torch.no_grad():
             own = half.backbone.head_module(h)
