@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import torch
+
 from mgap.errors import SettingError
 from mgap.serving.attaching import MODEL_ATTRIBUTE, refuse_engine
 
@@ -73,3 +75,19 @@ def about(llm: Any) -> dict[str, Any]:
         counted = {each.name: each.value for each in llm.get_metrics() if hasattr(each, "value")}
         found |= {name: int(counted[f"vllm:spec_decode_num_{name}_tokens"]) for name in ("accepted", "draft")}
     return found
+
+
+def head_products(llm: Any) -> str:
+    """A 16-bit head's own logits and those that MGAP corrects: their dtypes, and how far they and W V are from float64."""
+    model = runner_of(llm).get_model()
+    held = model.__dict__[MODEL_ATTRIBUTE]
+    (processor,) = held.exact.processors
+    (head,) = (part for part in model.modules() if type(part).__name__ == "ParallelLMHead")
+    weight = head.weight[: processor.org_vocab_size]
+    h = torch.randn(4, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight.dtype)
+    with torch.no_grad():
+        own, exact = held.compute(h), held.exact(h)
+    expected, table = h.double() @ weight.double().T, held.correction.basis.double().T @ weight.double().T
+    pairs = ((own, expected), (exact, expected), (held.correction.table, table))
+    errors = [float((found.double() - wanted).norm() / wanted.norm()) for found, wanted in pairs]
+    return json.dumps([str(own.dtype), str(exact.dtype), *errors])

@@ -47,6 +47,16 @@ def test_an_engine_says_what_transformers_says(world, served, engines):
     assert "MGAP: mean beta 0." in ran.log
 
 
+def test_a_16_bit_engine_corrects_logits_in_float32(world, served, engines):
+    ran = engines.run(served[world.family], call("loading:head_products"), **with_mgap(world, SERVER), dtype="bfloat16")
+    own, exact, rounded, error, of_table = json.loads(ran[0])
+    assert (own, exact) == ("torch.bfloat16", "torch.float32")
+    assert rounded > 1e-3
+    assert error < 1e-6
+    assert of_table < 1e-6
+    assert "by a table of the head's directions, from float32 logits" in ran.log
+
+
 def test_priors_are_of_the_states_that_the_engine_has(world, served, engines, work):
     """Blind prompts leave the same state in both, so that a prior fitted with transformers is the engine's own."""
     prompts, black = mgap.default_prompts()[:12], work / "black.png"
