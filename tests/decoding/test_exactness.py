@@ -92,7 +92,13 @@ def test_without_exact_the_plain_logits_stay_rounded(half, half_prior, picture):
 
 @pytest.mark.usefixtures("uncompiled_graphs")
 @pytest.mark.parametrize(
-    ("name", "mode"), [("mgap", "static_cache"), ("mgap", "compile"), ("vcd", "static_cache"), ("deco", "compile")]
+    ("name", "mode"),
+    [
+        ("mgap", "static_cache"),
+        ("vcd", "static_cache"),
+        ("mgap", "compile"),
+        pytest.param("deco", "compile", marks=pytest.mark.long),
+    ],
 )
 def test_fast_modes_take_the_same_head(half, half_prior, picture, name, mode):
     method = build(name, half_prior)

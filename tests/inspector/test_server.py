@@ -159,6 +159,7 @@ def locked():
         yield small
 
 
+@pytest.mark.long
 def test_a_password_is_asked_for_and_ctrl_c_ends_it_tidily(locked):
     (config,) = [part for part in locked.get("/").text.split("<script>") if "gradio_config" in part][:1]
     assert server.LOGIN_MESSAGE in config

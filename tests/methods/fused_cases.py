@@ -71,7 +71,7 @@ CASES = {
     "vocabulary 151936": Case(shape=(1, 1), vocab=151936, dtype=HALF),
     "vocabulary 262144": Case(shape=(1, 1), vocab=262144, rank=1, dtype=torch.float16, masked=(262000, 262144)),
 }
-LENGTHY = {"batch 256", "vocabulary 262144"}  # for an interpreter
+LENGTHY = {"batch 256", "vocabulary 151936", "vocabulary 262144"}  # for an interpreter
 LARGE = {  # for a card
     f"{vocab} x {batch}, {dtype}, rank {rank}": Case((batch, 1), vocab, 4096, rank, dtype)
     for vocab in (32064, 151936, 262144)

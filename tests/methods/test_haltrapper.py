@@ -353,7 +353,7 @@ def test_words_that_fill_up_follow_the_picture_or_the_seed(exact, picture):
     assert len(mgap.HalTrapper(length=2, preset="reference-code-5").search(exact, one).candidates) == 5
 
 
-@pytest.mark.parametrize("mode", ["batched", "sequential"])
+@pytest.mark.parametrize("mode", ["batched", pytest.param("sequential", marks=pytest.mark.product)])
 @pytest.mark.parametrize("options", [{}, pytest.param({"num_beams": 3}, marks=pytest.mark.product)], ids=["one", "beams"])
 def test_a_row_without_candidates_is_decoded_plainly(pocket, scenes, mode, options):
     """No contrast, and no cut either: its logits are the model's own, beside a row that has candidates."""

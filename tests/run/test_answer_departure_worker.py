@@ -164,6 +164,7 @@ def test_pictures_that_cannot_be_opened_are_failures_of_their_own(answer, tmp_pa
     assert {method.label for method in run.methods} == {RunMethod("vanilla", "vanilla").label}
 
 
+@pytest.mark.long
 def test_the_experiment_runs_on_a_pocket_model_from_the_command_line(run, tmp_path):
     words = ["experiments/departure-captions.yaml", "--model", "pocket/llava", "--scenes", 2, "--out", tmp_path / "run"]
     words += ["--method", "vanilla", "--method", "blind", "--decoding", "max_new_tokens=12"]

@@ -68,6 +68,7 @@ def test_records_hold_a_distance_for_every_strength(worker, judged):
     assert mean == sorted(mean)  # a contrast leads away
 
 
+@pytest.mark.long
 def test_batches_do_not_change_distances_and_vanilla_is_strength_0(worker, judged):
     with worker.using(RunMethod("VCD", "vcd")) as work:
         together = work(judged)

@@ -124,7 +124,7 @@ def test_a_run_that_ends_in_an_error_loses_no_finished_batch_and_goes_on_where_i
     assert lines(tmp_path / "run") == whole
 
 
-@pytest.mark.parametrize("kept", [0, 1, 37, 300])
+@pytest.mark.parametrize("kept", [37, *(pytest.param(kept, marks=pytest.mark.long) for kept in (0, 1, 300))])
 def test_a_line_that_was_cut_off_is_answered_again_and_leaves_no_trace(answer, tmp_path, kept):
     whole = answer(tmp_path / "whole") and lines(tmp_path / "whole")
     run, _ = answer(tmp_path / "run")
