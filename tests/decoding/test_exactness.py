@@ -88,6 +88,8 @@ def test_without_exact_the_plain_logits_stay_rounded(half, half_prior, picture):
         assert torch.equal(found.to(own.dtype), own)
     with pytest.raises(SettingError, match="exact"):
         mgap.MGAP.of(prior=half_prior, exact="no")
+    with pytest.raises(SettingError, match="exact"):
+        attach(half, mgap.MGAP(half_prior, exact="no"))
 
 
 @pytest.mark.usefixtures("uncompiled_graphs")
@@ -162,6 +164,22 @@ def test_heads_that_cannot_be_exact_say_why():
     assert not is_exact(head)
     assert why_rounded(head) == "its weights are Packed"
     assert why_rounded(nn.Linear(8, 5)) == ""
+
+
+def test_a_head_whose_weights_are_elsewhere_is_read_by_its_own_forward():
+    """As accelerate offloads it: the weights come for the length of the forward."""
+    inner, head = (
+        nn.Linear(8, 5, dtype=torch.bfloat16).requires_grad_(False),
+        nn.Linear(8, 5, device="meta", dtype=torch.bfloat16),
+    )
+    head.forward = inner.forward
+    make_exact(head)
+    assert not is_exact(head)
+    assert why_rounded(head) == "its weights are offloaded"
+    h = torch.randn(2, 8).bfloat16()
+    measured = Head.measure(head, h)
+    assert torch.equal(measured.product(h), inner(h).float())
+    assert torch.equal(measured.own_product(h), inner(h))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

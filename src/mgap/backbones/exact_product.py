@@ -55,6 +55,8 @@ def storage_of(module: Any) -> str:
     if type(module) is not nn.Linear:
         return type(module).__name__
     plain = type(module.weight) in (nn.Parameter, Tensor) and module.weight.is_floating_point()
+    if plain and module.weight.is_meta:  # accelerate brings them for the length of a forward
+        return "offloaded"
     return "float" if plain else type(module.weight).__name__
 
 
@@ -91,7 +93,9 @@ def is_exact(module: nn.Module) -> bool:
 
 def own_forward(module: nn.Module, h: Tensor) -> Tensor:
     """The head's own forward, rounded as the model rounds, also while `make_exact` is on."""
-    output: Tensor = nn.Linear.forward(module, h) if type(module) is nn.Linear else module.forward(h)
+    if isinstance(module, nn.Linear) and is_exact(module):
+        return nn.Linear.forward(module, h.to(module.weight.device))
+    output: Tensor = module.forward(h)
     return output
 
 

@@ -30,6 +30,7 @@ from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, Seam, Tap
 from mgap.methods.kinds.main_rows import row_split_of
+from mgap.settings import check_switch
 from mgap.types import Mode
 
 _attached: WeakKeyDictionary[nn.Module, list[Attachment]] = WeakKeyDictionary()
@@ -41,6 +42,7 @@ class Attachment:
     def __init__(self, backbone: Backbone, method: Method) -> None:
         self.method, self._model, self._tap = method, backbone.model, Tap()
         self._thread = threading.get_ident()
+        check_switch("exact", method.exact)
         with lock_of(backbone.model):
             self._refuse_others()
             with row_split_of(backbone.model).paused():  # a method may run the model while it attaches

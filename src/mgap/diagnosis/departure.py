@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
 from mgap.decoding.attach import attached
 from mgap.decoding.model import Model
 from mgap.errors import RunError, SettingError
-from mgap.io.images import ImageSource, open_in_turn
+from mgap.io.images import Opener, open_in_turn
 from mgap.io.progress import Progress
 from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
@@ -21,13 +21,11 @@ from mgap.types import Sample
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # the paper's
 BANK = "bank.json"
 
-Picture = Callable[[str], ImageSource]  # opens a picture by name, as a benchmark does
-
 
 def prepare(
     model: Model,
     rows: Sequence[Sample],
-    picture: Picture,
+    picture: Opener,
     folder: str | PathLike[str],
     *,
     k: int = 10,

@@ -18,10 +18,11 @@ from mgap.benchmarks.base import open_pictures
 from mgap.benchmarks.yesno_parsers import yes_or_no
 from mgap.decoding.effective_states import first_states
 from mgap.decoding.model import Model
-from mgap.diagnosis.departure import STRENGTHS, Picture
+from mgap.diagnosis.departure import STRENGTHS
 from mgap.diagnosis.landscape import plane_of, project, shares_of
 from mgap.diagnosis.manifold_figure import BLIND, JOINT, TRUTH, ManifoldPicture, PathPoint
 from mgap.errors import SettingError
+from mgap.io.images import Opener
 from mgap.io.progress import Progress
 from mgap.methods.base import Method
 from mgap.priors.collect_states import blind_states
@@ -45,7 +46,7 @@ def picture_manifold(
     manifold: Manifold,
     bank: Sequence[Tensor],
     samples: Sequence[Sample],
-    picture: Picture,
+    picture: Opener,
     methods: Mapping[str, Method],
     *,
     rule: str,

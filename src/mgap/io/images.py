@@ -21,6 +21,7 @@ MAX_ASPECT = 200  # the dynamic-resolution processors refuse longer strips
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")  # Pillow's names; not EPS, whose decoder starts a program
 
 ImageSource = str | PathLike[str] | Image.Image
+Opener = Callable[[Any], ImageSource]  # from a picture's name, or whatever stands for it, to the picture
 
 
 def open_image(source: ImageSource, name: str | None = None) -> Image.Image:
@@ -40,7 +41,7 @@ def open_image(source: ImageSource, name: str | None = None) -> Image.Image:
         raise ImageError(f"{name}: cannot be turned upright in RGB ({one_line(error)}); save it as PNG or JPEG") from error
 
 
-def open_in_turn(names: Iterable[Hashable], picture: Callable[[Any], ImageSource]) -> Iterator[ImageSource]:
+def open_in_turn(names: Iterable[Hashable], picture: Opener) -> Iterator[ImageSource]:
     """The picture of every name, in order. Neighbours of the same name share one picture, so sort by name."""
     return map(lru_cache(maxsize=1)(picture), names)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 import mgap
 from mgap.backbones.base import Backbone, HasBackbone, Identity
 from mgap.errors import BackboneMismatch, PromptError, SettingError
-from mgap.io.images import ImageSource, open_in_turn
+from mgap.io.images import ImageSource, Opener, open_in_turn
 from mgap.priors.bank_files import INDEX, BankFolderWriter, BankWriter, Chunk, check_chunk, map_parts, read_index
 from mgap.priors.plain_answers import Questions, plain_states
 
@@ -162,7 +162,7 @@ class Bank:
         cls,
         model: Backbone | HasBackbone,
         questions: Sequence[tuple[Hashable, str]],
-        picture: Callable[[Any], ImageSource],
+        picture: Opener,
         *,
         batch_size: int = 8,
         max_new_tokens: int = 1,

@@ -13,9 +13,10 @@ import torch
 from mgap.benchmarks.base import open_pictures
 from mgap.decoding.answer_states import AnswerStates, answer_states
 from mgap.decoding.model import Model
-from mgap.diagnosis.departure import STRENGTHS, Picture, named_strengths
+from mgap.diagnosis.departure import STRENGTHS, named_strengths
 from mgap.diagnosis.departure_by_step import OWN
 from mgap.errors import SettingError
+from mgap.io.images import Opener
 from mgap.methods.base import Method
 from mgap.priors.manifold import Manifold
 from mgap.run.records import Record, RunMethod
@@ -53,7 +54,7 @@ class AnswerDepartureWorker:
     def __init__(
         self,
         model: Model,
-        picture: Picture,
+        picture: Opener,
         manifold: Manifold,
         variants: Mapping[str, Variants],
         decoding: Decoding,

@@ -17,8 +17,9 @@ from datetime import datetime, timezone
 from mgap.benchmarks.base import open_pictures
 from mgap.decoding.effective_states import StepStates, first_states
 from mgap.decoding.model import Model
-from mgap.diagnosis.departure import STRENGTHS, Picture, named_strengths
+from mgap.diagnosis.departure import STRENGTHS, named_strengths
 from mgap.errors import SettingError
+from mgap.io.images import Opener
 from mgap.methods.base import Method
 from mgap.priors.manifold import Manifold
 from mgap.run.records import Record, RunMethod
@@ -35,7 +36,7 @@ class DepartureWorker:
     def __init__(
         self,
         model: Model,
-        picture: Picture,
+        picture: Opener,
         manifold: Manifold,
         build: Callable[[RunMethod], Method | None],
         *,

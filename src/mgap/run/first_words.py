@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +23,7 @@ from mgap.decoding.effective_states import StepStates, first_states
 from mgap.decoding.generate import generate
 from mgap.decoding.model import Model
 from mgap.errors import SettingError
-from mgap.io.images import ImageSource, open_image
+from mgap.io.images import Opener, open_image
 from mgap.io.progress import Progress, report_progress
 from mgap.methods.base import Method, Seam
 from mgap.methods.kinds.blind_branch import BlindMethod
@@ -35,7 +34,6 @@ from mgap.types import Decoding
 
 Methods = Mapping[str, Method | None]
 Row = tuple[Hashable, str]  # a picture's name, or whatever `picture` opens, and the question
-Opener = Callable[[Any], ImageSource]  # from the first part of a row to its picture
 Batch = tuple[dict[str, Tensor], int]  # model inputs, and the number of rows so far
 Encode = Callable[[Model, Sequence[Row], Opener, int], Iterable[Batch]]  # of rows, in batches of a size
 
