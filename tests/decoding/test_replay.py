@@ -58,6 +58,14 @@ def test_a_contrasting_method_leaves_plain_states_and_one_that_steers_attention_
     assert first.is_whole
 
 
+def test_a_replay_that_comes_to_an_end_is_whole(model, prior, picture, plain, monkeypatch):
+    monkeypatch.setattr(model.backbone.model.generation_config, "eos_token_id", ids(plain)[0])
+    paths = Paths(model)
+    paths.add(step_by_step(model, mgap.MGAP(prior, alpha=0.0), picture, QUESTION, max_new_tokens=LENGTH))
+    found = paths.replay(mgap.MGAP(prior, alpha=0.0), max_new_tokens=LENGTH)
+    assert (ids(found.tokens), found.is_whole) == (ids(plain)[:1], True)
+
+
 def test_a_replay_is_as_long_as_it_may_be(model, prior, plain):
     paths = Paths(model)
     paths.add(plain)

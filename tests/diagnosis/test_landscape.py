@@ -26,6 +26,10 @@ def test_places_are_those_of_scikit_learns_principal_components(bank):
         sign = torch.sign(mine[0].double() * other[0])
         torch.testing.assert_close(mine.double() * sign, other, rtol=1e-4, atol=1e-4)
     assert land.shares == pytest.approx(theirs.explained_variance_ratio_.tolist(), rel=1e-4)
+    mean, axes = land.axes.mean, land.axes.basis  # [d], [d, 2]
+    largest = axes.abs().argmax(0)
+    for place, entry in zip(land.place((mean + axes.T).float()), axes[largest, [0, 1]].sign(), strict=True):
+        assert (place.x + place.y) * float(entry) == pytest.approx(1, abs=1e-4)  # the largest entry points to the right or up
 
 
 def test_a_state_departs_where_it_is_farther_than_tau(bank):

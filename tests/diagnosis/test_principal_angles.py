@@ -83,6 +83,8 @@ def test_what_has_no_angle_is_refused():
         principal_angles(a, torch.cat([b[:, :1], 2 * b[:, :1]], dim=1))
     with pytest.raises(DegenerateSubspace, match="fewer directions"):
         principal_angles(torch.zeros(6, 1), b)
+    with pytest.raises(DegenerateSubspace, match="fewer directions"):
+        orthonormal(torch.eye(2, 3, dtype=torch.float64) + 0.5)  # three columns of two numbers
     with pytest.raises(DegenerateSubspace, match="has none"):
         principal_angles(a, b[:, :0])
 

@@ -48,6 +48,15 @@ def test_the_static_variant_subtracts_the_one_layer(model, picture):
     assert_agrees(model, picture, mgap.DoLa(layers=2), lambda inputs, new: reference.answer(model, inputs, [2], new)[0])
 
 
+@pytest.mark.parametrize("divergence", [mixture_divergence, jensen_shannon])
+def test_a_token_that_neither_layer_can_say_adds_nothing(divergence):
+    q, r = torch.tensor([0.7, 0.3]).log(), torch.tensor([0.2, 0.8]).log()
+    hopeless = torch.tensor([-math.inf, -500.0])
+    times = 2 if divergence is mixture_divergence else 1  # that one is a mean over twice as many tokens
+    found = divergence(torch.cat([q, hopeless]), torch.cat([r, hopeless]))
+    torch.testing.assert_close(times * found, divergence(q, r))
+
+
 class Tied:
     tied = True
 

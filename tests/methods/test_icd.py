@@ -162,6 +162,15 @@ def test_a_template_without_a_system_role_is_refused_on_attaching(checkpoints, p
     assert plain.answer(picture, "What?", max_new_tokens=1).token_ids
 
 
+def test_a_template_that_puts_the_system_text_behind_the_picture_is_refused(checkpoints):
+    behind = mgap.load(str(checkpoints["llava"]))
+    behind.backbone.processor.chat_template = (
+        "<image>{% for message in messages if message['role'] == 'system' %}{{ message['content'][0]['text'] }}{% endfor %}?"
+    )
+    with pytest.raises(PromptError, match="before the picture"), behind.using(mgap.ICD(placement="system")):
+        pass
+
+
 def test_a_prompt_of_another_template_has_no_system_text_to_replace(exact, picture):
     image = exact.backbone.render("?").partition("?")[0]
     inputs = exact.backbone.encode_rendered([picture], [f"So: {image}What?"])

@@ -58,6 +58,7 @@ def test_saved_vectors_come_back_and_belong_to_their_model(model, captions, tmp_
     back = mgap.Steering.load(tmp_path)
     assert torch.equal(back.vectors, made.vectors)
     assert (back.counts, back.identity, back.origin) == (made.counts, made.identity, made.origin)
+    assert back.origin["captions"] == len(captions)
     back.require(model.backbone)
     other = replace(back, identity=replace(back.identity, sample=tuple(-x for x in back.identity.sample)))
     with pytest.raises(BackboneMismatch, match="weights differ"):

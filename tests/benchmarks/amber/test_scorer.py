@@ -272,6 +272,13 @@ def test_only_what_was_asked_is_printed(groups, kind, titles):
     assert (kind_of(samples), list(found["printed"])) == (kind, titles)
 
 
+def test_two_kinds_of_questions_are_pooled_and_one_is_not():
+    samples = [sample(0, "existence", "no"), sample(1, "relation", "yes")]
+    scorer, texts = AmberScorer.of(LEXICON), {"0": "No", "1": "No"}
+    assert list(scorer.tally(samples, texts)) == ["existence", "relation", "discriminative"]
+    assert list(scorer.tally(samples[:1], texts)) == ["existence"]
+
+
 def test_perfect_and_hopeless_answers_get_wilsons_interval():
     samples = [sample(n, "generative", {"truth": ["dog"], "hallu": ["cat"]}) for n in range(4)]
     scorer = AmberScorer.of(LEXICON)

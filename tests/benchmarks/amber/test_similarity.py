@@ -105,7 +105,7 @@ def vectors(tmp_path):
     import numpy as np
 
     nlp = spacy.blank("en")
-    for word, vector in {"cat": (1, 0), "dog": (0.9, 0.19**0.5), "cow": (0.8, 0.6), "sky": (0, 1)}.items():
+    for word, vector in {"cat": (3, 0), "dog": (0.9, 0.19**0.5), "cow": (0.4, 0.3), "sky": (0, 1)}.items():
         nlp.vocab.set_vector(word, np.asarray(vector, dtype=np.float32))
     nlp.to_disk(tmp_path / "model")
     return tmp_path / "model"

@@ -50,6 +50,24 @@ def test_two_methods_are_compared_on_the_same_questions():
     assert found.differences["accuracy"].value == pytest.approx(0.5)
 
 
+def test_against_one_that_is_always_wrong_the_interval_is_the_figures_own():
+    asked = [(str(place), "yes") for place in range(60)]
+    samples = samples_of("random", asked)
+    said = ["Yes" if place % 3 else "No" for place in range(60)]
+    ours, never = (PopeScorer().tally(samples, answers_to(samples, texts))["random"] for texts in (said, ["No"] * 60))
+    own, found = ours.rates()["accuracy"], compare(ours, never).differences["accuracy"]
+    assert (found.value, found.low, found.high) == (own.value, own.low, own.high)
+    assert own.low < own.value < own.high
+
+
+def test_methods_that_answered_other_questions_about_the_same_pictures_are_not_compared():
+    all_asked = samples_of("random")
+    ours, fewer = (PopeScorer().tally(asked, answers_to(asked, ["Yes"] * len(asked)))["random"]
+                   for asked in (all_asked, all_asked[:5]))  # fmt: skip
+    with pytest.raises(SettingError, match="different samples"):
+        compare(ours, fewer)
+
+
 def test_the_parser_decides():
     samples = samples_of("random", [("a", "no")])
     texts = {"random/1": "There isn't a dog."}
