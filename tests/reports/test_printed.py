@@ -393,7 +393,7 @@ def test_a_picture_without_paths_or_with_an_unknown_mark_is_refused():
 def test_a_spectrum_adds_up(tmp_path):
     drawn = print_spectrum({"m": [0.5, 0.3, 0.2]}, rank=2)
     assert [row[1:3] for row in drawn.rows] == [(1, 50.0), (2, 30.0), (3, 20.0)]
-    assert drawn.rows[-1][3] == pytest.approx(100)
+    assert [row[3] for row in drawn.rows] == pytest.approx([50, 80, 100])
     assert all(axes.lines[-1].get_xdata()[0] == 2 for axes in drawn.figure.axes)
 
 
