@@ -24,6 +24,7 @@ from mgap.decoding.model import Model, load
 from mgap.errors import CorruptFile, SettingError, one_line
 from mgap.io.output_folder import check_folder, write_files
 from mgap.io.progress import Progress, bars
+from mgap.io.regular_files import read_regular
 from mgap.io.typed_json import BROKEN, typed
 from mgap.methods.asd import ASD
 from mgap.methods.base import Method
@@ -151,7 +152,7 @@ def load_results(folder: str | PathLike[str]) -> dict[str, Result]:
     if not path.exists():
         return {}
     try:
-        results: dict[str, Result] = typed(dict[str, Result], json.loads(path.read_text(encoding="utf-8")))
+        results: dict[str, Result] = typed(dict[str, Result], json.loads(read_regular(path).decode()))
         return results
     except BROKEN as error:
         raise CorruptFile(f"{path}: no results of a comparison ({one_line(error)}); name another folder") from error

@@ -24,6 +24,7 @@ from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, RunError, SettingError, one_line
 from mgap.io.output_folder import write_files
 from mgap.io.progress import Progress
+from mgap.io.regular_files import read_regular
 from mgap.io.typed_json import BROKEN, typed
 from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT
 from mgap.pocket.figures import Scored, best_of
@@ -82,7 +83,7 @@ class Choices:
     def load(cls, folder: str | PathLike[str]) -> Choices:
         path = Path(folder) / FILE
         try:
-            choices: Choices = typed(cls, json.loads(path.read_text(encoding="utf-8")))
+            choices: Choices = typed(cls, json.loads(read_regular(path).decode()))
         except FileNotFoundError:
             raise RunError(f"{path}: nothing has been chosen there; run choose first") from None
         except BROKEN as error:

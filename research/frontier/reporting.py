@@ -21,6 +21,7 @@ from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, RunError, one_line
 from mgap.io.output_folder import write_files
 from mgap.io.progress import Progress
+from mgap.io.regular_files import read_regular
 from mgap.io.typed_json import BROKEN, typed
 from mgap.methods.base import Method
 from mgap.pocket.benchmark import REPORT
@@ -85,7 +86,7 @@ class Answers:
     def load(cls, folder: str | PathLike[str]) -> Answers:
         path = Path(folder) / ANSWERS
         try:
-            answers: Answers = typed(cls, json.loads(path.read_text(encoding="utf-8")))
+            answers: Answers = typed(cls, json.loads(read_regular(path).decode()))
         except BROKEN as error:
             raise CorruptFile(
                 f"{path}: no answers of a report ({one_line(error)}); name another folder, or remove it"

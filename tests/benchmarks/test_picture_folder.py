@@ -48,3 +48,37 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(folder, name):
     (folder.parent / "secret.png").write_bytes(b"x")
     with pytest.raises(BenchmarkError, match=r"secret\.png.* is not below"):
         PictureFolder(folder).check([name])
+
+
+def test_a_link_out_of_the_folder_is_refused(folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "secret.png").write_bytes(b"x")
+    (folder / "link.jpg").symlink_to(elsewhere / "secret.png")
+    (folder / "inner").symlink_to(elsewhere)
+    for name in ("link.jpg", "inner/secret.png"):
+        with pytest.raises(BenchmarkError, match=r"leads out of .*, to .*secret\.png: name the folder"):
+            PictureFolder(folder).check(["a.jpg", name], missing="skip")
+
+
+def test_a_link_to_the_folder_and_links_within_it_are_followed(folder, tmp_path_factory, monkeypatch):
+    link = tmp_path_factory.mktemp("elsewhere") / "pictures"
+    link.symlink_to(folder)
+    (folder / "inner").mkdir()
+    (folder / "inner" / "same.jpg").symlink_to("../a.jpg")
+    assert PictureFolder(link).check(["a.jpg", "inner/same.jpg"]) == set()
+    monkeypatch.chdir(link.parent)
+    assert PictureFolder("pictures")("inner/same.jpg").read_bytes() == b"pixels"
+
+
+def test_a_snapshot_in_the_hubs_cache_links_to_its_own_blobs_and_no_others(tmp_path):
+    for repo in ("datasets--a--b", "datasets--c--d"):
+        (tmp_path / repo / "blobs").mkdir(parents=True)
+        (tmp_path / repo / "blobs" / "0123").write_bytes(b"pixels")
+    pictures = tmp_path / "datasets--a--b" / "snapshots" / "4567" / "val"
+    pictures.mkdir(parents=True)
+    (pictures / "a.jpg").symlink_to("../../../blobs/0123")
+    (pictures / "b.jpg").symlink_to(tmp_path / "datasets--c--d" / "blobs" / "0123")
+    for folder in (pictures, pictures.parent):
+        assert PictureFolder(folder).check([str((pictures / "a.jpg").relative_to(folder))]) == set()
+    with pytest.raises(BenchmarkError, match="leads out of"):
+        PictureFolder(pictures)("b.jpg")

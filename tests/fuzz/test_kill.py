@@ -1,36 +1,21 @@
 """A process that is killed while it writes leaves what was there or what it wrote, never half of either."""
 
-import json
-import os
-import re
 import shutil
 import signal
-import sys
 import zipfile
-from pathlib import Path
-from subprocess import PIPE
 
 import pytest
 from hypothesis import settings
 
-from mgap.errors import CorruptFile, MgapError
 from mgap.io.atomic_files import file_sha256
 from mgap.pocket.tiny import build_tiny
-from mgap.priors.bank import Bank
-from mgap.priors.prior_map import PriorMap
-from mgap.priors.steering import Steering
-from mgap.priors.subspace import Subspace
-from mgap.run.folder import refuse_strangers
-from mgap.run.records import Run, read_lines
+from mgap.run.records import read_lines
 from mgap.serving.checkpoint import servable
-from research.frontier.choosing import Choices
-from tests import processes
 from tests.fuzz import writers
-from tests.fuzz.saved import tensors
+from tests.fuzz.readers import NOTHING, READERS, read_files, read_or_nothing
 
 NIGHT = settings.default.max_examples > 100
 SIZES = range(0, 4_000, 61) if NIGHT else (0, 700)  # bytes at which the kernel stops a file
-NOTHING = "nothing"
 
 
 @pytest.fixture(scope="module")
@@ -40,65 +25,14 @@ def server(place):
         with zipfile.ZipFile(place / f"published-{version}.zip", "w", zipfile.ZIP_STORED) as archive:
             archive.writestr("inner.txt", f"{version}" * 2000)
         build_tiny("llava", place / f"checkpoint-{version}")
-    root = Path(__file__).parents[2]
-    path = os.pathsep.join([str(root), *sys.path])
-    where = {"cwd": root, "env": {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}}
-    with processes.started(
-        [sys.executable, "-m", "tests.fuzz.writers"], stdin=PIPE, stdout=PIPE, text=True, **where
-    ) as process:
-
-        def tell(**command):
-            print(
-                json.dumps({key: str(value) if key == "folder" else value for key, value in command.items()}),
-                file=process.stdin,
-                flush=True,
-            )
-            return json.loads(process.stdout.readline())
-
+    with writers.server() as tell:
         yield tell
 
 
-def numbers(found):
-    return [tensor.double().flatten().tolist() for tensor in tensors(found)]
-
-
-def read_files(folder):
-    """Each file by itself, as a reader of reports sees it."""
-    return (
-        {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")} if folder.is_dir() else {}
-    )
-
-
-def read_run(folder):
-    refuse_strangers(folder)  # what a kill left does not keep the next one out
-    run = Run.load(folder)
-    return [method.label for method in run.methods], run.samples, run.order
-
-
-def read_collection(folder):
-    try:
-        return numbers(Bank.load(folder))
-    except CorruptFile as error:
-        if "not whole yet" not in str(error):
-            raise
-        return NOTHING
-
-
-READERS = {
-    "subspace": lambda folder: numbers(Subspace.load(folder)),
-    "tuned": lambda folder: Subspace.load(folder).tuning,
-    "steering": lambda folder: numbers(Steering.load(folder)),
-    "prior_map": lambda folder: numbers(PriorMap.load(folder)),
-    "bank": lambda folder: numbers(Bank.load(folder)),
-    "collection": read_collection,
-    "run": read_run,
-    "choices": Choices.load,
-    "profile": lambda folder: json.loads((folder / "profile.json").read_text()),
-}
 EARLY = ("subspace", "run")  # in make test; all of them in make test-all
 LINES = {"records": "answers/plain/0-of-1.jsonl", "processes": "processes.jsonl"}  # appended to
 FILES = ("report", "figure", "fetched")  # several, each by itself
-ABSENT = "no saved|it is no folder here|it is no run|nothing has been chosen|No such file"  # so nothing was written yet
+MAKESHIFT = ("collection", "cached")  # the first goes on below, and what a cache does not have is learnt again
 
 
 def make_both(server, place, kind):
@@ -137,15 +71,6 @@ def kill(server, folder, kind, version, moment):
     return status != 0
 
 
-def read_or_nothing(read, folder):
-    try:
-        return read(folder)
-    except (MgapError, OSError) as error:
-        if not re.search(ABSENT, str(error)):
-            raise
-        return NOTHING
-
-
 @pytest.mark.parametrize("before", [pytest.param(0, marks=pytest.mark.long), 1], ids=["first", "again"])
 @pytest.mark.parametrize("kind", [kind if kind in EARLY else pytest.param(kind, marks=pytest.mark.long) for kind in READERS])
 def test_an_object_is_the_old_one_or_the_new_one(server, place, kind, before):
@@ -156,7 +81,7 @@ def test_an_object_is_the_old_one_or_the_new_one(server, place, kind, before):
         killed += kill(server, folder, kind, before, moment)
         found = read_or_nothing(read, folder)
         both = [old, new] if before else [NOTHING, old]
-        assert found in both or (kind == "collection" and found == NOTHING), moment  # that one goes on below
+        assert found in both or (kind in MAKESHIFT and found == NOTHING), moment
         if goes_on(number):  # what is left does no harm
             assert server(kind=kind, folder=folder, version=before)["status"] == 0, moment
             assert read(folder) == (new if before else old), moment

@@ -1,8 +1,9 @@
-"""Everything that the package writes, done by a process that is killed at a chosen moment. Run as a program by test_kill.py.
+"""Everything that the package writes, done by a process that may be killed at a chosen moment. `server` runs it as a program.
 
 It reads commands, a JSON object a line, and does each in a fork of its own: `kind` names what is written in `folder`, `version`
 0 or 1 what it says. `event` kills the fork with SIGKILL before the n-th of its calls that change files there; `bytes` has
-the kernel kill it in the middle of the write that would make a file larger than that.
+the kernel kill it in the middle of the write that would make a file larger than that. `together` has two forks write version 0
+and version 1 at the same time.
 """
 
 import json
@@ -10,16 +11,20 @@ import os
 import resource
 import signal
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 
 import torch
 
+from mgap.errors import MgapError
 from mgap.io.atomic_files import file_sha256
 from mgap.io.download import download, unpack
 from mgap.io.output_folder import write_files
 from mgap.pages.print_figures import new_figure, style
 from mgap.pages.print_figures import save as save_print
+from mgap.priors import learnt_cache
 from mgap.priors.bank import Bank
 from mgap.run.engine import Spent
 from mgap.run.folder import Journal, Shard, note_process, open_run
@@ -28,6 +33,7 @@ from mgap.run.stage_times import save_profile
 from mgap.serving.checkpoint import servable
 from mgap.types import Sample
 from research.frontier.choosing import Choices, Tried
+from tests import processes
 from tests.fuzz.saved import bank, prior_map, steering, subspace
 
 CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.link", "os.truncate", "shutil.rmtree")
@@ -61,6 +67,13 @@ def fetched(folder, version):
     unpack(folder / "data.zip", "inner.txt", folder / "inner.txt")
 
 
+def cached(folder, version):
+    try:
+        learnt_cache._save(subspace(version), folder / "subspace-0123")
+    except OSError as error:  # which is ignored as a refusal is: what was learnt is there
+        raise MgapError(f"{folder}: {error}") from error
+
+
 def journalled(folder, version):
     with Journal(folder, METHODS[0], Shard()) as journal:
         journal.write(RECORDS[:1] if version == 0 else RECORDS[1:])
@@ -84,6 +97,7 @@ WRITERS = {
     "profile": lambda folder, version: save_profile(folder, Shard(), SPENT[version]),
     "report": lambda folder, version: write_files(folder, TEXTS[version]),
     "figure": printed,
+    "cached": cached,
     "choices": lambda folder, version: CHOICES[version].save(folder),
     "fetched": fetched,
     "servable": lambda folder, version: servable(str(folder.parent / f"checkpoint-{version}"), folder / "served"),
@@ -125,21 +139,53 @@ def do(command):
 def main():
     torch.set_num_threads(1)
     for line in sys.stdin:
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.write(writing, str(do(json.loads(line))).encode())
-                os._exit(0)
-            except BaseException as error:
-                print(f"{line.strip()}: {error!r}", file=sys.stderr, flush=True)
-                os._exit(1)
-        os.close(writing)
-        _, status = os.waitpid(child, 0)
-        with os.fdopen(reading) as pipe:
-            events = pipe.read()
-        reply = {"status": os.waitstatus_to_exitcode(status), "events": int(events or 0)}
+        command = json.loads(line)
+        if command.get("together"):
+            replies = list(map(end, [begin({**command, "version": version}) for version in range(2)]))
+            reply = {"status": [one["status"] for one in replies]}
+        else:
+            reply = end(begin(command))
         print(json.dumps(reply), flush=True)
+
+
+def begin(command):
+    """Start the fork that does it; its process, and the pipe on which it counts."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, str(do(command)).encode())
+            os._exit(0)
+        except BaseException as error:
+            print(f"{command}: {error!r}", file=sys.stderr, flush=True)
+            os._exit(1)
+    os.close(writing)
+    return child, reading
+
+
+def end(begun):
+    child, reading = begun
+    _, status = os.waitpid(child, 0)
+    with os.fdopen(reading) as pipe:
+        events = pipe.read()
+    return {"status": os.waitstatus_to_exitcode(status), "events": int(events or 0)}
+
+
+@contextmanager
+def server():
+    """This program, running; gives a function that has it do a command."""
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join([str(root), *sys.path])
+    where = {"cwd": root, "env": {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}}
+    with processes.started(
+        [sys.executable, "-m", "tests.fuzz.writers"], stdin=PIPE, stdout=PIPE, text=True, **where
+    ) as process:
+
+        def tell(**command):
+            print(json.dumps({**command, "folder": str(command["folder"])}), file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+
+        yield tell
 
 
 if __name__ == "__main__":

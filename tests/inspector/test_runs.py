@@ -336,16 +336,17 @@ def test_a_picture_that_is_another_one_now_or_gone_closes_its_card(own, tmp_path
     assert "no such image file" in listed.cards
 
 
-@pytest.mark.parametrize("name", ["../secret.png", "/etc/passwd", "a/../../secret.png", "..\\secret.png"])
+@pytest.mark.parametrize("name", ["../secret.png", "/etc/passwd", "a/../../secret.png", "..\\secret.png", "link.png"])
 def test_a_picture_outside_of_the_runs_folder_of_pictures_is_not_read(tmp_path, name):
     (tmp_path / "pictures" / "a").mkdir(parents=True)
     Image.new("RGB", (30, 30), "white").save(tmp_path / "secret.png")
+    (tmp_path / "pictures" / "link.png").symlink_to(tmp_path / "secret.png")
     asked = [Sample("1", name, "Is there a dog?", "all", "no")]
     own = {"name": "mine", "task": "yesno", "lexicon": {}, "sources": {}, "notes": []}
     told = {"Vanilla": answers(asked), "Ours": answers(asked)}
     write_run(tmp_path / "runs" / "run", asked, told, benchmark=own, images=str(tmp_path / "pictures"))
     archive = Archive(tmp_path / "runs")
-    with pytest.raises(ImageError, match="is not inside"):
+    with pytest.raises(MgapError, match=r"is not inside|leads out of"):
         picture_of(archive.open("run"), name)
     assert "<button" not in list_answers(archive, MODELS, "run", "Ours", "all", "", "").cards
 

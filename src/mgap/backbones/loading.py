@@ -15,6 +15,7 @@ from transformers.utils import find_adapter_config_file, is_peft_available, is_t
 
 from mgap.backbones.base import Backbone, backbone_class
 from mgap.errors import ModelError, SettingError, one_line
+from mgap.io.regular_files import require_regular_files
 
 
 def load_backbone(
@@ -79,6 +80,8 @@ def load_config(name: str, **where: Any) -> Any:
     """A multimodal model's configuration; `where`: revision and trust_remote_code."""
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise ModelError(f"{name}: a folder without config.json; name the folder that save_pretrained wrote")
+    if Path(name).is_dir():
+        require_regular_files(Path(name))
     try:
         config = AutoConfig.from_pretrained(name, **where)
     except (OSError, ValueError) as error:

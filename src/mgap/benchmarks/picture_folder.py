@@ -21,10 +21,26 @@ class PictureFolder:
     path: str | PathLike[str]
 
     def __call__(self, name: str) -> Path:
-        """Refuses a name that leads out of the folder, because question files are not trusted."""
+        """Refuses a name or a link that leads out of the folder, because question files and archives are not trusted."""
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise BenchmarkError(f"the picture {name!r} is not below {self.path}: name pictures by their place in that folder")
-        return Path(self.path, name)
+        path = Path(self.path, name)
+        try:
+            real = Path(os.path.realpath(path))
+        except ValueError:  # a name that no file can have
+            return path
+        if not any(real.is_relative_to(home) for home in self._homes()):
+            raise BenchmarkError(
+                f"{path}: a link on the way leads out of {self.path}, to {real}: name the folder that the pictures are in, or "
+                "copy them (cp -rL)"
+            )
+        return path
+
+    def _homes(self) -> list[Path]:
+        """Where the pictures may lie: the folder itself, wherever it is, and the files of its snapshot in the hub's cache."""
+        folder = Path(os.path.realpath(self.path))
+        snapshots = (above for above in folder.parents if above.name == "snapshots")
+        return [folder, *(above.parent / "blobs" for above in snapshots)]  # the hub's cache links one to the other
 
     def check(self, names: Iterable[str], missing: str = "refuse") -> set[str]:
         """The names whose file is missing or empty. Refuses any, unless missing="skip" and other files exist."""

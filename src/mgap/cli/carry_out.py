@@ -128,6 +128,7 @@ def is_complete(run: Run, summary: Summary) -> bool:
 def report_scores(run: Run, *, figures: bool = False) -> None:
     """Print the scores, and write them and a report into the run's folder; `figures` adds figures for print."""
     from mgap.io.output_folder import write_files
+    from mgap.io.regular_files import inside
     from mgap.pages.print_figures import FIGURES
     from mgap.reports.printed.catalogue import draw_prints, save_prints
     from mgap.reports.report import report_files
@@ -139,6 +140,6 @@ def report_scores(run: Run, *, figures: bool = False) -> None:
         prints = draw_prints([scores]) if figures else []
         files = {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n"}
         paths = write_files(run.folder, {**files, **report_files([scores], prints=prints)})
-        paths += save_prints(prints, run.folder / FIGURES) if prints else []
+        paths += save_prints(prints, inside(run.folder, FIGURES)) if prints else []
     for path in paths:
         print(path)

@@ -36,6 +36,7 @@ def report(
     Example: mgap report runs/pope-main --figures
     """
     from mgap.io.output_folder import check_folder, write_files
+    from mgap.io.regular_files import inside
     from mgap.pages.print_figures import FIGURES
     from mgap.reports.printed.catalogue import draw_prints, save_prints
     from mgap.reports.report import FILES, report_files
@@ -43,7 +44,7 @@ def report(
     target = _target(folders, out)
     check_folder(target, FILES)
     if figures:
-        check_folder(target / FIGURES, ())
+        check_folder(inside(target, FIGURES), ())
     runs = [score_run(folder, against, match_length, parser, language, settings) for folder in folders]
     for scores in runs:
         for text in scores.warnings:
@@ -51,7 +52,7 @@ def report(
     with working("writing the report"):
         prints = draw_prints(runs, beside) if figures else []  # first: refuses a run without figures before anything is written
         paths = write_files(target, report_files(runs, beside=beside, prints=prints))
-        paths += save_prints(prints, target / FIGURES) if prints else []
+        paths += save_prints(prints, inside(target, FIGURES)) if prints else []
     for path in paths:
         print(path)
 

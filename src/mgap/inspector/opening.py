@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from PIL import Image
 
 from mgap.backbones.prepared_pictures import picture_digest
+from mgap.benchmarks.picture_folder import PictureFolder
 from mgap.errors import ImageError, MgapError, RunError
 from mgap.inspector.answer_pairs import Pair
 from mgap.inspector.archive import ScoredRun
@@ -59,7 +60,7 @@ def picture_of(opened: ScoredRun, name: str) -> Scene | Image.Image:
     place = PurePosixPath(name)
     if place.is_absolute() or ".." in place.parts or "\\" in name:
         raise ImageError(f"{name!r} is not inside the run's folder of pictures: only names below it are read")
-    image = open_image(folder / place)
+    image = open_image(PictureFolder(folder)(name))
     if digest not in (None, picture_digest(image)):
         raise ImageError(f"{folder / place}: is another picture than the one that the run saw; put that one back")
     return image

@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 from mgap.errors import BenchmarkError
 from mgap.io.atomic_files import replacing
+from mgap.io.regular_files import regular
 
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT = 30.0  # seconds without a byte
@@ -70,7 +71,7 @@ def unpack(archive: Path, name: str, path: Path) -> None:
 
 def _is_extracted(path: Path, info: zipfile.ZipInfo) -> bool:
     checksum = 0
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular) as file:
         for chunk in _chunks(file):
             checksum = zlib.crc32(chunk, checksum)
     return path.stat().st_size == info.file_size and checksum == info.CRC

@@ -13,6 +13,7 @@ from typing import Any
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mgap.errors import ImageError, one_line
+from mgap.io.regular_files import regular
 
 MAX_PIXELS = 89_478_485  # where Pillow starts to warn: a quarter of a GiB as RGB
 MIN_SIDE = 8  # pixels; smaller than the smallest vision patch
@@ -51,7 +52,7 @@ def picture_size(path: str | PathLike[str]) -> tuple[int, int] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_readable_formats()) as image:
+            with open(path, "rb", opener=regular) as file, Image.open(file, formats=_readable_formats()) as image:
                 size: tuple[int, int] = image.size
                 return size
     except Exception:  # Pillow's plugins raise anything on a damaged header
@@ -69,12 +70,13 @@ def _decode(path: Path, name: str) -> Image.Image:
             raise ImageError(f"{name}: is a folder, or something else than an image file; name one picture")
         raise ImageError(f"{name}: no such image file; check the path")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image: Image.Image = Image.open(path, formats=_readable_formats())
-        with image:
-            _check_size(name, image)  # before any pixel is decoded
-            image.load()
+        with open(path, "rb", opener=regular) as file:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+                image: Image.Image = Image.open(file, formats=_readable_formats())
+            with image:
+                _check_size(name, image)  # before any pixel is decoded
+                image.load()
         return image
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise ImageError(f"{name}: more than {MAX_PIXELS:,} pixels once decoded; scale it down first") from None

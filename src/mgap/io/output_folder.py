@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mgap.errors import SettingError
-from mgap.io.atomic_files import replacing
+from mgap.io.atomic_files import replacing, written_alone
 
 
 def check_folder(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
@@ -28,13 +28,13 @@ def check_folder(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
 
 
 def write_files(folder: str | os.PathLike[str], texts: Mapping[str, str]) -> list[Path]:
-    """Write or replace these files, leave all others alone, and return the paths."""
+    """Write or replace these files, leave all others alone, and return the paths. Two processes do so one after the other."""
     target = Path(folder)
     try:
-        target.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            with replacing(target / name) as file:
-                file.write(text.encode())
+        with written_alone(target):
+            for name, text in texts.items():
+                with replacing(target / name) as file:
+                    file.write(text.encode())
     except OSError as error:
         raise SettingError(f"{folder}: cannot be written ({error.strerror}); name another folder") from None
     return [target / name for name in texts]

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 
 from mgap.errors import PromptError
+from mgap.io.regular_files import NotRegular, regular
 
 
 def check_prompt(prompt: str, where: str = "the prompt") -> str:
@@ -19,13 +20,15 @@ def check_prompt(prompt: str, where: str = "the prompt") -> str:
 def read_prompts(path: str | PathLike[str]) -> Iterator[str]:
     """Yield the prompts of a UTF-8 text file, one per line, without loading the whole file."""
     path = Path(path)
-    if not os.path.isfile(path):  # Path.is_file raises on a name that is too long
+    if not os.path.exists(path):  # Path.exists raises on a name that is too long
         raise PromptError(f"{path}: no such file of prompts; write one prompt a line")
     number = 0
     try:
-        with path.open(encoding="utf-8-sig") as lines:
+        with open(path, encoding="utf-8-sig", opener=regular) as lines:
             for number, line in enumerate(lines, start=1):
                 yield check_prompt(line.rstrip("\n"), f"{path} line {number}")
+    except NotRegular as error:
+        raise PromptError(str(error)) from None
     except UnicodeDecodeError as error:
         raise PromptError(f"{path} line {number + 1}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
     if number == 0:

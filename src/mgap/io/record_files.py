@@ -7,10 +7,10 @@ import io
 import json
 import os
 from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from mgap.errors import BenchmarkError
+from mgap.io.regular_files import NotRegular, read_regular
 
 FilePath = str | PathLike[str]
 
@@ -52,9 +52,12 @@ def identifier(path: FilePath, row: FileRow, name: str, allowed: str) -> str:
 
 def read_text(path: FilePath) -> str:
     """Read a UTF-8 file, with or without a byte order mark."""
-    if not os.path.isfile(path):  # Path.is_file raises on a name that is too long
+    if not os.path.exists(path):  # Path.exists raises on a name that is too long
         raise BenchmarkError(f"{path}: no such file; check the path")
-    data = Path(path).read_bytes()
+    try:
+        data = read_regular(path)
+    except NotRegular as error:
+        raise BenchmarkError(str(error)) from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,7 +1,8 @@
 """Save and load tensors with a description, on disk and on the hub.
 
 `<kind>.json` holds the description, and the name and checksum of one safetensors file. Nothing is unpickled. The JSON file is
-replaced last and atomically, so a crash leaves either the old object or the new one.
+replaced last and atomically, so a crash leaves either the old object or the new one. One process writes a folder at a time;
+readers need no lock: where a writer has removed the old tensors meanwhile, they read the new index.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -22,10 +24,13 @@ from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 from mgap.errors import CorruptFile, MgapError, one_line
-from mgap.io.atomic_files import replacing
+from mgap.io.atomic_files import replacing, written_alone
+from mgap.io.regular_files import read_regular
 from mgap.io.typed_json import BROKEN, typed
 
 FORMAT = 1
+T = TypeVar("T")
+_TRIES = 20  # each but the last is spoilt only by a whole save between reading an index and opening its tensors
 _HUB_ERRORS = (HfHubHTTPError, HFValidationError, OSError, ValueError)
 
 
@@ -41,12 +46,12 @@ def save(kind: str, folder: str | PathLike[str], tensors: dict[str, Tensor], abo
     name = f"{kind}-{digest[:12]}.safetensors"
     index = {"format": FORMAT, "tensors": name, "sha256": digest, **about}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / name, data)
-        replace_file(folder / f"{kind}.json", (json.dumps(index, indent=1) + "\n").encode())
-        for old in folder.iterdir():
-            if is_tensor_file(kind, old.name) and old.name != name:
-                old.unlink()
+        with written_alone(folder) as is_locked:
+            replace_file(folder / name, data)
+            replace_file(folder / f"{kind}.json", (json.dumps(index, indent=1) + "\n").encode())
+            for old in folder.iterdir() if is_locked else ():
+                if is_tensor_file(kind, old.name) and old.name != name:
+                    old.unlink()
     except OSError as error:
         raise MgapError(f"{folder}: the {kind} cannot be written there ({error.strerror or error})") from error
 
@@ -58,10 +63,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def read_index(path: Path, kind: str, newest: int = FORMAT) -> dict[str, Any]:
     """Read the description of a saved object; refuses a format newer than `newest`."""
-    if not os.path.isfile(path):  # Path.is_file raises on a name that is too long
+    if not os.path.lexists(path):  # Path.exists raises on a name that is too long
         raise CorruptFile(f"{path.parent}: no {path.name} in it, so no saved {kind}; name the folder it was saved to")
     try:
-        index: dict[str, Any] = json.loads(path.read_bytes())
+        index: dict[str, Any] = json.loads(read_regular(path))
         version = typed(int, index["format"], "format")
     except (*BROKEN, KeyError) as error:
         raise CorruptFile(f"{path}: damaged ({one_line(error)}); make the {kind} again") from error
@@ -72,6 +77,21 @@ def read_index(path: Path, kind: str, newest: int = FORMAT) -> dict[str, Any]:
 
 def load(kind: str, folder: str | PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save` wrote, and verify its checksum."""
+    return settled(lambda: _load(kind, folder))
+
+
+def settled(read: Callable[[], T]) -> T:
+    """Call `read`, and again if a file that its index named is gone: another process has just saved a new version."""
+    for _ in range(_TRIES - 1):
+        try:
+            return read()
+        except CorruptFile as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+    return read()
+
+
+def _load(kind: str, folder: str | PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     index_path = Path(folder) / f"{kind}.json"
     index = read_index(index_path, kind)
     try:
@@ -82,7 +102,7 @@ def load(kind: str, folder: str | PathLike[str]) -> tuple[dict[str, Tensor], dic
         raise CorruptFile(f"{index_path}: {name!r:.60} is not the name of a tensor file; make the {kind} again")
     path = Path(folder) / name
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
         if hashlib.sha256(data).hexdigest() != digest:
             raise CorruptFile(f"{path}: damaged, its checksum is not the one in {kind}.json; make the {kind} again")
         return parse_tensors(data), index

@@ -22,6 +22,7 @@ from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, SettingError, one_line
 from mgap.io.output_folder import write_files
 from mgap.io.progress import Progress
+from mgap.io.regular_files import read_regular
 from mgap.io.typed_json import BROKEN, typed
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP
@@ -157,7 +158,7 @@ class CardFigures:
     def load(cls, folder: str | PathLike[str]) -> CardFigures:
         path = Path(folder) / FILE
         try:
-            figures: CardFigures = typed(cls, json.loads(path.read_text(encoding="utf-8")))
+            figures: CardFigures = typed(cls, json.loads(read_regular(path).decode()))
         except BROKEN as error:
             raise CorruptFile(f"{path}: not the figures of a pocket model ({one_line(error)}); measure it again") from error
         return figures

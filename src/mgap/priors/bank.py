@@ -7,6 +7,7 @@ States keep the model's dtype. A bank in a folder may be larger than memory: ite
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -19,7 +20,8 @@ import mgap
 from mgap.backbones.base import Backbone, HasBackbone, Identity
 from mgap.errors import BackboneMismatch, PromptError, SettingError
 from mgap.io.images import ImageSource, Opener, open_in_turn
-from mgap.priors.bank_files import INDEX, BankFolderWriter, BankWriter, Chunk, check_chunk, map_parts, read_index
+from mgap.io.tensor_files import settled
+from mgap.priors.bank_files import INDEX, BankWriter, Chunk, check_chunk, map_parts, read_index, writing
 from mgap.priors.plain_answers import Questions, plain_states
 
 
@@ -93,9 +95,10 @@ class Bank:
         """From an iterable of chunks, in memory or streamed to a folder. Rows must ascend, each row within one chunk.
 
         In a folder, rows that an interrupted call has written are skipped, and parts have 64 MiB, or `per_part` states.
-        Refuses a folder with another identity or origin.
+        Refuses a folder with another identity or origin, and one that another process collects into.
         """
-        return cls._fill(_writer(folder, identity, origin or {}, per_part), chunks)
+        with _writer(folder, identity, origin or {}, per_part) as writer:
+            return cls._fill(writer, chunks)
 
     @classmethod
     def _fill(cls, writer: BankWriter, chunks: Iterable[Chunk]) -> Bank:
@@ -146,8 +149,6 @@ class Bank:
             "max_new_tokens": max_new_tokens,
             "mgap": mgap.__version__,
         }
-        writer = _writer(folder, backbone.identity, {**(origin or {}), **facts}, per_part)
-        _skip_stored(questions, writer, folder)
 
         def answer() -> Iterator[Chunk]:
             for chunk in plain_states(backbone, questions, batch_size=batch_size, max_new_tokens=max_new_tokens):
@@ -155,7 +156,9 @@ class Bank:
                 if progress is not None:
                     progress(questions.count)
 
-        return cls._fill(writer, answer())
+        with _writer(folder, backbone.identity, {**(origin or {}), **facts}, per_part) as writer:
+            _skip_stored(questions, writer, folder)
+            return cls._fill(writer, answer())
 
     @classmethod
     def collect_by_picture(
@@ -200,25 +203,29 @@ class Bank:
 
     def save(self, folder: str | PathLike[str], *, per_part: int | None = None) -> None:
         """Write `bank.json` and its parts; a reader sees either the old bank or the new one."""
-        writer = BankFolderWriter(Path(folder), self.identity, self.origin, per_part, resume=False)
-        for chunk in self.chunks():
-            writer.add(chunk)
-        writer.finish()
+        with writing(Path(folder), self.identity, self.origin, per_part, resume=False) as writer:
+            for chunk in self.chunks():
+                writer.add(chunk)
+            writer.finish()
 
     @classmethod
     def load(cls, folder: str | PathLike[str], *, check: bool | None = None) -> Bank:
         """Open a saved bank. Sizes and shapes are always checked; checksums with `check`, by default up to 256 MiB."""
-        index = read_index(Path(folder) / INDEX)
-        identity = None if index["model"] is None else Identity.from_json(index["model"])
-        return cls._of_parts(map_parts(Path(folder), index, check=check), identity, dict(index["origin"]))
+
+        def read() -> Bank:
+            index = read_index(Path(folder) / INDEX)
+            identity = None if index["model"] is None else Identity.from_json(index["model"])
+            return cls._of_parts(map_parts(Path(folder), index, check=check), identity, dict(index["origin"]))
+
+        return settled(read)
 
 
 def _writer(
     folder: str | PathLike[str] | None, identity: Identity | None, origin: Mapping[str, Any], per_part: int | None
-) -> BankWriter:
+) -> AbstractContextManager[BankWriter]:
     if folder is None:
-        return BankWriter(identity, origin, per_part)
-    return BankFolderWriter(Path(folder), identity, origin, per_part, resume=True)
+        return nullcontext(BankWriter(identity, origin, per_part))
+    return writing(Path(folder), identity, origin, per_part, resume=True)
 
 
 def _skip_stored(questions: Questions, writer: BankWriter, folder: str | PathLike[str] | None) -> None:

@@ -2,7 +2,7 @@
 
 Each part is written when it is full. Until the last one, `bank-begun.json` records which rows are on disk, so that a
 collection can resume after a crash. Files are memory-mapped, so states are read when they are used. One process writes at a
-time.
+time (`writing`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,8 @@ from torch import Tensor
 from mgap.backbones.base import Identity
 from mgap.errors import BackboneMismatch, CorruptFile, MgapError, NonFiniteStates, PromptError, SettingError
 from mgap.io import tensor_files
-from mgap.io.atomic_files import file_sha256
+from mgap.io.atomic_files import file_sha256, written_alone
+from mgap.io.regular_files import require_regular
 from mgap.io.typed_json import typed
 
 FORMAT = 2  # 1 was one file of float32 states, without rows, steps and tokens
@@ -140,7 +141,10 @@ class BankWriter:
 
 
 class BankFolderWriter(BankWriter):
-    """Writes the parts to disk. With `resume`, continues what an earlier collection of the same kind left in the folder."""
+    """Writes the parts to disk. With `resume`, continues what an earlier collection of the same kind left in the folder.
+
+    Without a lock on the folder (`is_alone=False`) no file of an earlier bank is removed.
+    """
 
     def __init__(
         self,
@@ -150,9 +154,11 @@ class BankFolderWriter(BankWriter):
         per_part: int | None = None,
         *,
         resume: bool,
+        is_alone: bool = True,
     ) -> None:
         super().__init__(identity, origin, per_part)
-        self._folder, self._resume, self._files = folder, resume, list[dict[str, Any]]()
+        self._folder, self._resume, self._is_alone = folder, resume, is_alone
+        self._files = list[dict[str, Any]]()
         if resume and (left := [folder / name for name in (PARTIAL_INDEX, INDEX) if (folder / name).is_file()]):
             self._continue(read_index(left[0]))
 
@@ -178,7 +184,7 @@ class BankFolderWriter(BankWriter):
         data = dump_tensors({name: tensor.contiguous() for name, tensor in zip(_TENSORS, part[:4], strict=True)})
         digest = hashlib.sha256(data).hexdigest()
         name = f"bank-{digest[:12]}.safetensors"
-        with _writing(self._folder):
+        with _naming(self._folder):
             tensor_files.replace_file(self._folder / name, data)
         self._files.append({"file": name, "states": len(part.states), "bytes": len(data), "sha256": digest})
 
@@ -200,7 +206,7 @@ class BankFolderWriter(BankWriter):
             "model": None if self.identity is None else self.identity.to_json(),
             "origin": self.origin,
         }
-        with _writing(self._folder):
+        with _naming(self._folder):
             tensor_files.replace_file(self._folder / name, (json.dumps(index, indent=1) + "\n").encode())
         return index
 
@@ -210,17 +216,29 @@ class BankFolderWriter(BankWriter):
         if not self._files:
             raise PromptError("a bank needs rows: give pictures and a prompt for each")
         index, names = self._write_index(INDEX), {file["file"] for file in self._files}
-        with _writing(self._folder):
+        with _naming(self._folder):
             (self._folder / PARTIAL_INDEX).unlink(missing_ok=True)
             parts = (path for path in self._folder.iterdir() if tensor_files.is_tensor_file("bank", path.name))
-            for old in (*parts, *self._folder.glob(".bank*.part")):  # a killed process leaves .part files
-                if old.name not in names:
-                    old.unlink()
+            old = (*parts, *self._folder.glob(".bank*.part"))  # a killed process leaves .part files
+            for path in old if self._is_alone else ():
+                if path.name not in names:
+                    path.unlink()
         return map_parts(self._folder, index, check=False)
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def writing(
+    folder: Path, identity: Identity | None, origin: Mapping[str, Any], per_part: int | None = None, *, resume: bool
+) -> Iterator[BankFolderWriter]:
+    """A writer, while no other process writes to the folder. Collecting (`resume`) may take hours: a second one is refused."""
+    with ExitStack() as stack:
+        with _naming(folder):
+            is_alone = stack.enter_context(written_alone(folder, **({"patience": 0.0} if resume else {})))
+        yield BankFolderWriter(folder, identity, origin, per_part, resume=resume, is_alone=is_alone)
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -229,7 +247,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def read_index(path: Path) -> dict[str, Any]:
     """Read and validate `bank.json`, or the index of an unfinished bank."""
-    if not os.path.isfile(path) and os.path.isfile(path.parent / PARTIAL_INDEX):  # Path.is_file raises on too long a name
+    if not os.path.lexists(path) and os.path.isfile(path.parent / PARTIAL_INDEX):  # Path.is_file raises on too long a name
         raise CorruptFile(f"{path.parent}: its bank is not whole yet: collect it there again, of the same rows, and it goes on")
     index = tensor_files.read_index(path, "bank", FORMAT)
     if index["format"] != FORMAT:
@@ -259,6 +277,7 @@ def _map_part(folder: Path, file: Mapping[str, Any], layout: tuple[int, str], *,
     if not tensor_files.is_tensor_file("bank", path.name) or path.parent != folder:
         raise CorruptFile(f"{folder}: {file['file']!r} is not the name of a part; remove the bank, and collect it again")
     try:
+        require_regular(path)
         if (size := path.stat().st_size) != file["bytes"]:
             raise CorruptFile(
                 f"{path}: has {size} bytes, not the {file['bytes']} that were written; remove the bank, and collect it again"

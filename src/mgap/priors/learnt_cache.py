@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ import transformers
 import mgap
 from mgap.backbones.base import Backbone, HasBackbone
 from mgap.errors import MgapError
-from mgap.io.atomic_files import cache_folder
+from mgap.io.atomic_files import cache_folder, written_alone
 from mgap.registry import LEARNT
 
 _SAMPLED = 16  # values per parameter that go into the digest
@@ -58,12 +57,9 @@ def _weights_digest(backbone: Backbone) -> str:
 
 def _save(learnt: Any, place: Path) -> None:
     """Save completely or not at all, even if two processes learn the same."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(dir=place.parent, prefix=".", suffix=".part"))
-    try:
-        learnt.save(unfinished)
-        if place.exists():  # a damaged one
-            shutil.rmtree(place)
-        unfinished.rename(place)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    within: dict[str, Any] = {"dir": place.parent, "prefix": ".", "suffix": ".part", "ignore_cleanup_errors": True}
+    with written_alone(place.parent), tempfile.TemporaryDirectory(**within) as scratch:
+        learnt.save(Path(scratch, "new"))
+        if place.exists():  # a damaged one, or another process was quicker
+            place.rename(Path(scratch, "old"))
+        Path(scratch, "new").rename(place)

@@ -12,10 +12,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
-from pathlib import Path
 from typing import NamedTuple
 
 from mgap.errors import SettingError
+from mgap.io.regular_files import NotRegular, read_regular
 
 Words = str | Sequence[str] | Mapping[str, Sequence[str]]  # from users: "coco", a file, names, or names with synonyms
 _IRREGULAR = {"person": "people", "child": "children", "mouse": "mice", "goose": "geese", "ox": "oxen", "foot": "feet"}
@@ -75,9 +75,11 @@ class Vocabulary:
 def _read(source: str) -> Iterator[tuple[str, list[str]]]:
     if source == "coco":
         text = files("mgap.priors").joinpath("coco.txt").read_text(encoding="utf-8")
-    elif os.path.isfile(source):  # Path.is_file raises on a name that is too long
+    elif os.path.exists(source):  # Path.exists raises on a name that is too long
         try:
-            text = Path(source).read_text(encoding="utf-8-sig")
+            text = read_regular(source).decode("utf-8-sig")
+        except NotRegular as error:
+            raise SettingError(str(error)) from None
         except UnicodeDecodeError as error:
             raise SettingError(f"{source}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
     else:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mgap.errors import PromptError, SettingError
 from mgap.io.progress import Progress
 from mgap.io.prompt_files import read_prompts
+from mgap.io.regular_files import inside
 from mgap.io.typed_json import typed
 from mgap.registry import EMBEDDED, PROMPTS
 
@@ -124,7 +125,7 @@ class Priors:
             return Subspace.load(self.place(prior))
         subspace = prior.fitted(model, progress)
         if self.folder is not None:
-            subspace.save(self.place(prior))
+            subspace.save(inside(self.folder, *Path(self.place(prior)).relative_to(self.folder).parts))
         return subspace
 
 

@@ -15,6 +15,7 @@ from mgap.diagnosis.subspace_analysis import ModelComparison, SubspaceAnalysis
 from mgap.diagnosis.subspace_figures import print_subspaces
 from mgap.diagnosis.subspace_tables import models_table, subspace_tables
 from mgap.errors import CorruptFile, one_line
+from mgap.io.regular_files import read_regular
 from mgap.pages.html_page import Table
 from mgap.pages.print_figures import Print
 from mgap.reports.printed.reach import print_reach
@@ -62,9 +63,9 @@ def _refusing_damage(path: Path) -> Iterator[None]:
 
 
 def _read(path: Path) -> Any:
-    if not path.is_file():
+    if not path.exists():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_regular(path).decode())
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{path}: no JSON ({error}); remove it, and run mgap diagnose again") from None

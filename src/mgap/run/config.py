@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from mgap.errors import SettingError
+from mgap.io.regular_files import NotRegular, read_regular
 from mgap.io.typed_json import typed
 from mgap.io.yaml_text import parse_yaml
 from mgap.registry import BENCHMARKS, EMBEDDED, ENGINES, EXPERIMENTS, METHODS, WORLDS
@@ -296,12 +297,14 @@ def read_yaml(path: str) -> dict[str, Any]:
     """The keys of a YAML file. `experiments/NAME.yaml` and `NAME` also find the package's experiments."""
     named = EXPERIMENTS.get(Path(path).stem, "")
     file = next(
-        (Path(place) for place in (path, named) if os.path.isfile(place)), None
+        (Path(place) for place in (path, named) if os.path.exists(place) and not os.path.isdir(place)), None
     )  # unlike Path.is_file, accepts a name of any length
     if file is None:
         raise SettingError(f"{path}: no such file, nor an experiment or a benchmark of that name; see `mgap ls experiments`")
     try:
-        data = parse_yaml(file.read_text(encoding="utf-8"))
+        data = parse_yaml(read_regular(file).decode())
+    except NotRegular as error:
+        raise SettingError(str(error)) from None
     except UnicodeDecodeError as error:
         raise SettingError(f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
     except ValueError as error:

@@ -23,6 +23,7 @@ from mgap.errors import SettingError
 from mgap.io.images import open_image
 from mgap.io.output_folder import write_files
 from mgap.io.progress import Progress
+from mgap.io.regular_files import inside
 from mgap.methods.base import Method, Seam
 from mgap.methods.bias import token_ids
 from mgap.priors.bank import Bank
@@ -32,7 +33,7 @@ from mgap.priors.subspace import Subspace
 from mgap.registry import EMBEDDED, WORLDS
 from mgap.run.job import Job
 from mgap.run.method_plans import VANILLA, build_method
-from mgap.run.records import Run, analysis_file
+from mgap.run.records import ANALYSES, Run, analysis_file
 from mgap.types import Sample
 
 PICTURES = 100  # at most, whose questions or captions measure the representation
@@ -64,7 +65,7 @@ class Diagnosis:
         for name, measure in analyses.items():
             path = analysis_file(self.job.out, name)
             if not path.is_file():
-                write_files(path.parent, {path.name: json.dumps(measure(), ensure_ascii=False) + "\n"})
+                write_files(inside(self.job.out, ANALYSES), {path.name: json.dumps(measure(), ensure_ascii=False) + "\n"})
 
     def subspace(self) -> dict[str, Any]:
         return analyse_subspace(
@@ -81,7 +82,7 @@ class Diagnosis:
         """Compare this model's prior with another's, fitted alike, by their effect on the words that both models have."""
         other = load()
         plan = replace(self._prior_plan, folder=None)
-        priors = Priors(self.job.out / "priors" / "other")
+        priors = Priors(inside(self.job.out, "priors", "other"))
         pair = (self.model, self._prior), (other, priors.get(plan, other, self.progress))
         return compare_models(*pair, progress=self.progress).to_json()
 
@@ -181,7 +182,7 @@ class Diagnosis:
 
     @cached_property
     def _priors(self) -> Priors:
-        return Priors(self.job.out / "priors")
+        return Priors(inside(self.job.out, "priors"))
 
     @cached_property
     def _prior(self) -> Subspace:

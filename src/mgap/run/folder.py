@@ -1,4 +1,4 @@
-"""Writing a run's folder: make or join it, lock it, append to it. Nothing in it is ever removed."""
+"""Writing a run's folder: make or join it, lock it, append to it. Nothing is ever removed, no link in it written through."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 from mgap.errors import RunError, SettingError
 from mgap.io.atomic_files import is_unfinished
 from mgap.io.output_folder import check_folder, write_files
+from mgap.io.regular_files import inside, own, read_regular
 from mgap.run.records import ANSWERS, FORMAT, ORDER, RUN, SAMPLES, Record, Run, RunMethod, read_lines
 from mgap.types import Sample
 
@@ -68,7 +69,6 @@ def open_run(
     New methods are added to it. An existing run keeps its order.
     """
     check_folder(folder, [RUN, SAMPLES, ORDER])
-    folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         if not (folder / RUN).exists():
             lines = "".join(json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in samples)
@@ -90,7 +90,8 @@ def open_run(
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock the folder, so that processes that start together prepare what they share only once."""
+    """Make and lock the folder, so that processes that start together prepare what they share only once."""
+    folder.mkdir(parents=True, exist_ok=True)
     with _lock(folder / f"{LOCK}.plan", wait=True):
         yield
 
@@ -160,7 +161,7 @@ def claim(folder: Path, shard: Shard) -> Iterator[None]:
 
     The kernel releases a lock when its process ends, however it ends.
     """
-    with (folder / LOCK).open("a+") as lock:
+    with open(folder / LOCK, "a+", opener=own) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no other process: ours sets the number of shards
             lock.truncate(0)
@@ -178,7 +179,7 @@ def claim(folder: Path, shard: Shard) -> Iterator[None]:
 
 @contextmanager
 def _lock(path: Path, *, wait: bool = False) -> Iterator[None]:
-    with path.open("a+") as file:
+    with open(path, "a+", opener=own) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -192,7 +193,7 @@ def _lock(path: Path, *, wait: bool = False) -> Iterator[None]:
 
 def drop_cut_line(path: Path) -> None:
     """Remove an incomplete last line, left by a kill. Its sample is answered again."""
-    data = path.read_bytes()
+    data = read_regular(path)
     if data and not data.endswith(b"\n"):
         os.truncate(path, data.rfind(b"\n") + 1)
 
@@ -201,9 +202,12 @@ class Journal:
     """Appends the records of one method, written by one process. Each batch is on disk before the next begins."""
 
     def __init__(self, folder: Path, method: RunMethod, shard: Shard) -> None:
-        self.path = folder / ANSWERS / method.folder / f"{shard.number}-of-{shard.of}.jsonl"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("ab", buffering=0)
+        self.path = inside(folder, ANSWERS, method.folder, f"{shard.number}-of-{shard.of}.jsonl")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{self.path.parent}: no folder for answers ({error.strerror}); name another run folder") from None
+        self._file = open(self.path, "ab", buffering=0, opener=own)  # noqa: SIM115  closed on leaving
         drop_cut_line(self.path)
 
     def write(self, records: Sequence[Record]) -> None:
@@ -222,11 +226,11 @@ class Journal:
 def note_process(folder: Path, facts: Mapping[str, Any]) -> list[str]:
     """Append a process's versions, device and command to processes.jsonl. Returns what differs from the last process."""
     path = folder / "processes.jsonl"
-    lines = list(read_lines(path)) if path.is_file() else []
-    before = lines[-1] if lines else {}
-    with path.open("a", encoding="utf-8") as file:
+    with locked(folder), open(path, "a", encoding="utf-8", opener=own) as file:
+        lines = list(read_lines(path))
         drop_cut_line(path)
         file.write(json.dumps(facts, ensure_ascii=False) + "\n")
+    before = lines[-1] if lines else {}
     watched = {**facts.get("versions", {}), "device": facts.get("device")}
     versions = before.get("versions")
     earlier = {**versions, "device": before.get("device")} if isinstance(versions, dict) else watched

@@ -22,6 +22,7 @@ from mgap.decoding.prefill_sharing import can_share
 from mgap.errors import SettingError
 from mgap.io.output_folder import check_folder
 from mgap.io.progress import Progress
+from mgap.io.regular_files import inside
 from mgap.methods.base import Method
 from mgap.priors.prior_plan import Priors
 from mgap.registry import ENGINES, SCORERS, locate
@@ -129,7 +130,7 @@ class Job:
         device = model.backbone.device.type
         plan = {**self.plan(), "model": describe(model), "device": device}
         self.out.mkdir(parents=True, exist_ok=True)
-        priors = Priors(self.out / "priors")
+        priors = Priors(inside(self.out, "priors"))
         with locked(self.out):
             methods = {planned.label: build_method(planned, model, priors, progress) for planned in self.config.methods}
             plan["learnt"] = {label: about for label, method in methods.items() if (about := about_learnt(method))}
@@ -173,7 +174,7 @@ class Job:
 
         options = {key: value for key, value in self.config.departure.items() if key not in ("along", "bank", "strengths")}
         strengths = [float(value) for value in self.config.departure.get("strengths", STRENGTHS)]
-        picture, folder, decoding = self.benchmark.picture, self.out / "bank", self.config.decode()
+        picture, folder, decoding = self.benchmark.picture, inside(self.out, "bank"), self.config.decode()
         is_long = self.config.along == "answers"
         variants = {label: variants_of(method, strengths) for label, method in methods.items()} if is_long else {}
         options |= {"batch_size": self.config.batch_size, "max_new_tokens": decoding.max_new_tokens if is_long else 1}

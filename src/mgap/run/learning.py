@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mgap.errors import SettingError
 from mgap.io.images import open_in_turn
 from mgap.io.progress import Progress
+from mgap.io.regular_files import inside
 from mgap.priors.prior_plan import Prior, describe_prior
 from mgap.registry import EMBEDDED, LEARNT, METHODS, POCKET_LEARNERS
 
@@ -86,8 +87,8 @@ def learnt(kind: str, model: Model, folder: Path | None, progress: Progress | No
     if place is not None and (place / f"{kind}.json").is_file():
         return LEARNT.get(kind).load(place)
     found = through_cache(kind, {"from": "pocket"}, model, lambda: learn(kind, model, progress=progress))
-    if place is not None:
-        found.save(place)
+    if folder is not None:
+        found.save(inside(folder, kind))
     return found
 
 

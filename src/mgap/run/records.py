@@ -11,6 +11,7 @@ Scores need these files and no model.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mgap.errors import CorruptFile, RunError, one_line
+from mgap.io.regular_files import NotRegular, read_regular
 from mgap.io.typed_json import BROKEN, typed
 from mgap.types import Sample
 
@@ -110,18 +112,18 @@ class Run:
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Run:
         path = Path(folder)
-        if not (path / RUN).is_file():
+        if not (path / RUN).exists():
             raise RunError(f"{path}: no {RUN} in it, so it is no run; name a folder that `mgap run` wrote")
         try:
-            plan = typed(dict[str, Any], json.loads((path / RUN).read_text(encoding="utf-8")), RUN)
+            plan = typed(dict[str, Any], json.loads(read_regular(path / RUN).decode()), RUN)
             if plan.get("format") != FORMAT:
                 raise RunError(
                     f"{path}: written in format {plan.get('format')!r:.40}, and this version of mgap reads format {FORMAT}"
                 )
             typed(_Plan, plan, RUN)
             samples = typed(tuple[Sample, ...], list(read_lines(path / SAMPLES)), SAMPLES)
-            ordered = (path / ORDER).exists()
-            order = typed(tuple[str, ...], json.loads((path / ORDER).read_text(encoding="utf-8")), ORDER) if ordered else ()
+            ordered = os.path.lexists(path / ORDER)
+            order = typed(tuple[str, ...], json.loads(read_regular(path / ORDER).decode()), ORDER) if ordered else ()
         except BROKEN as error:
             raise CorruptFile(f"{path}: its {RUN}, {SAMPLES} or {ORDER} cannot be read ({one_line(error)})") from error
         if len({sample.id for sample in samples}) < len(samples):
@@ -151,7 +153,12 @@ class Run:
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSON Lines file. An incomplete last line is skipped; any other bad line is refused."""
-    data = path.read_bytes()
+    try:
+        data = read_regular(path)
+    except NotRegular:
+        raise
+    except OSError as error:
+        raise CorruptFile(f"{path}: cannot be read ({error.strerror}); is it a link to nothing?") from error
     complete, _, _ = data.rpartition(b"\n")
     for number, line in enumerate(complete.split(b"\n"), start=1):
         if not line.strip():

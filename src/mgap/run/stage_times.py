@@ -11,9 +11,10 @@ from typing import Any
 from mgap.backbones.clock import STAGES
 from mgap.errors import CorruptFile, one_line
 from mgap.io.output_folder import write_files
+from mgap.io.regular_files import read_regular
 from mgap.io.typed_json import BROKEN, typed
 from mgap.run.engine import Spent
-from mgap.run.folder import Shard
+from mgap.run.folder import Shard, locked
 
 REST = "the rest"
 
@@ -38,10 +39,11 @@ def save_profile(folder: Path, shard: Shard, spent: Mapping[str, Spent]) -> Path
     """Save the times of this process, by method. Each shard has its own file."""
     name = "profile.json" if shard.of == 1 else f"profile-{shard.number}-of-{shard.of}.json"
     path = folder / name
-    try:
-        before = typed(dict[str, Any], json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-    except BROKEN as error:
-        raise CorruptFile(f"{path}: not the times of a run ({one_line(error)}); remove it to go on") from error
-    times = {**before, **{label: asdict(each) for label, each in spent.items()}}
-    (written,) = write_files(folder, {name: json.dumps(times, indent=1, ensure_ascii=False) + "\n"})
+    with locked(folder):
+        try:
+            before = typed(dict[str, Any], json.loads(read_regular(path).decode())) if path.exists() else {}
+        except BROKEN as error:
+            raise CorruptFile(f"{path}: not the times of a run ({one_line(error)}); remove it to go on") from error
+        times = {**before, **{label: asdict(each) for label, each in spent.items()}}
+        (written,) = write_files(folder, {name: json.dumps(times, indent=1, ensure_ascii=False) + "\n"})
     return written

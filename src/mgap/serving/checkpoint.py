@@ -26,6 +26,7 @@ from tokenizers import Tokenizer
 import mgap
 from mgap.errors import ModelError, one_line
 from mgap.io.atomic_files import cache_folder
+from mgap.io.regular_files import require_regular_files
 from mgap.registry import locate
 
 MARK = "served.json"  # in a copy: names its source
@@ -46,6 +47,7 @@ def servable(model: str, folder: Path | None = None, *, progress: Callable[[int]
         return source  # a name on the hub
     if not (source / "config.json").is_file():
         raise ModelError(f"{model}: a folder without config.json; name the folder that save_pretrained wrote")
+    require_regular_files(source)
     try:
         edits = _edits(source)
         if not edits:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mgap.errors import SettingError
 from mgap.io.progress import Progress
+from mgap.io.regular_files import inside
 from mgap.priors.prior_plan import Priors
 from mgap.run.method_plans import VANILLA, about_learnt, build_method
 
@@ -78,7 +79,7 @@ class VllmEngine:
 
         config = job.config
         where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
-        priors = Priors(job.out / "priors")
+        priors = Priors(inside(job.out, "priors"))
         ready = [each for each in config.methods if each.prior is None or priors.has(each.prior)]
         methods = {each.label: build_method(each, None, priors) for each in ready}  # refuses an unreadable prior at once
         backbone = load_weightless(locate(config.model, config.revision), called=config.model, **where)

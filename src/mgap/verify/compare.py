@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mgap.errors import CorruptFile, one_line
+from mgap.io.regular_files import read_regular, regular
 from mgap.registry import METHODS
 
 Vectors = Mapping[str, Any]  # the arrays of an .npz, or the content of a .json
@@ -126,7 +127,7 @@ def _verify(path: Path) -> Verdict:
 
 def _read(path: Path) -> Vectors:
     if path.suffix == ".json":
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(read_regular(path).decode())
         return content
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+    with open(path, "rb", opener=regular) as file, np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)

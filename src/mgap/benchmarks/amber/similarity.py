@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from os import PathLike
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from mgap.errors import BenchmarkError, MissingExtra, SettingError
+from mgap.io.regular_files import read_regular
 
 THRESHOLD = 0.8  # strictly above it
 IDENTICAL, TABLE, SPACY = "identical", "table", "spacy"
@@ -61,7 +61,7 @@ class PairTable:
     @classmethod
     def read(cls, path: str | PathLike[str]) -> PairTable:
         try:
-            data = Path(path).read_bytes()
+            data = read_regular(path)
             content = json.loads(data)
         except (OSError, ValueError, RecursionError) as error:
             raise SettingError(f"{path}: no table of similar words can be read there ({error})") from None
@@ -127,7 +127,7 @@ def find_similarity(choice: str | PathLike[str] | Mapping[str, Any]) -> Similari
         return Identical()
     if name == SPACY:
         return SpacyVectors(model or MODEL)
-    if not os.path.isfile(choice):  # Path.is_file raises on a name that is too long
+    if not os.path.exists(choice):  # Path.exists raises on a name that is too long
         raise SettingError(f"similarity={str(choice)!r}: choose from identical, spacy, spacy:MODEL, or the file of a table")
     return PairTable.read(choice)
 

@@ -79,10 +79,10 @@ class Lexicon:
         """From synonyms.txt and double_words.json; COCO's, which gives the same figures, replaces a missing file."""
         words, pairs, coco = Path(folder) / "synonyms.txt", Path(folder) / "double_words.json", cls.coco()
         synonyms, doubles = coco.synonyms, coco.double_words
-        if words.is_file():
+        if words.exists():
             lines = [line.strip().split(", ") for line in read_text(words).splitlines() if line.strip()]
             synonyms = {line[0]: tuple(line[1:]) for line in lines}
-        if pairs.is_file():
+        if pairs.exists():
             doubles = read_json(pairs)
             if not isinstance(doubles, dict) or not all(isinstance(word, str) for word in doubles.values()):
                 raise BenchmarkError(f"{pairs}: not an object with a word for each pair of words; fetch it again")

@@ -92,7 +92,7 @@ def read_lexicon(data: FilePath) -> Lexicon:
 def _choose(data: Path, image_set: str | None, seed: int, truth: GroundTruth) -> tuple[str, list[int], list[str]]:
     """The name of the set, its ids, and notes."""
     sets = _chair_folder(data) / "image_sets.json"
-    lists = read_json(sets) if sets.is_file() else {}
+    lists = read_json(sets) if sets.exists() else {}
     if not isinstance(lists, dict):
         raise BenchmarkError(f"{sets}: not an object with a list of image ids for each name; fetch it again")
     if image_set is None and FIXED in lists:

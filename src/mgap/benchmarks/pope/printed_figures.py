@@ -17,6 +17,7 @@ from os import PathLike
 from typing import Any
 
 from mgap.errors import BenchmarkError, SettingError
+from mgap.io.regular_files import regular
 
 MAX_QUESTIONS = 100_000  # the search goes through all counts
 NEAR = 0.05  # points of F1 that may be lost when a figure is computed from rounded ones
@@ -105,7 +106,7 @@ def read_table(path: str | PathLike[str]) -> list[Printed]:
     """Read a CSV file with columns accuracy, precision, f1 and optionally questions, positives; the others form the name."""
     figures, sizes = ("accuracy", "precision", "f1"), ("questions", "positives")
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
+        with open(path, newline="", encoding="utf-8-sig", opener=regular) as file:
             lines = list(csv.DictReader(file, strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BenchmarkError(f"{path}: no table to read ({error}); give a CSV file") from error

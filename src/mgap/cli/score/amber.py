@@ -10,6 +10,7 @@ import typer
 
 from mgap.cli import completion
 from mgap.errors import BenchmarkError, SettingError
+from mgap.io.regular_files import read_regular
 
 
 def amber(
@@ -81,7 +82,7 @@ def amber(
 def read_responses(path: Path) -> dict[str, str]:
     """Texts by id. Refuses other shapes and repeated ids."""
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        entries = json.loads(read_regular(path).decode())
     except (OSError, ValueError) as error:
         raise BenchmarkError(f"{path}: no responses can be read there ({error})") from None
     if not isinstance(entries, list) or not entries:
