@@ -1,9 +1,13 @@
 """The page opens, asks no other host for anything, asks for a password where one is set, and refuses what is too large."""
 
 import re
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import httpx
+import PIL.Image
 import pytest
 from conftest import DESK, PHONE
 from playwright.sync_api import expect
@@ -47,7 +51,40 @@ def test_a_path_that_was_not_uploaded_is_refused(server, tmp_path):
         assert "only for me" not in answer.text
 
 
-def test_a_server_with_a_password_asks_for_it_and_refuses_a_file_that_is_too_large(another, opened, large):
+@pytest.fixture
+def other() -> Iterator[str]:
+    """The address of another site on this machine, which has an empty page."""
+    with HTTPServer(("127.0.0.1", 0), EmptyPage) as site:
+        thread = Thread(target=site.serve_forever)
+        thread.start()
+        yield f"http://localhost:{site.server_port}/"
+        site.shutdown()
+        thread.join()
+
+
+class EmptyPage(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_page_of_another_site_can_upload_nothing(browser, server, other):
+    page = browser.new_page()
+    page.goto(other)
+    send = "at => { const form = new FormData(); form.append('files', new Blob(['x']), 'x.png'); "
+    send += "return fetch(at, {method: 'POST', mode: 'no-cors', body: form}).then(() => 'sent') }"
+    with page.expect_response("**/upload") as told:
+        assert page.evaluate(send, f"{server.address}/gradio_api/upload") == "sent"
+    assert told.value.status == 403
+    page.goto(server.address)  # as by a link
+    expect(page.locator("#ask-button")).to_be_visible()
+    page.close()
+
+
+def test_a_server_with_a_password_asks_for_it_refuses_a_file_that_is_too_large_and_answers(another, opened, large, tmp_path):
     strict = another("--max-mb", "2", "--host", "0.0.0.0", MGAP_INSPECT_PASSWORD="open sesame")
     assert re.search(r"^mgap: warning: everyone on the networks of this machine .* unencrypted", strict.log, re.MULTILINE)
     assert "open sesame" not in strict.log
@@ -67,3 +104,8 @@ def test_a_server_with_a_password_asks_for_it_and_refuses_a_file_that_is_too_lar
     watched.excused.append("404|Response")  # Gradio asks how far an upload is that its own page has refused
     page.set_input_files("#dropped input[type=file]", large)
     expect(page.get_by_text(re.compile("exceed the maximum allowed size"))).to_be_visible()
+    PIL.Image.new("RGB", (64, 64), "red").save(tmp_path / "small.png")
+    page.set_input_files("#dropped input[type=file]", tmp_path / "small.png")
+    expect(page.locator("#dropped img")).to_be_visible()
+    page.locator("#ask-button").click()
+    expect(page.locator('#answers .answer-column[data-state="done"]')).to_have_count(2, timeout=60_000)

@@ -3,49 +3,17 @@
 import os
 import signal
 import stat
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from subprocess import PIPE
 from urllib.parse import quote
 
-import httpx
 import PIL.Image
 import pytest
 
 from mgap.errors import MissingExtra, SettingError
 from mgap.inspector import server
 from mgap.inspector.guard import MAX_BODY_BYTES, is_loopback
-from tests import processes
-
-PICTURE = {"meta": {"_type": "gradio.FileData"}, "orig_name": "a.png", "size": 1}
-
-
-class Small(httpx.Client):
-    """A client of small.py, which runs in a process of its own."""
-
-    def __init__(self, process):
-        self.process = process
-        self.uploads, address = (process.stdout.readline().strip() for _ in range(2))
-        if not address:
-            raise RuntimeError(process.communicate()[1])
-        super().__init__(base_url=address, trust_env=False, timeout=30)
-
-    def end(self, by=signal.SIGINT):
-        """As Ctrl-C does; returns exit status, and what it printed then."""
-        self.process.send_signal(by)
-        self.close()
-        out, err = self.process.communicate()
-        return self.process.returncode, out, err
-
-
-@contextmanager
-def served(*how, host="127.0.0.1", password="", max_bytes=1000):
-    words = [sys.executable, str(Path(__file__).with_name("small.py")), host, password, str(max_bytes), *how]
-    with processes.started(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process, Small(process) as small:
-        yield small
+from tests.inspector.visits import PICTURE, ask, served, told
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +29,6 @@ def wide():
         yield small
 
 
-def ask(client, picture=None, question="What?", session="one"):
-    words = {"data": [picture, question], "fn_index": 0, "session_hash": session, "event_data": None, "trigger_id": 3}
-    return client.post("/gradio_api/queue/join", json=words)
-
-
-def told(client, session="one"):
-    """What a page hears of its question, up to the end."""
-    return client.get("/gradio_api/queue/data", params={"session_hash": session}).text
-
-
 def test_a_question_is_answered(page):
     assert '"title":"small"' in page.get("/").text
     assert ask(page).status_code == 200
@@ -78,7 +36,7 @@ def test_a_question_is_answered(page):
 
 
 def test_a_picture_that_was_dropped_is_read_and_another_file_is_not(page, tmp_path):
-    here = Path(__file__).parent / "small.py"
+    here = Path(__file__)
     PIL.Image.new("RGB", (2, 2)).save(tmp_path / "secret.png")
     (tmp_path / "link.png").symlink_to(tmp_path / "secret.png")
     data = (tmp_path / "secret.png").read_bytes()
@@ -117,11 +75,11 @@ def test_a_web_address_in_the_place_of_a_file_is_refused(page, path):
     assert nested.status_code == 403
 
 
-@pytest.mark.parametrize("path", ["/gradio_api/file=https://example.com/a.png", "/gradio_api/file=HTTP:/example.com",
-                                  "/gradio_api/proxy=https://example.com/"])  # fmt: skip
+@pytest.mark.parametrize("path", ["/gradio_api/file=https://example.com/a.png", "/gradio_api/file=HTTP:/example.com"])
 def test_nothing_is_fetched_for_others(page, path):
     answer = page.get(path)
     assert (answer.status_code, "fetches nothing from other hosts" in answer.text) == (403, True)
+    assert page.get(path.replace("file=", "proxy=")).status_code == 404
 
 
 def test_a_body_that_is_too_large_or_too_deep_is_refused(page):
@@ -149,8 +107,7 @@ def test_what_gradio_offers_besides_the_page_is_off(page):
     assert config["footer_links"] == ["settings"]
     assert page.get("/gradio_api/info").json() == {"named_endpoints": {}, "unnamed_endpoints": {}}
     for path in ("/docs", "/redoc", "/openapi.json", "/monitoring", "/monitoring/summary", "/gradio_api/runs"):
-        answer = page.get(path)
-        assert answer.status_code in (403, 404) or "not enabled" in answer.text, path
+        assert page.get(path).status_code == 404, path
 
 
 @pytest.fixture
@@ -171,9 +128,7 @@ def test_a_password_is_asked_for_and_ctrl_c_ends_it_tidily(locked):
         ask(locked),
     ]
     assert [answer.status_code for answer in refused] == [401] * 4
-    began = time.monotonic()
-    wrong = locked.post("/login", data={"username": "anyone", "password": "sesame"})
-    assert (wrong.status_code, time.monotonic() - began >= 1) == (400, True)
+    assert locked.post("/login", data={"username": "anyone", "password": "sesame"}).status_code == 400
     assert locked.get("/config").status_code == 401
     assert locked.post("/login", data={"username": "anyone", "password": "s\u00e9same"}).json() == {"success": True}
     assert locked.get("/config").status_code == 200

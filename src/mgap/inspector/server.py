@@ -7,7 +7,6 @@ with private_uploads():                           # before Gradio is imported
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import hmac
 import os
@@ -17,7 +16,7 @@ import sys
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,10 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 from mgap.errors import MissingExtra, SettingError
 from mgap.inspector.guard import Guard, is_loopback
+from mgap.inspector.listeners import Listeners
+from mgap.inspector.password_attempts import PasswordAttempts
+from mgap.inspector.upload_folder import FILES_KEPT, LEAST_BYTES, UploadFolder
 
 if TYPE_CHECKING:
     import gradio as gr
     from fastapi import FastAPI
+    from gradio.routes import App
+    from starlette.types import Scope
 
 ENVIRONMENT = {
     "GRADIO_TEMP_DIR": "",  # for uploads; set below
@@ -41,7 +45,10 @@ QUEUE_SIZE, CONCURRENCY = 32, 4  # events that may wait; default limit of those 
 SESSIONS = 100  # whose state is kept
 UPLOAD_SECONDS = 3600  # how long an uploaded file is kept
 SHUTDOWN_SECONDS = 1  # how long open connections have at the end
-LOGIN_MESSAGE = "Any user name will do. The password is the one that the inspector was started with."
+LOGIN_MESSAGE = (
+    "Any user name will do. The password is the one that the inspector was started with. After a wrong one, the next takes "
+    "longer."
+)
 
 
 def require_gradio(purpose: str) -> None:
@@ -136,18 +143,42 @@ def application(page: gr.Blocks, *, local: bool, password: str | None, max_bytes
         **look,
     )
     page.has_launched = True  # else Gradio lets a page pass off any file of this machine as an upload
-    app.add_middleware(Guard, local=local, uploads=Path(get_upload_folder()))
+    app.add_middleware(
+        Guard,
+        local=local,
+        uploads=UploadFolder(Path(get_upload_folder()), FILES_KEPT * max(max_bytes, LEAST_BYTES)),
+        max_bytes=max_bytes,
+        listeners=Listeners(page),
+        attempts=PasswordAttempts(),
+        is_logged_in=_login_check(gradio_app_of(app)) if password is not None else lambda _: True,
+    )
     return app
 
 
-def _password_check(password: str) -> Callable[[str, str], Awaitable[bool]]:
-    async def is_correct(_: str, given: str) -> bool:
-        if hmac.compare_digest(given.encode(), password.encode()):
-            return True
-        await asyncio.sleep(1)  # slows down guessing
-        return False
+def gradio_app_of(app: FastAPI) -> App:
+    """Gradio's own application, which is mounted in ours."""
+    mounted: App = app.routes[-1].app  # type: ignore[attr-defined]
+    return mounted
+
+
+def _password_check(password: str) -> Callable[[str, str], bool]:
+    def is_correct(_: str, given: str) -> bool:
+        return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), password.encode("utf-8", "surrogatepass"))
 
     return is_correct
+
+
+def _login_check(mounted: App) -> Callable[[Scope], bool]:
+    """Whether a request comes from somebody who has logged in. Gradio asks on most of its routes, but not on all."""
+    from starlette.requests import HTTPConnection
+
+    names = [f"access-token-{kind}{mounted.cookie_id}" for kind in ("", "unsecure-")]
+
+    def is_logged_in(scope: Scope) -> bool:
+        cookies = HTTPConnection(scope).cookies
+        return any(cookies.get(name) in mounted.tokens for name in names)
+
+    return is_logged_in
 
 
 def serve(
@@ -180,7 +211,7 @@ def serve(
                 super().handle_exit(sig, frame)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.routes[-1].app.stop_event.set()  # type: ignore[attr-defined]  # Gradio's: ends the event streams
+            gradio_app_of(app).stop_event.set()  # ends the event streams
             for connection in list(self.server_state.connections):
                 connection.transport.close()  # else a page would show a cancelled request
             await super().shutdown(sockets)
