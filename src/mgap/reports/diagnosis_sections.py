@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from mgap.diagnosis.subspace_analysis import ModelComparison, SubspaceAnalysis
 from mgap.diagnosis.subspace_figures import print_subspaces
 from mgap.diagnosis.subspace_tables import models_table, subspace_tables
 from mgap.errors import CorruptFile, one_line
+from mgap.io.strict_json import parse_json
 from mgap.pages.html_page import Table
 from mgap.pages.print_figures import Print
 from mgap.reports.printed.reach import print_reach
@@ -65,6 +65,6 @@ def _read(path: Path) -> Any:
     if not path.is_file():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{path}: no JSON ({error}); remove it, and run mgap diagnose again") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -23,6 +22,7 @@ from mgap.errors import SettingError
 from mgap.io.images import open_image
 from mgap.io.output_folder import write_files
 from mgap.io.progress import Progress
+from mgap.io.strict_json import strict_json
 from mgap.methods.base import Method, Seam
 from mgap.methods.bias import token_ids
 from mgap.priors.bank import Bank
@@ -64,7 +64,7 @@ class Diagnosis:
         for name, measure in analyses.items():
             path = analysis_file(self.job.out, name)
             if not path.is_file():
-                write_files(path.parent, {path.name: json.dumps(measure(), ensure_ascii=False) + "\n"})
+                write_files(path.parent, {path.name: strict_json(measure(), required=str(path), ensure_ascii=False) + "\n"})
 
     def subspace(self) -> dict[str, Any]:
         return analyse_subspace(
