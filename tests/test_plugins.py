@@ -46,7 +46,7 @@ def plugins(tmp_path):
         yield tmp_path / "site"
 
 
-@pytest.mark.parametrize("what", ["", "methods", "presets", "backbones", "prompt-sets", "plugins"])
+@pytest.mark.parametrize("what", ["", "methods", "presets", "backbones"])
 def test_lists_name_what_is_broken_and_list_the_rest(run, plugins, what):
     status, out, err = run("ls", *([what] if what else []))
     assert status == 0, err
@@ -94,12 +94,13 @@ def test_runs_of_the_other_parts_are_planned_as_ever(plugins):
 @pytest.mark.parametrize(
     "text", [b"[mgap.methods]\nno equals sign\n", b"[mgap.methods]\nx = \xff:X\n"], ids=["no point", "no text"]
 )
-def test_a_list_of_entry_points_that_cannot_be_read_hides_nobody_elses(run, plugins, text):
+def test_a_list_of_entry_points_that_cannot_be_read_hides_nobody_elses(plugins, text):
     other = plugins / "damaged-1.0.dist-info"
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: damaged\nVersion: 1.0\n")
     (other / "entry_points.txt").write_bytes(text)
-    assert "a method that works" in run("ls", "methods")[1]
+    assert METHODS.get("works").summary == "a method that works"
+    assert "mgap" in METHODS.loaded()
 
 
 def test_ctrl_c_while_one_is_imported_ends_the_command(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 from mgap.run.records import Run
 from tests import processes
+from tests.packages import installed
 
 LS = [sys.executable, "-m", "mgap.cli.main", "ls", "models"]
 WAYS = {"at the end": {"PYTHONUNBUFFERED": ""}, "while it prints": {"PYTHONUNBUFFERED": "1"}}  # when standard output is written
@@ -44,16 +45,16 @@ def test_a_reader_that_has_seen_enough_ends_the_command_in_silence(way):
 
 
 def test_a_terminal_that_cannot_show_a_letter_gets_its_number(tmp_path):
-    folder = tmp_path / "caf\u00e9"
-    command = [*LS[:3], "score", str(folder)]
-    done = processes.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
-    assert done.returncode == 2
-    assert b"caf\\xe9: no run.json" in done.stderr
+    place = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    with installed(tmp_path, {}, {"mgap.methods": {"caf\u00e9": "nowhere:Nothing"}}):
+        command = [*LS[:-1], "plugins"]
+        done = processes.run(command, capture_output=True, env={**os.environ, **place, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"method caf\\xe9: ")
 
 
-@pytest.mark.parametrize("verb", ["ask", "fit", "run", "score", "ls"])
-def test_bytes_that_are_no_utf_8_are_refused(verb):
-    done = processes.run([*LS[:3], verb, b"caf\xe9.png", "What?"], capture_output=True, text=True)
+def test_bytes_that_are_no_utf_8_are_refused():
+    done = processes.run([*LS[:3], "ask", b"caf\xe9.png", "What?"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("mgap: word 2 of the command, 'caf\\udce9.png', is no UTF-8 text")
     assert done.stderr.count("\n") == 1

@@ -39,6 +39,7 @@ def refused(call, *given, names="", **how):
     assert isinstance(found, Refused), found
 
 
+@cases(50)
 @given(st.sampled_from([*OWN, "key"]), ODD, st.booleans())
 def test_own_questions(place, field, text, in_lines):
     row = {**OWN, text: "x"} if field == "key" else {**OWN, field: text}
@@ -61,13 +62,13 @@ def test_yaml_and_words_of_set(text):
     refused(parse_settings, [f"prompt={text}"])
 
 
-@cases(40)
+@cases(30)
 @given(st.sampled_from([key for key in RUN if key != "methods"]), ODD)
 def test_keys_of_a_run(key, text):
     refused(Config.of, {**RUN, key: {"parser": text} if key == "scoring" else text})
 
 
-@cases(20)
+@cases(8)
 @given(ODD)
 def test_labels_and_settings_of_a_run(text):
     assert Config.of(RUN).methods
@@ -85,7 +86,7 @@ def test_every_setting_of_every_method(name, text):
         refused(method.of, **{**dict.fromkeys(method.needed(), 1), field: text})
 
 
-@cases(20)
+@cases(15)
 @given(st.sampled_from(list(SAMPLE)), ODD)
 def test_samples_made_in_python(place, field, text):
     mine = Benchmark("mine", "yesno", (Sample(**{**SAMPLE, field: text}),), lambda name: name)
@@ -93,6 +94,7 @@ def test_samples_made_in_python(place, field, text):
     refused(Job.prepare, config, place / "new", benchmark=mine, names=SAID)
 
 
+@cases(25)
 @given(ODD)
 def test_paths(place, text):
     for path in (text, place / text):
