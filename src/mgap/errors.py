@@ -27,6 +27,10 @@ class RunError(MgapError):
     """A run folder cannot be used: another process uses it, it has other settings, or it is not a run."""
 
 
+class PluginError(MgapError):
+    """A part that another package provides by an entry point cannot be used."""
+
+
 class ModelError(MgapError):
     """A model cannot be found, loaded, or understood."""
 

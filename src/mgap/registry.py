@@ -9,42 +9,105 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from pathlib import Path
 from typing import Any
 
-from mgap.errors import ModelError, SettingError
+from mgap.errors import ModelError, PluginError, SettingError, one_line
 
 
 class Registry:
-    """A read-only table of names; an entry is imported when it is first used."""
+    """A read-only table of names; an entry is imported when it is first used.
 
-    def __init__(self, kind: str, group: str, entries: Mapping[str, str]) -> None:
-        self.kind, self.group, self._entries = kind, group, dict(entries)
+    An entry of another package that cannot be imported, or lacks an attribute that `has` names, is a PluginError; `loaded`
+    leaves it out, and `plugins` says why.
+    """
 
-    def _all(self) -> dict[str, str]:
-        installed = {point.name: point.value for point in entry_points(group=self.group)}
-        return {**installed, **self._entries}  # an installed package cannot replace a built-in name
+    def __init__(self, kind: str, group: str, entries: Mapping[str, str], has: tuple[str, ...] = ()) -> None:
+        self.kind, self.group, self._entries, self._has = kind, group, dict(entries), has
+
+    def _installed(self) -> dict[str, EntryPoint]:
+        """The entry points of other packages; they cannot replace a built-in name."""
+        return {point.name: point for point in _entry_points(self.group) if point.name not in self._entries}
 
     def names(self) -> list[str]:
-        return sorted(self._all())
+        return sorted({*self._entries, *self._installed()})
 
     def __iter__(self) -> Iterator[str]:
         """The built-in names in their order, then those of other packages."""
-        yield from {**self._entries, **self._all()}
+        yield from self._entries
+        yield from self._installed()
 
     def __contains__(self, name: str) -> bool:
-        return name in self._entries or name in self._all()
+        return name in self._entries or name in self._installed()
 
     def get(self, name: str) -> Any:
-        entries = self._entries if name in self._entries else self._all()  # scanning all installed packages takes time
-        if name not in entries:
-            close = difflib.get_close_matches(name, entries, n=1)
+        if name in self._entries:  # scanning all installed packages takes time
+            module, _, attribute = self._entries[name].partition(":")
+            return getattr(import_module(module), attribute)
+        installed = self._installed()
+        if name not in installed:
+            names = sorted({*self._entries, *installed})
+            close = difflib.get_close_matches(name, names, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise SettingError(f"unknown {self.kind} {name!r}: choose from {', '.join(sorted(entries))}{hint}")
-        module, _, attribute = entries[name].partition(":")
-        return getattr(import_module(module), attribute)
+            raise SettingError(f"unknown {self.kind} {name!r}: choose from {', '.join(names)}{hint}")
+        return self._load(installed[name])
+
+    def loaded(self) -> dict[str, Any]:
+        """Every entry that can be used, by name: the built-in ones in their order, then those of other packages."""
+        found = {name: self.get(name) for name in self._entries}
+        for name, point in self._installed().items():
+            with suppress(PluginError):
+                found[name] = self._load(point)
+        return found
+
+    def plugins(self) -> dict[str, str]:
+        """The entries of other packages, by name, each with the reason why it cannot be used, or "" if it can."""
+        reasons = {}
+        for name, point in sorted(self._installed().items()):
+            try:
+                self._load(point)
+                reasons[name] = ""
+            except PluginError as error:
+                reasons[name] = str(error)
+        return reasons
+
+    def _load(self, point: EntryPoint) -> Any:
+        try:
+            found = point.load()
+            missing = [name for name in self._has if not hasattr(found, name)]
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a stranger's module raises, SystemExit too
+            if isinstance(error, SystemExit) and type(error) is not SystemExit:  # a signal: this process is to end
+                raise
+            reason = f"cannot be imported ({type(error).__name__}: {one_line(error)})"
+            raise PluginError(f"{self._describe(point)} {reason}; mend, update or uninstall that package") from error
+        if missing:
+            raise PluginError(
+                f"{self._describe(point)} has no {missing[0]!r}, which a {self.kind} has; mend or update that package"
+            )
+        return found
+
+    def _describe(self, point: EntryPoint) -> str:
+        package = "an installed package"
+        with suppress(Exception):  # its metadata may be broken too
+            package = f"{point.dist.name} {point.dist.version}"  # type: ignore[union-attr]
+        return f"the {self.kind} {point.name!r} ({point.value}) of {package}"
+
+
+def _entry_points(group: str) -> list[EntryPoint]:
+    """Those of every installed package whose list of entry points can be read."""
+    try:
+        return list(entry_points(group=group))
+    except Exception:  # somebody's entry_points.txt is damaged
+        found: dict[str, list[EntryPoint]] = {}
+        for package in distributions():
+            with suppress(Exception):  # a package found earlier on the path hides later ones of its name
+                found.setdefault(package.name, [point for point in package.entry_points if point.group == group])
+        return [point for points in found.values() for point in points]
 
 
 METHODS = Registry(
@@ -69,6 +132,7 @@ METHODS = Registry(
         "deco": "mgap.methods.deco:DeCo",
         "dola": "mgap.methods.dola:DoLa",
     },
+    has=("seam", "modes", "forwards", "summary", "presets", "learnt_settings", "of"),
 )
 
 # By transformers' `config.model_type`; others get the generic Backbone.
@@ -88,6 +152,7 @@ BACKBONES = Registry(
         "smolvlm": "mgap.backbones.idefics:SmolVLM",
         "internvl": "mgap.backbones.internvl:InternVL",
     },
+    has=("encode", "shares_prefill"),
 )
 
 # Benchmarks for `mgap run NAME`: each a `BenchmarkSource` (benchmarks/base.py).
@@ -100,10 +165,11 @@ BENCHMARKS = Registry(
         "amber": "mgap.benchmarks.amber.questions:AmberSource",
         "own": "mgap.benchmarks.own:OwnSource",
     },
+    has=("keys", "datasets", "max_new_tokens", "read"),
 )
 
 # Worlds that draw their own pictures and ask several benchmarks' questions about them: each a `DrawnWorld`.
-WORLDS = Registry("drawn world", "mgap.worlds", {"pocket": "mgap.pocket.samples:PocketWorld"})
+WORLDS = Registry("drawn world", "mgap.worlds", {"pocket": "mgap.pocket.samples:PocketWorld"}, has=("read",))
 
 # Calibration prompts: each a function that returns them in order.
 PROMPTS = Registry(
@@ -116,6 +182,7 @@ PROMPTS = Registry(
         "colours": "mgap.priors.prompts:colour_prompts",
         "pocket": "mgap.pocket.benchmark:every_calibration_prompt",
     },
+    has=("__call__",),
 )
 
 # What a method may need to have learnt from a model first, by its kind: it lies in a folder as `KIND.json` and its tensors.
@@ -128,6 +195,7 @@ LEARNT = Registry(
         "steering": "mgap.priors.steering:Steering",
         "bank": "mgap.priors.bank:Bank",
     },
+    has=("load",),
 )
 
 # What learns these for an embedded model, from scenes of its world that no test shows: a function of a model each.
@@ -139,6 +207,7 @@ POCKET_LEARNERS = Registry(
         "steering": "mgap.pocket.fit_steering:fit_steering",
         "bank": "mgap.pocket.fit_bank:fit_bank",
     },
+    has=("__call__",),
 )
 
 # Engines that generate the answers of a run: each a `RunEngine` (run/worker.py).
@@ -146,6 +215,7 @@ ENGINES = Registry(
     "engine",
     "mgap.engines",
     {"transformers": "mgap.run.worker:TransformersEngine", "vllm": "mgap.serving.vllm_run:VllmEngine"},
+    has=("refuse", "require", "begin"),
 )
 
 # Scorers, by the task that a benchmark names: each turns answers into figures.
@@ -157,7 +227,10 @@ SCORERS = Registry(
         "captions": "mgap.benchmarks.chair.scorer:ChairScorer",
         "amber": "mgap.benchmarks.amber.scorer:AmberScorer",
     },
+    has=("of",),
 )
+
+REGISTRIES = (METHODS, BACKBONES, BENCHMARKS, WORLDS, PROMPTS, LEARNT, POCKET_LEARNERS, ENGINES, SCORERS)
 
 # Trained checkpoints that ship with the package, by the name that `mgap.load` accepts.
 EMBEDDED = {f"pocket/{family}": Path(__file__).parent / "pocket" / "models" / family for family in ("llava", "qwen3-vl")}

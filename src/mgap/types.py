@@ -25,6 +25,7 @@ class Mode(str, Enum):
 
 
 ALL_MODES = frozenset(Mode)
+LEAST_DIVISOR = 1e-10  # far below any temperature in use, and far above what would make logits infinite
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ class Decoding:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise SettingError(f"{name}={value!r:.40} must be a positive number")
+        for name in ("temperature", "repetition_penalty"):  # scores are divided by them in float32
+            if not LEAST_DIVISOR <= (value := getattr(self, name)) <= 1 / LEAST_DIVISOR:
+                raise SettingError(f"{name}={value!r:.40} must be from {LEAST_DIVISOR:g} to {1 / LEAST_DIVISOR:g}")
         if self.top_p > 1:
             raise SettingError(f"top_p={self.top_p} must be in (0, 1]")
         if not self.sample and (self.temperature, self.top_p, self.top_k) != (1.0, 1.0, 0):

@@ -80,6 +80,14 @@ def test_a_trace_is_printed_as_a_table(run, checkpoint, saved, picture_file):
     assert answer["trace"][0]["values"]["gamma"] == 1.0
 
 
+def test_json_is_strict_however_strong_a_method_is(run, checkpoint, saved, picture_file):
+    words = ["ask", picture_file, "What?", "-m", checkpoint, "--prior", saved, "--max-new-tokens", 2, "--trace", "--json"]
+    status, out, _ = run(*words, "--alpha", 1e300)
+    assert status in (0, 2)  # logits that are not finite may be refused
+    if status == 0:
+        assert json.loads(out, parse_constant=pytest.fail)["token_ids"]
+
+
 @pytest.mark.parametrize(
     ("method", "words", "build"),
     [
@@ -235,6 +243,7 @@ MISTAKES = {  # what is wrong: the words typed, and what the sentence must name
     "a damaged prior": ([*ASK[:-1], "half"], "damaged"),
     "a prior of another model": (["ask", "PICTURE", "What?", "-m", "OTHER", "--prior", "PRIOR"], "was made with"),
     "temperature without sampling": ([*ASK, "--temperature", "0.5"], "sample"),
+    "a temperature next to nothing": ([*ASK, "--sample", "--temperature", "1e-320"], "temperature=1e-320 must be from 1e-10"),
     "a search that is to stream": ([*ASK[:-2], "--method", "opera", "--stream"], "opera does not work with stream"),
     "a search with other beams": ([*ASK[:-2], "--method", "opera", "--num-beams", "2"], "beams=5"),
     "beams and stream": ([*ASK, "--num-beams", "2", "--stream"], "cannot be combined"),
@@ -245,6 +254,12 @@ MISTAKES = {  # what is wrong: the words typed, and what the sentence must name
     "an unknown null image": ([*FIT, "--null-image", "white"], "black336"),
     "an unknown solver": ([*FIT, "--svd", "qr"], "lanczos"),
     "a size that is none": ([*FIT, "--size", "big"], "WIDTHxHEIGHT"),
+    "a size that no picture may have": (
+        [*FIT, "--null-image", "black_same_size", "--size", "99999999x99999999"],
+        "--size: 99999999 x 99999999 is more than 89,478,485 pixels",
+    ),
+    "a size of 5000 digits": ([*FIT, "--null-image", "black_same_size", "--size", f"{'9' * 5000}x8"], "WIDTHxHEIGHT"),
+    "a rank of 5000 digits": ([*FIT, "--rank", "9" * 5000], "must be a whole number of at least 1, or auto"),
     "a batch of none": ([*FIT, "--batch-size", "0"], "batch_size=0"),
     "nothing to list": (["ls", "weather"], "weather"),
     "no vectors": (["verify", "nowhere"], "reference vectors"),

@@ -1,6 +1,7 @@
 """Benchmark readers: any file is a benchmark, or refused in a sentence that names it."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -70,7 +71,7 @@ def check_samples(found):
     assert found.samples
     assert len({sample.id for sample in found.samples}) == len(found.samples)
     assert all(isinstance(text, str) and text for s in found.samples for text in (s.id, s.image, s.prompt, s.group))
-    json.dumps([sample.truth for sample in found.samples])
+    json.dumps([asdict(sample) for sample in found.samples], ensure_ascii=False).encode()
 
 
 @cases(50)

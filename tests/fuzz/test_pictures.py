@@ -5,6 +5,7 @@ import os
 import struct
 import zlib
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -17,7 +18,8 @@ from tests.fuzz.damage import Refused, byte_files, outcome
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "ICO", "TGA", "PCX", "SGI", "IM", "MSP", "DDS", "ICNS",
            "JPEG2000", "QOI", "XBM", "MPO", "AVIF", "PALM", "SPIDER", "DIB", "BLP")  # fmt: skip
-MODES = ("RGB", "RGBA", "L", "LA", "P", "PA", "1", "CMYK", "YCbCr", "HSV", "LAB", "I", "F", "I;16", "RGBX", "RGBa", "La")
+MODES = tuple(mode for mode in Image.MODES if not mode.startswith("BGR;"))  # which older Pillows had, and cannot convert
+GREY = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F", "La", "LA")
 BOMB = b"\x89PNG\r\n\x1a\n"
 
 
@@ -27,11 +29,12 @@ def encoded():
     exif = Image.Exif()
     exif[0x0112] = 6
     for name in FORMATS:
-        for mode in ("RGB", "RGBA", "P", "L", "1"):
+        for mode in MODES:
             file = io.BytesIO()
             try:
-                picture.convert(mode).save(file, name, **({"exif": exif} if name in ("JPEG", "PNG", "TIFF", "WEBP") else {}))
-            except (OSError, KeyError, ValueError):
+                begun = picture.convert("L") if mode in GREY else picture
+                begun.convert(mode).save(file, name, **({"exif": exif} if name in ("JPEG", "PNG", "TIFF", "WEBP") else {}))
+            except (OSError, KeyError, ValueError, DeprecationWarning):
                 continue
             found[f"{name} {mode}"] = file.getvalue()
     for name, options in {"GIF": {}, "WEBP": {}, "TIFF": {"compression": "tiff_lzw"}, "PNG": {}}.items():
@@ -93,6 +96,12 @@ def test_a_picture_that_claims_any_size(place, width, height, depth, colour):
     (place / "claims.png").write_bytes(png(width, height, depth, colour))
     check(outcome(open_image, place / "claims.png", names="claims.png"))
     check(outcome(open_dropped, place / "claims.png", Limits(), names="claims.png"))
+
+
+@given(st.sampled_from(("I;16", "I;16L", "I;16B")), st.binary(min_size=512, max_size=512))
+def test_grey_of_16_bits_is_its_high_bytes(mode, data):
+    values = np.frombuffer(data, ">u2" if mode == "I;16B" else "<u2").reshape(16, 16)
+    assert (np.asarray(open_image(Image.frombytes(mode, (16, 16), data))) == (values >> 8)[..., None]).all()
 
 
 @given(st.sampled_from(MODES), st.integers(1, 40), st.integers(1, 40))

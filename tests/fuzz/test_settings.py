@@ -66,7 +66,7 @@ def test_a_runs_keys(keys):
         assert found.methods
         assert isinstance(found.decode(), Decoding)
         outcome(lambda: PublishedFigures.of_json(found.published) if found.published else None)
-        json.dumps(found.to_json(), default=str)
+        json.dumps(found.to_json(), default=str, ensure_ascii=False, allow_nan=False).encode()
 
 
 @cases(25)

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import socket
 from importlib.util import find_spec
 
 import pytest
@@ -135,3 +136,20 @@ def test_without_vllm_the_extra_is_named(run, pocket_prior):
     status, _, error = run("serve", "pocket/llava", "--prior", pocket_prior)
     assert status == 2
     assert 'pip install "mgap[vllm]"' in error
+
+
+def test_a_place_where_nothing_can_listen_is_refused_before_the_model_is_loaded(run, pocket_prior, monkeypatch):
+    monkeypatch.setattr("mgap.serving.installed.require_vllm", lambda _purpose: None)
+    words = ["serve", "pocket/llava", "--prior", pocket_prior, "--port"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, out, error = run(*words, port)
+    assert (status, out) == (2, "")
+    assert (
+        error == f"mgap: cannot listen on 127.0.0.1, port {port} (Address already in use): choose another --port, or --host\n"
+    )
+    for host in ("203.0.113.7", "x" * 300):
+        status, out, error = run(*words, 9, "--host", host)
+        assert (status, out) == (2, "")
+        assert error.startswith("mgap: cannot listen on ")
+        assert error.count("\n") == 1

@@ -24,6 +24,7 @@ from mgap.backbones.token_rows import Ids, find_block, join_rows, split_rows
 from mgap.errors import BackboneMismatch, ImageError, ModelError, PromptError
 from mgap.io.images import open_image
 from mgap.io.prompt_files import check_prompt
+from mgap.io.strict_json import lone_surrogate
 from mgap.io.typed_json import typed
 from mgap.registry import BACKBONES
 
@@ -263,6 +264,8 @@ class Backbone:
         turn = {"role": "user", "content": [*content, {"type": "text", "text": prompt}]}
         if system is None:
             return self._render([turn])
+        if why := lone_surrogate(system):
+            raise PromptError(f"the system text: {why}; write the character itself")
         texts = {role: self._render([_message(role, system), turn], or_empty=True) for role in ("system", "assistant")}
         if system not in texts["system"] or texts["system"] == texts["assistant"]:
             raise PromptError(f"{self.name}: its chat template has no system role; leave the system text out")
@@ -364,7 +367,7 @@ def backbone_class(config: Any) -> type[Backbone]:
 
 def families_that(capability: str) -> list[str]:
     """The model types whose backbone class declares a capability, such as "shares_prefill"."""
-    return [kind for kind in BACKBONES.names() if getattr(BACKBONES.get(kind), capability)]
+    return sorted(kind for kind, family in BACKBONES.loaded().items() if getattr(family, capability))
 
 
 class HasBackbone(Protocol):

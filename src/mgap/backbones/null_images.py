@@ -11,6 +11,7 @@ from typing import Any
 from PIL import Image
 
 from mgap.errors import SettingError
+from mgap.io.images import check_size
 
 NULL_IMAGES = ("black336", "black_same_size", "mean_colour", "no_image")
 
@@ -21,6 +22,8 @@ def null_image(kind: str, processor: Any, size: tuple[int, int] | None = None) -
         raise SettingError(f"unknown null image {kind!r}: choose from {', '.join(NULL_IMAGES)}")
     if kind == "no_image":
         return None
+    if size is not None:
+        check_size("the null image", size)
     if kind == "black_same_size":
         if size is None:
             raise SettingError("null image 'black_same_size' needs the size of the picture: pass size=(width, height)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from mgap.cli.options import (
     working,
 )
 from mgap.errors import SettingError
+from mgap.io.strict_json import strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +99,7 @@ def ask(
             return
         answer = loaded.answer(picture, question, trace=trace, **options)
     if as_json:
-        print(json.dumps({"model": model, "method": method, "settings": settings, **asdict(answer)}, indent=1))
+        print(strict_json({"model": model, "method": method, "settings": settings, **asdict(answer)}, indent=1))
         return
     print(answer)
     if trace:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from mgap.cli.limits import reason
 from mgap.cli.options import hide_library_bars, parse_settings, print_scores, working
 from mgap.cli.signals import Terminated, tell_if_interrupt_is_ignored
-from mgap.errors import SettingError
+from mgap.errors import RunError, SettingError
+from mgap.io.strict_json import strict_json
 
 if TYPE_CHECKING:
     from mgap.backbones.clock import Clock
@@ -71,20 +72,28 @@ def _prepare(config: Config, out: str | None, shard: str | None) -> Job:
 
 @contextmanager
 def _explain_how_to_resume(job: Job, out: str | None) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM, say what is saved and which command resumes the run."""
+    """Where Ctrl-C, SIGTERM or a full disk ends the run, say what is saved and which command resumes it."""
     try:
         yield
     except (KeyboardInterrupt, Terminated):
-        from mgap.run.job import shell_command
-        from mgap.run.records import RUN, Run
-
-        total = len(job.benchmark.samples) * len(job.labels)
-        run = Run.load(job.out) if (job.out / RUN).is_file() else None
-        answered = sum(len(run.records(method)) for method in run.methods if method.label in job.labels) if run else 0
-        so_far = f"{answered} of {total} answers are saved in {job.out}" if answered else "nothing has been answered yet"
-        again = shell_command() if out is not None else f"{shell_command()} --out {shlex.quote(str(job.out))}"
-        _say(f"mgap: stopped; {so_far}; resume with: {again}")
+        _say(f"mgap: stopped; {_how_to_resume(job, out)}")
         raise
+    except OSError as error:
+        if not (why := reason(error)):
+            raise
+        raise RunError(f"{why}; {_how_to_resume(job, out)}") from error
+
+
+def _how_to_resume(job: Job, out: str | None) -> str:
+    from mgap.run.job import shell_command
+    from mgap.run.records import RUN, Run
+
+    total = len(job.benchmark.samples) * len(job.labels)
+    run = Run.load(job.out) if (job.out / RUN).is_file() else None
+    answered = sum(len(run.records(method)) for method in run.methods if method.label in job.labels) if run else 0
+    so_far = f"{answered} of {total} answers are saved in {job.out}" if answered else "nothing has been answered yet"
+    again = shell_command() if out is not None else f"{shell_command()} --out {shlex.quote(str(job.out))}"
+    return f"{so_far}; resume with: {again}"
 
 
 def _execute(job: Job, run: Run, worker: Worker, retry_failed: bool, clock: Clock | None = None) -> Summary:
@@ -138,7 +147,7 @@ def report_scores(run: Run, *, figures: bool = False) -> None:
     print_scores(scores)
     with working("writing the report"):
         prints = draw_prints([scores]) if figures else []
-        files = {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n"}
+        files = {SCORES: strict_json(scores.to_json(), indent=1, ensure_ascii=False) + "\n"}
         paths = write_files(run.folder, {**files, **report_files([scores], prints=prints)})
         paths += save_prints(prints, inside(run.folder, FIGURES)) if prints else []
     for path in paths:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from mgap.cli import completion
 from mgap.cli.options import load_model
+from mgap.io.strict_json import strict_json
 
 if TYPE_CHECKING:
     from mgap.pages.html_page import Table
@@ -48,7 +48,7 @@ def demo(
     loaded = load_model(model, "cpu", "auto", None, False)
     with bars() as progress:
         done = run_demo(loaded, plan, began=started, progress=progress)
-    page, facts = demo_page(done, out), json.dumps(to_json(done), indent=1, allow_nan=False)
+    page, facts = demo_page(done, out), strict_json(to_json(done), indent=1)
     report, results = write_files(out, {"report.html": page, "results.json": facts})
     count = done.pope["random"]["vanilla"].questions
     _print_table(f"Is it there? Pocket-POPE, {count} questions per split", pope_table(done), without=("Says yes", "Questions"))

@@ -85,6 +85,7 @@ def _environment(facts: dict[str, Any]) -> dict[str, str]:
         there = "" if folder["exists"] else ", created when needed"
         state = "" if folder["writable"] else ", NOT WRITABLE"
         lines[name] = f"{folder['path']} ({folder['free_gib']} GiB free{there}{state})"
+    lines |= {f"plugin: {name}": state for name, state in facts["plugins"].items()}
     return {**lines, **facts["variables"]}
 
 

@@ -18,6 +18,7 @@ from packaging.version import Version
 
 import mgap
 from mgap.errors import one_line
+from mgap.registry import REGISTRIES
 
 TESTED = {"torch": "2.13.0", "transformers": "5.19.0", "vllm": "0.32.0"}  # the newest versions that passed all tests
 UNLISTED = {  # used if installed; no extra of ours installs them
@@ -63,6 +64,7 @@ def examine() -> dict[str, Any]:
         "cpu": {"cores": os.cpu_count(), "usable": _usable_cores(), "memory_gib": _memory_gib()},
         "gpus": gpus,
         "driver": _driver(),
+        "plugins": plugins(),
         "folders": folders(),
         "variables": variables(),
     }
@@ -156,6 +158,11 @@ def _memory_gib() -> float | None:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB, 1)
     except (AttributeError, OSError, ValueError):  # not on every system
         return None
+
+
+def plugins() -> dict[str, str]:
+    """What other packages add by entry points: "usable", or why not."""
+    return {f"{each.kind} {name}": why or "usable" for each in REGISTRIES for name, why in each.plugins().items()}
 
 
 def folders() -> dict[str, dict[str, Any]]:

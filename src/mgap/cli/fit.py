@@ -188,15 +188,19 @@ class _Prior:
 def _parse_rank(text: str) -> int | str:
     if text == "auto":
         return text
-    if not text.isdecimal() or int(text) < 1:
-        raise SettingError(f"rank={text} must be a whole number of at least 1, or auto")
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        raise SettingError(f"rank={text:.40} must be a whole number of at least 1, or auto")
     return int(text)
 
 
 def _parse_size(text: str | None) -> tuple[int, int] | None:
+    from mgap.io.images import check_size
+
     if text is None:
         return None
     width, _, height = text.partition("x")
-    if not (width.isdecimal() and height.isdecimal()):
-        raise SettingError(f"size={text} must be WIDTHxHEIGHT, such as 640x480")
-    return int(width), int(height)
+    if not (width.isdecimal() and height.isdecimal() and len(text) < 20):
+        raise SettingError(f"size={text:.40} must be WIDTHxHEIGHT, such as 640x480")
+    size = int(width), int(height)
+    check_size("--size", size)
+    return size

@@ -9,7 +9,7 @@ import typer
 
 from mgap.cli import completion
 from mgap.errors import SettingError
-from mgap.registry import BACKBONES, EMBEDDED, EXPERIMENTS, METHODS, PROMPTS
+from mgap.registry import BACKBONES, EMBEDDED, EXPERIMENTS, METHODS, PROMPTS, Registry
 
 if TYPE_CHECKING:
     from mgap.methods.base import Need
@@ -20,14 +20,14 @@ def ls(
         str | None,
         typer.Argument(
             autocompletion=completion.completer(lambda: LISTINGS),
-            help="models, methods, presets, backbones, experiments, null-images, parsers, prompt-sets or prompts.",
+            help="models, methods, presets, backbones, experiments, null-images, parsers, prompt-sets, prompts or plugins.",
         ),
     ] = None,
     which: Annotated[
         str | None, typer.Argument(metavar="[SET]", autocompletion=completion.prompts, help="With prompts: which set.")
     ] = None,
 ) -> None:
-    """List embedded models, methods, presets, backbones, experiments, null images, parsers and calibration prompts."""
+    """List embedded models, methods, presets, backbones, experiments, null images, parsers, calibration prompts and plugins."""
     if what is not None and what not in LISTINGS:
         raise SettingError(f"nothing called {what!r} to list: choose from {', '.join(LISTINGS)}")
     if which is not None:
@@ -36,9 +36,10 @@ def ls(
         print("\n".join(PROMPTS.get(which)()))
         return
     for name in [what] if what else [n for n in LISTINGS if n != "prompts"]:
-        if what is None:
+        lines = LISTINGS[name]()
+        if what is None and lines:
             print(f"{name}:")
-        for line in LISTINGS[name]():
+        for line in lines:
             print(line if what else f"  {line}")
 
 
@@ -46,8 +47,7 @@ def _methods() -> list[str]:
     from mgap.serving.servable import why_not
 
     lines = []
-    for name in METHODS.names():
-        method = METHODS.get(name)
+    for name, method in sorted(METHODS.loaded().items()):
         modes = ", ".join(sorted(mode.value for mode in method.modes))
         cost = f"{method.forwards:g} forward{'' if method.forwards == 1 else 's'} a token"
         cost += f" ({method.besides})" if method.besides else ""
@@ -57,7 +57,18 @@ def _methods() -> list[str]:
             lines.append(f"{'':<15} needs: {', '.join(_need(name, need) for name, need in needs.items())}")
         reason = why_not(method)
         lines.append(f"{'':<15} engine vllm: {f'no, {reason}' if reason else 'yes'}")
-    return lines
+    return lines + _broken(METHODS)
+
+
+def _broken(registry: Registry) -> list[str]:
+    """Entries of other packages that cannot be used."""
+    return [f"{name:<15} not usable: {reason}" for name, reason in registry.plugins().items() if reason]
+
+
+def _plugins() -> list[str]:
+    from mgap.cli.environment import plugins
+
+    return [f"{name}: {state}" for name, state in plugins().items()]
 
 
 def _need(setting: str, need: Need) -> str:
@@ -68,11 +79,16 @@ def _need(setting: str, need: Need) -> str:
 
 def _presets() -> list[str]:
     lines = []
-    for name in METHODS.names():
-        for preset, values in METHODS.get(name).presets.items():
+    for name, method in sorted(METHODS.loaded().items()):
+        for preset, values in method.presets.items():
             listed = ", ".join(f"{k}={v}" for k, v in values.items()) or "what `mgap tune` chose for the prior"
             lines.append(f"{name} {preset:<16} {listed}")
     return lines
+
+
+def _backbones() -> list[str]:
+    reasons = BACKBONES.plugins()  # imports those of other packages only
+    return [name for name in BACKBONES.names() if not reasons.get(name)] + _broken(BACKBONES)
 
 
 def _experiments() -> list[str]:
@@ -95,7 +111,8 @@ def _parsers() -> list[str]:
 
 
 def _prompt_sets() -> list[str]:
-    return [f"{name:<10} {len(list(PROMPTS.get(name)()))} prompts" for name in PROMPTS.names()]
+    sets = sorted(PROMPTS.loaded().items())
+    return [f"{name:<10} {len(list(prompts()))} prompts" for name, prompts in sets] + _broken(PROMPTS)
 
 
 def _prompts() -> list[str]:
@@ -106,10 +123,11 @@ LISTINGS: dict[str, Callable[[], list[str]]] = {
     "models": lambda: list(EMBEDDED),
     "methods": _methods,
     "presets": _presets,
-    "backbones": BACKBONES.names,
+    "backbones": _backbones,
     "experiments": _experiments,
     "null-images": _null_images,
     "parsers": _parsers,
     "prompt-sets": _prompt_sets,
     "prompts": _prompts,
+    "plugins": _plugins,
 }

@@ -12,9 +12,11 @@ from typing import Annotated, Any
 import typer
 
 import mgap
+from mgap.cli.limits import output
 from mgap.cli.options import CommandGroup, SeveralAtOnce
 from mgap.cli.signals import ending_on_sigterm
-from mgap.errors import MgapError
+from mgap.errors import MgapError, SettingError
+from mgap.io.strict_json import is_unicode
 
 VERBS = (
     "ask", "build", "demo", "diagnose", "doctor", "fetch", "fit", "inspect", "ls", "report", "run", "score", "serve", "tune",
@@ -85,11 +87,20 @@ def _root(
 def main() -> None:
     warnings.showwarning = _show_warning
     try:
-        with ending_on_sigterm():
+        with ending_on_sigterm(), output():
+            _refuse_odd_bytes(sys.argv[1:])
             app(prog_name="mgap")
     except MgapError as error:
         print(f"mgap: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+def _refuse_odd_bytes(words: list[str]) -> None:
+    for number, word in enumerate(words, start=1):
+        if not is_unicode(word):
+            raise SettingError(
+                f"word {number} of the command, {word!r:.80}, is no UTF-8 text: type it in UTF-8, or rename the file"
+            )
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

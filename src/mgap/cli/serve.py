@@ -45,7 +45,7 @@ def serve(
     Example: mgap serve Qwen/Qwen3-VL-8B-Instruct --prior priors/qwen3-vl --alpha 0.75 -- --tensor-parallel-size 4
     """
     from mgap.serving.installed import refuse_filtered, require_vllm
-    from mgap.serving.launch import plan_launch
+    from mgap.serving.launch import plan_launch, refuse_taken
 
     if prior is None:
         raise SettingError(
@@ -53,6 +53,7 @@ def serve(
         )
     if not dry_run:
         require_vllm("mgap serve")
+        refuse_taken(host, port)
     refuse_filtered()
     given: dict[str, Any] = {"alpha": alpha, "lam": lam, "preset": preset, "rank": rank}
     settings = {name: value for name, value in given.items() if value is not None}

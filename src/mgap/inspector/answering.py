@@ -51,8 +51,7 @@ class Knobs:
 def offered(given: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Every method by name, with "" or the reason it is not offered; `given` has settings by method."""
     refusals = {VANILLA: ""}
-    for name in METHODS.names():
-        method = METHODS.get(name)
+    for name, method in sorted(METHODS.loaded().items()):
         learnt, own = method.learnt_settings(given.get(name, {})), given.get(name, {})
         kinds = {key: need.kind for key, need in learnt.items() if need.kind != "subspace"}
         fitted = [key for key, need in learnt.items() if need.kind == "subspace"]
@@ -66,7 +65,7 @@ def offered(given: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
             refusals[name] = f"{name} needs a setting (mgap inspect --set {name}.{missing[0]}=...)"
         else:
             refusals[name] = ""
-    return refusals
+    return refusals | {name: why for name, why in METHODS.plugins().items() if why}
 
 
 def check_given(given: Mapping[str, Mapping[str, Any]]) -> None:

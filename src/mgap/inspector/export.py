@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from mgap.diagnosis.landscape import Place
 from mgap.inspector.columns import Column, Comparison, MeasuredToken
 from mgap.inspector.scene_json import plain, python_lines
 from mgap.inspector.theme import render
+from mgap.io.strict_json import strict_json
 from mgap.methods.mgap import MGAP
 from mgap.pages.plots import Plot
 from mgap.pocket.scenes import Scene
@@ -112,7 +112,7 @@ def links(comparison: Comparison | None, plots: dict[str, Plot | None]) -> str:
     """Download links with the files inside; nothing is written on the server."""
     if comparison is None or not any(column.tokens for column in comparison.columns):
         return ""
-    trace = json.dumps(to_json(comparison), ensure_ascii=False, indent=1)
+    trace = strict_json(to_json(comparison), ensure_ascii=False, indent=1)
     files = [(f"{NAME}.json", "Trace (JSON)", _data_url("application/json", trace))]
     files += [
         (f"{NAME}-{name}.svg", f"{plot.title} (SVG)", _data_url("image/svg+xml", plot.file))

@@ -9,11 +9,14 @@ from pathlib import Path
 
 from mgap.errors import PromptError
 from mgap.io.regular_files import NotRegular, regular
+from mgap.io.strict_json import lone_surrogate
 
 
 def check_prompt(prompt: str, where: str = "the prompt") -> str:
     if not prompt.strip():
         raise PromptError(f"{where} is empty: write a question or an instruction")
+    if why := lone_surrogate(prompt):
+        raise PromptError(f"{where}: {why}; write the character itself")
     return prompt
 
 

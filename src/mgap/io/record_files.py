@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from mgap.errors import BenchmarkError
 from mgap.io.regular_files import NotRegular, read_regular
+from mgap.io.strict_json import parse_json
 
 FilePath = str | PathLike[str]
 
@@ -69,14 +70,14 @@ def read_json(path: FilePath) -> Any:
     """Parse a JSON file."""
     text = read_text(path)
     try:
-        return json.loads(text)
+        return parse_json(text)
     except (ValueError, RecursionError) as error:
         raise BenchmarkError(f"{path}: no JSON ({error}); cut off? Fetch or write it again") from None
 
 
 def _read_array(path: FilePath, text: str) -> list[FileRow]:
     try:
-        items = json.loads(text)
+        items = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise BenchmarkError(
             f"{path}: begins as a JSON array and is none ({error}); cut off? Fetch or write it again"
@@ -94,9 +95,9 @@ def _read_lines(path: FilePath, text: str) -> list[FileRow]:
         if not line.strip():
             continue
         try:
-            data = json.loads(line)
+            data = parse_json(line)
         except (ValueError, RecursionError) as error:
-            if number == len(lines):  # no newline follows
+            if number == len(lines) and isinstance(error, json.JSONDecodeError):  # no newline follows
                 raise BenchmarkError(f"{path} line {number}: the last line is cut off; fetch or write the file again") from None
             raise BenchmarkError(f"{path} line {number}: no JSON ({error}); write one object a line") from None
         if not isinstance(data, dict):

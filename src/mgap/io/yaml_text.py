@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from mgap.io.strict_json import lone_surrogate
+
 MAX_VALUES = 100_000  # with aliases expanded: a few lines of YAML can stand for more than fits in memory
 
 
@@ -26,4 +28,6 @@ def parse_yaml(text: str) -> Any:
             pending.extend(value.values())
         elif isinstance(value, list | set | tuple):
             pending.extend(value)
+    if why := lone_surrogate(parsed):
+        raise ValueError(why)
     return parsed

@@ -15,6 +15,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
+from mgap.io.strict_json import lone_surrogate
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.settings import check_choice, check_switch
 from mgap.types import Mode
@@ -120,6 +121,9 @@ class Method(ABC):
         cls.check_names(settings)
         cls.check_whole(settings)
         check_switch("exact", settings.get("exact", True))
+        for name, value in settings.items():
+            if why := lone_surrogate(value):
+                raise SettingError(f"{name}: {why}; write the character itself")
         return cls(**settings)
 
     @classmethod

@@ -8,7 +8,6 @@ does not beat it has shown nothing. Everything else is measured on test scenes.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from mgap.errors import CorruptFile, SettingError, one_line
 from mgap.io.output_folder import write_files
 from mgap.io.progress import Progress
 from mgap.io.regular_files import read_regular
+from mgap.io.strict_json import parse_json, strict_json
 from mgap.io.typed_json import BROKEN, typed
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP
@@ -152,13 +152,13 @@ class CardFigures:
     versions: dict[str, str]
 
     def save(self, folder: str | PathLike[str]) -> None:
-        write_files(folder, {FILE: json.dumps(asdict(self), indent=1) + "\n"})
+        write_files(folder, {FILE: strict_json(asdict(self), required=FILE, indent=1) + "\n"})
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> CardFigures:
         path = Path(folder) / FILE
         try:
-            figures: CardFigures = typed(cls, json.loads(read_regular(path).decode()))
+            figures: CardFigures = typed(cls, parse_json(read_regular(path).decode()))
         except BROKEN as error:
             raise CorruptFile(f"{path}: not the figures of a pocket model ({one_line(error)}); measure it again") from error
         return figures

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from mgap.diagnosis.subspace_figures import print_subspaces
 from mgap.diagnosis.subspace_tables import models_table, subspace_tables
 from mgap.errors import CorruptFile, one_line
 from mgap.io.regular_files import read_regular
+from mgap.io.strict_json import parse_json
 from mgap.pages.html_page import Table
 from mgap.pages.print_figures import Print
 from mgap.reports.printed.reach import print_reach
@@ -66,6 +66,6 @@ def _read(path: Path) -> Any:
     if not path.exists():
         return None
     try:
-        return json.loads(read_regular(path).decode())
+        return parse_json(read_regular(path).decode())
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{path}: no JSON ({error}); remove it, and run mgap diagnose again") from None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from mgap.io.strict_json import strict_json
 from mgap.pages.html_page import Table, render_page
 from mgap.pages.plots import SYMBOLS
 from mgap.pages.print_figures import FIGURES, Print
@@ -45,7 +45,7 @@ def report_files(runs: Sequence[Scores], *, beside: str | None = None, prints: S
     texts = {
         "report.md": _markdown(runs, parts, warnings, prints),
         "report.tex": _latex(runs, parts),
-        "report.json": json.dumps(
+        "report.json": strict_json(
             {
                 "runs": [scores.to_json() for scores in runs],
                 "tables": {part.name: [as_json(table) for table in part.tables] for part in parts},
@@ -136,7 +136,7 @@ def _settings(values: Mapping[str, Any]) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"({_settings(value)})"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else strict_json(value, ensure_ascii=False)
 
 
 def _named(runs: Sequence[Scores]) -> Iterator[tuple[str, Scores]]:

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 from mgap.errors import SettingError
 from mgap.io.regular_files import NotRegular, read_regular
+from mgap.io.strict_json import unwritable
 from mgap.io.typed_json import typed
 from mgap.io.yaml_text import parse_yaml
 from mgap.registry import BENCHMARKS, EMBEDDED, ENGINES, EXPERIMENTS, METHODS, WORLDS
@@ -32,7 +33,7 @@ def benchmarks() -> list[str]:
 
 def datasets() -> list[str]:
     """The sources of pictures."""
-    published = (dataset for name in BENCHMARKS for dataset in BENCHMARKS.get(name).datasets)
+    published = (dataset for source in BENCHMARKS.loaded().values() for dataset in source.datasets)
     return list(dict.fromkeys([*WORLDS, *published]))
 
 
@@ -142,6 +143,10 @@ class Config:
                     typed(hints[f.name], getattr(self, f.name), f.name)
                 except TypeError as error:
                     raise SettingError(str(error)) from None
+            if f.name != "methods":
+                _refuse_unwritable(f.name, getattr(self, f.name))
+        for plan in self.methods:
+            _refuse_unwritable(plan.label, [plan.label, plan.method, plan.settings, plan.prior and plan.prior.to_json()])
         for name, settings in self.pocket.items():
             if not isinstance(settings, Mapping):
                 raise SettingError(f"pocket: {name!r} must hold settings, not {settings!r:.60}")
@@ -212,7 +217,7 @@ class Config:
         if data.get("benchmark") in benchmarks():
             for key in SELECTIVE:
                 if key in data and key not in _keys_of(data["benchmark"]):
-                    owners = " and ".join(name for name in benchmarks() if key in _keys_of(name))
+                    owners = " and ".join(name for name in (*BENCHMARKS.loaded(), DEPARTURE) if key in _keys_of(name))
                     raise SettingError(f"{where}: {key} is a key of {owners}, not of {data['benchmark']}: leave it out")
         departure = data.get("departure")
         if data.get("benchmark") == "departure":
@@ -312,6 +317,11 @@ def read_yaml(path: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise SettingError(f"{path}: must hold keys and values, such as `benchmark: pope`")
     return data
+
+
+def _refuse_unwritable(name: str, value: Any) -> None:
+    if why := unwritable(value):
+        raise SettingError(f"{name!r:.60}: {why}; a run could not write it down")
 
 
 def _choose(name: str, value: str, choices: Iterable[str]) -> None:

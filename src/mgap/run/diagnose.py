@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -24,6 +23,7 @@ from mgap.io.images import open_image
 from mgap.io.output_folder import write_files
 from mgap.io.progress import Progress
 from mgap.io.regular_files import inside
+from mgap.io.strict_json import strict_json
 from mgap.methods.base import Method, Seam
 from mgap.methods.bias import token_ids
 from mgap.priors.bank import Bank
@@ -65,7 +65,8 @@ class Diagnosis:
         for name, measure in analyses.items():
             path = analysis_file(self.job.out, name)
             if not path.is_file():
-                write_files(inside(self.job.out, ANALYSES), {path.name: json.dumps(measure(), ensure_ascii=False) + "\n"})
+                text = strict_json(measure(), required=str(path), ensure_ascii=False) + "\n"
+                write_files(inside(self.job.out, ANALYSES), {path.name: text})
 
     def subspace(self) -> dict[str, Any]:
         return analyse_subspace(

@@ -15,6 +15,7 @@ from mgap.errors import RunError, SettingError
 from mgap.io.atomic_files import is_unfinished
 from mgap.io.output_folder import check_folder, write_files
 from mgap.io.regular_files import inside, own, read_regular
+from mgap.io.strict_json import strict_json
 from mgap.run.records import ANSWERS, FORMAT, ORDER, RUN, SAMPLES, Record, Run, RunMethod, read_lines
 from mgap.types import Sample
 
@@ -71,10 +72,12 @@ def open_run(
     check_folder(folder, [RUN, SAMPLES, ORDER])
     with locked(folder):
         if not (folder / RUN).exists():
-            lines = "".join(json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in samples)
+            lines = "".join(
+                strict_json(asdict(sample), required=str(folder / SAMPLES), ensure_ascii=False) + "\n" for sample in samples
+            )
             written = {"format": FORMAT, **plan, "arms": [asdict(method) for method in methods]}
             ordered = {ORDER: json.dumps(list(order), indent=0, ensure_ascii=False) + "\n"} if order else {}
-            write_files(folder, {SAMPLES: lines, **ordered, RUN: json.dumps(written, indent=1, ensure_ascii=False) + "\n"})
+            write_files(folder, {SAMPLES: lines, **ordered, RUN: _plan_text(folder, written)})
             return Run.load(folder)
         run = Run.load(folder)
         refuse_other(run, plan, samples, methods)
@@ -83,9 +86,13 @@ def open_run(
             written = {**run.plan, "arms": [asdict(method) for method in (*run.methods, *added)]}
             if "learnt" in plan:
                 written["learnt"] = {**plan["learnt"], **run.plan.get("learnt", {})}
-            write_files(folder, {RUN: json.dumps(written, indent=1, ensure_ascii=False) + "\n"})
+            write_files(folder, {RUN: _plan_text(folder, written)})
             run = Run.load(folder)
         return run
+
+
+def _plan_text(folder: Path, plan: Mapping[str, Any]) -> str:
+    return strict_json(plan, required=str(folder / RUN), indent=1, ensure_ascii=False) + "\n"
 
 
 @contextmanager
@@ -229,7 +236,7 @@ def note_process(folder: Path, facts: Mapping[str, Any]) -> list[str]:
     with locked(folder), open(path, "a", encoding="utf-8", opener=own) as file:
         lines = list(read_lines(path))
         drop_cut_line(path)
-        file.write(json.dumps(facts, ensure_ascii=False) + "\n")
+        file.write(strict_json(facts, required=str(path), ensure_ascii=False) + "\n")
     before = lines[-1] if lines else {}
     watched = {**facts.get("versions", {}), "device": facts.get("device")}
     versions = before.get("versions")

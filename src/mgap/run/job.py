@@ -23,6 +23,7 @@ from mgap.errors import SettingError
 from mgap.io.output_folder import check_folder
 from mgap.io.progress import Progress
 from mgap.io.regular_files import inside
+from mgap.io.strict_json import unwritable
 from mgap.methods.base import Method
 from mgap.priors.prior_plan import Priors
 from mgap.registry import ENGINES, SCORERS, locate
@@ -83,6 +84,8 @@ class Job:
             benchmark, bank = read_bank(config, benchmark)
         job = cls(config, benchmark, folder, own_shard, bank)
         job.scorer  # noqa: B018  refuses unknown settings
+        if why := unwritable([job.plan(), [vars(sample) for sample in benchmark.samples]]):
+            raise SettingError(f"this run could not be written down: {why}")
         if (folder / RUN).is_file():
             run = Run.load(folder)
             prefills = {method.label: method.prefill for method in run.methods}

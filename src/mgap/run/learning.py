@@ -133,8 +133,8 @@ def describe(kind: str, learnt: Any) -> str:
 def methods_that_take(kind: str) -> dict[str, str]:
     """The methods that take this kind, each with the setting that holds it."""
     settings = {}
-    for name in METHODS.names():
-        for setting, need in METHODS.get(name).learnt_settings().items():
+    for name, method in sorted(METHODS.loaded().items()):
+        for setting, need in method.learnt_settings().items():
             if need.kind == kind:
                 settings[name] = setting
     return settings

@@ -10,8 +10,10 @@ server process that has imported what they need; `start_server` starts it in the
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
+import resource
 import shutil
 import signal
 import sys
@@ -37,6 +39,7 @@ FEW = 200  # up to this many pictures auto starts no processes: starting takes s
 AHEAD = 4  # pictures that each process prepares in advance
 ROOM = 1 << 29  # bytes of free shared memory that auto requires
 SHARED_MEMORY = Path("/dev/shm")
+FILES, FILES_EACH = 16, 20  # that this process opens for workers, and for each: pipes, and one for every tensor under way
 IMPORTED = (  # nearly all that workers of any family import; the processor is not known yet
     "mgap.run.picture_workers",
     "mgap.benchmarks.picture_folder",
@@ -144,6 +147,7 @@ class Pictures:
                 return picture.clone() if isinstance(picture, Ready) and self.device.type != "cuda" else picture
 
     def _start(self, count: int) -> DataLoader[Any]:
+        _refuse_few_files(count)
         try:
             pickle.dumps(self.opening)  # as multiprocessing will, for our own processes; nothing from outside is unpickled
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -169,7 +173,8 @@ class Pictures:
 
 def start_server(workers: int | str, device: torch.device, pictures: int) -> None:
     """Start the server process with the workers' imports, if there will be workers. Returns at once."""
-    if _count(workers, device, pictures):
+    if count := _count(workers, device, pictures):
+        _refuse_few_files(count)
         _start_fork_server(IMPORTED)
 
 
@@ -211,6 +216,25 @@ def _count(workers: int | str, device: torch.device, pictures: int) -> int:
     return _auto(device, pictures) if workers == "auto" else int(workers)
 
 
+def _refuse_few_files(count: int) -> None:
+    """Raise before anything is started: torch and multiprocessing leave half-started processes behind otherwise."""
+    if (left := _files_left()) < (needed := FILES + FILES_EACH * count):
+        raise RunError(
+            f"{count} workers need {needed} open files, and this process may open {left} more: raise the limit (ulimit -n), "
+            "or use fewer workers, or 0"
+        )
+
+
+def _files_left() -> float:
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:
+        return math.inf
+    try:
+        return most - len(os.listdir("/dev/fd"))
+    except OSError:  # not one more
+        return 0
+
+
 def _auto(device: torch.device, pictures: int) -> int:
     """On a GPU, one process per core but one, of this process's share of the cores; none where that does not pay."""
     if device.type != "cuda" or pictures <= FEW:
@@ -218,4 +242,5 @@ def _auto(device: torch.device, pictures: int) -> int:
     if SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free < ROOM:
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(0, min(MAX_AUTO, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)) - 1))
+    count = max(0, min(MAX_AUTO, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)) - 1))
+    return count if _files_left() >= FILES + FILES_EACH * count else 0

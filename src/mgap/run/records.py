@@ -10,7 +10,6 @@ Scores need these files and no model.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import Any
 
 from mgap.errors import CorruptFile, RunError, one_line
 from mgap.io.regular_files import NotRegular, read_regular
+from mgap.io.strict_json import parse_json, strict_json
 from mgap.io.typed_json import BROKEN, typed
 from mgap.types import Sample
 
@@ -49,7 +49,8 @@ class Record:
     def line(self) -> str:
         empty = asdict(Record(""))
         filled = {name: value for name, value in asdict(self).items() if value != empty[name]}
-        return json.dumps({"id": self.id, "text": self.text, **filled}, ensure_ascii=False) + "\n"
+        content = {"id": self.id, "text": self.text, **filled}
+        return strict_json(content, required=f"the record of {self.id}", ensure_ascii=False) + "\n"
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Record:
@@ -115,7 +116,7 @@ class Run:
         if not (path / RUN).exists():
             raise RunError(f"{path}: no {RUN} in it, so it is no run; name a folder that `mgap run` wrote")
         try:
-            plan = typed(dict[str, Any], json.loads(read_regular(path / RUN).decode()), RUN)
+            plan = typed(dict[str, Any], parse_json(read_regular(path / RUN).decode()), RUN)
             if plan.get("format") != FORMAT:
                 raise RunError(
                     f"{path}: written in format {plan.get('format')!r:.40}, and this version of mgap reads format {FORMAT}"
@@ -123,7 +124,7 @@ class Run:
             typed(_Plan, plan, RUN)
             samples = typed(tuple[Sample, ...], list(read_lines(path / SAMPLES)), SAMPLES)
             ordered = os.path.lexists(path / ORDER)
-            order = typed(tuple[str, ...], json.loads(read_regular(path / ORDER).decode()), ORDER) if ordered else ()
+            order = typed(tuple[str, ...], parse_json(read_regular(path / ORDER).decode()), ORDER) if ordered else ()
         except BROKEN as error:
             raise CorruptFile(f"{path}: its {RUN}, {SAMPLES} or {ORDER} cannot be read ({one_line(error)})") from error
         if len({sample.id for sample in samples}) < len(samples):
@@ -164,7 +165,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            parsed = json.loads(line)
+            parsed = parse_json(line)
         except (ValueError, RecursionError) as error:
             raise CorruptFile(f"{path}: line {number} is no JSON ({error}); remove the line to go on without it") from error
         if not isinstance(parsed, dict):

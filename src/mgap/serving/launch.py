@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -89,6 +91,15 @@ def require_model(prior: Subspace, model: str, **where: Any) -> None:
                 f"the prior was made with {made}, not with {model}: {name} is {expected} there and {actual} here; "
                 f"fit one for it with `mgap fit --model {model} --out DIR`"
             )
+
+
+def refuse_taken(host: str, port: int) -> None:
+    """Raise if nothing can listen there. vLLM would find out after it has loaded the model."""
+    try:
+        socket.create_server((host.strip("[]"), port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except (OSError, UnicodeError) as error:
+        why = os.strerror(error.errno) if isinstance(error, OSError) and (error.errno or 0) > 0 else "no address of that name"
+        raise SettingError(f"cannot listen on {host}, port {port} ({why}): choose another --port, or --host") from None
 
 
 def has_flag(words: Sequence[str], name: str) -> bool:

@@ -27,5 +27,5 @@ def why_not(method: type[Method]) -> str:
 def refuse_method(name: str) -> None:
     """Raise if vLLM cannot decode with the named method."""
     if reason := why_not(METHODS.get(name)):
-        possible = ", ".join(["vanilla", *(other for other in METHODS.names() if not why_not(METHODS.get(other)))])
+        possible = ", ".join(["vanilla", *sorted(other for other, method in METHODS.loaded().items() if not why_not(method))])
         raise SettingError(f"engine vllm cannot do {name}: {reason}; use {possible}, or engine transformers")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from mgap.cli import completion
 from mgap.errors import BenchmarkError, SettingError
 from mgap.io.regular_files import read_regular
+from mgap.io.strict_json import parse_json, strict_json
 
 
 def amber(
@@ -67,10 +67,10 @@ def amber(
     judged = scorer.judge(answered, texts)
     figures = official(answered, judged)
     if per_response is not None:
-        text = json.dumps(rows(answered, judged), indent=1, ensure_ascii=False)
+        text = strict_json(rows(answered, judged), indent=1, ensure_ascii=False)
         write_files(Path(per_response).parent, {Path(per_response).name: text + "\n"})
     if as_json:
-        print(json.dumps({"responses": len(answered), "settings": settings, **figures}, indent=1))
+        print(strict_json({"responses": len(answered), "settings": settings, **figures}, indent=1))
         return
     for task, values in figures["printed"].items():
         print(f"{task:<20} " + "  ".join(f"{name} {value:.1f}" for name, value in values.items()))
@@ -82,8 +82,8 @@ def amber(
 def read_responses(path: Path) -> dict[str, str]:
     """Texts by id. Refuses other shapes and repeated ids."""
     try:
-        entries = json.loads(read_regular(path).decode())
-    except (OSError, ValueError) as error:
+        entries = parse_json(read_regular(path).decode())
+    except (OSError, ValueError, RecursionError) as error:
         raise BenchmarkError(f"{path}: no responses can be read there ({error})") from None
     if not isinstance(entries, list) or not entries:
         raise BenchmarkError(f'{path}: no responses; write [{{"id": 1, "response": "..."}}, ...]')
@@ -103,4 +103,4 @@ def read_responses(path: Path) -> dict[str, str]:
 
 
 def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else strict_json(value)

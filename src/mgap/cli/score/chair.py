@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from mgap.cli import completion
 from mgap.errors import SettingError
+from mgap.io.strict_json import strict_json
 
 if TYPE_CHECKING:
     from mgap.benchmarks.statistics import Rate
@@ -79,14 +79,14 @@ def chair(
     found = [scorer.mentions(text) for _, text in entries]
     if per_caption is not None:
         rows = ({"image_id": i, **m.to_json(truths[i])} for (i, _), m in zip(entries, found, strict=True))
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        lines = "".join(strict_json(row, ensure_ascii=False) + "\n" for row in rows)
         write_files(Path(per_caption).parent, {Path(per_caption).name: lines})
     tally = tally_mentions(samples, found)
     texts = {sample.id: text for sample, (_, text) in zip(samples, entries, strict=True)}
     table = by_length(scorer, samples, texts) if lengths else {}
     rates = tally.rates()
     if as_json:
-        print(json.dumps(_json(scorer.settings(), cut, tally, rates, table), indent=1))
+        print(strict_json(_json(scorer.settings(), cut, tally, rates, table), indent=1))
         return
     print(f"{len(entries):,} captions{'' if cut is None else f', the first {cut} words of each'}; language {language}")
     for name, rate in rates.items():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mgap.errors import SettingError
+from mgap.io.strict_json import strict_json
 
 if TYPE_CHECKING:
     from mgap.benchmarks.pope.printed_figures import Implied, Printed
@@ -44,7 +44,7 @@ def implied(
         lines = [
             {"name": r.name, "accuracy": r.accuracy, "precision": r.precision, "f1": r.f1, **i.to_json()} for r, i in found
         ]
-        print(json.dumps(lines[0] if table is None else lines, indent=1))
+        print(strict_json(lines[0] if table is None else lines, indent=1))
     elif table is None:
         print_one(*found[0])
     else:

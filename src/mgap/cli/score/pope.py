@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mgap.cli import completion
+from mgap.io.strict_json import strict_json
 
 if TYPE_CHECKING:
     from mgap.benchmarks.yesno_questions import YesNoQuestion
@@ -46,7 +46,7 @@ def pope(
     verdicts = [None if text is None else parse(text, question.label) for question, text in pairs]
     figures = _score(parser, pairs, verdicts)
     if as_json:
-        print(json.dumps(figures, indent=1))
+        print(strict_json(figures, indent=1))
     else:
         print(f"{len(pairs):,} questions, read by {parser}; {verdicts.count(None):,} answers say neither yes nor no")
         _print_figures(figures)

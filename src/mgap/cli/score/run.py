@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
 from mgap.cli.options import Against, Language, MatchLength, Parser, Scoring, print_scores, score_run
+from mgap.io.strict_json import strict_json
 
 
 def run(
@@ -29,5 +29,5 @@ def run(
     check_folder(folder, [SCORES])
     scores = score_run(folder, against, match_length, parser, language, settings)
     print_scores(scores)
-    (written,) = write_files(folder, {SCORES: json.dumps(scores.to_json(), indent=1, ensure_ascii=False) + "\n"})
+    (written,) = write_files(folder, {SCORES: strict_json(scores.to_json(), indent=1, ensure_ascii=False) + "\n"})
     print(f"wrote {written}", file=sys.stderr)
