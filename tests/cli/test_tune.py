@@ -3,9 +3,11 @@
 import json
 
 import pytest
+import torch
 
 import mgap
 from mgap.benchmarks.yesno_parsers import yes_or_no
+from mgap.cli.options import load_model
 from mgap.pocket.benchmark import DEVELOPMENT
 from mgap.pocket.samples import pope_samples
 from mgap.tuning.development import own_questions
@@ -122,3 +124,18 @@ def test_a_run_with_the_preset_and_a_prior_without_a_tuning_names_the_command(ru
 
 def test_the_preset_is_listed(run):
     assert "mgap tuned            what `mgap tune` chose for the prior" in run("ls", "presets")[1]
+
+
+def test_an_embedded_model_has_one_thread_unless_the_user_says_how_many(checkpoints, monkeypatch):
+    before, found = torch.get_num_threads(), []
+    try:
+        for name, told in (("pocket/llava", None), ("pocket/llava", "2"), (str(checkpoints["llava"]), None)):
+            torch.set_num_threads(2)
+            monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+            if told:
+                monkeypatch.setenv("OMP_NUM_THREADS", told)
+            load_model(name, "cpu", "auto", None, False)
+            found.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(before)
+    assert found == [1, 2, 2]

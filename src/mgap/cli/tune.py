@@ -82,6 +82,7 @@ def tune(
     for note in development.benchmark.notes:
         print(f"note: {note}", file=sys.stderr)
     loaded = load_model(model, device, dtype, revision, trust_remote_code)
+    print("reading its states, then trying the settings on them", file=sys.stderr)  # bars of a log come at the end
 
     from mgap.io.progress import bars
     from mgap.priors.prior_plan import describe_prior
