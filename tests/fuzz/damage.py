@@ -52,6 +52,10 @@ def cases(quick):
     return settings(max_examples=quick) if settings.default.max_examples <= usual else settings()
 
 
+class HangError(BaseException):
+    """Not an Exception: a reader that catches what damaged files raise must not catch this."""
+
+
 class Refused:
     """Stands for the value where there is none."""
 
@@ -82,7 +86,7 @@ def _bounded():
     """Inside the block, a hang and a claim of far too much memory are errors."""
 
     def give_up(*_):
-        raise TimeoutError(f"no answer within {HANG} s")
+        raise HangError(f"no answer within {HANG} s")
 
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limits = resource.getrlimit(resource.RLIMIT_AS)
