@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
 from mgap.errors import SettingError, UnsupportedDecoding
+from mgap.settings import LARGEST
+
+LEAST = 1e-6  # that scores may be divided by
 
 
 class Mode(str, Enum):
@@ -58,10 +60,12 @@ class Decoding:
         for name in ("top_k", "prompt_lookup", "seed"):
             if getattr(self, name) < 0:
                 raise SettingError(f"{name}={getattr(self, name)} must not be negative")
-        for name in ("temperature", "repetition_penalty", "top_p"):
+        for name, least in (("temperature", LEAST), ("repetition_penalty", LEAST), ("top_p", 0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST:
                 raise SettingError(f"{name}={value!r:.40} must be a positive number")
+            if value < least:
+                raise SettingError(f"{name}={value!r:.40} must be at least {least}: scores divided by less overflow")
         if self.top_p > 1:
             raise SettingError(f"top_p={self.top_p} must be in (0, 1]")
         if not self.sample and (self.temperature, self.top_p, self.top_k) != (1.0, 1.0, 0):
@@ -149,7 +153,7 @@ class Answer:
 
     text: str
     token_ids: tuple[int, ...]
-    stop: str  # "end" (an end token) or "length" (max_new_tokens)
+    stop: str  # "end" (an end token) or "length" (max_new_tokens, or the model's last position)
     prompt: str  # as the model reads it, before image tokens are expanded
     milliseconds: float  # of the generate call (shared by the rows of a batch)
     alternatives: tuple[Answer, ...] = ()  # the other sequences of num_return_sequences
