@@ -108,7 +108,7 @@ def process(processor: Any, images: Sequence[Image.Image | None], texts: Sequenc
         inputs = processor(images=nested if any(nested) else None, text=list(texts), **options)
     except ValueError as error:
         raise ImageError(f"{name}: its processor refused the input: {one_line(error)}") from error
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, TypeError) as error:
         raise ModelError(f"{name}: its processor failed ({type(error).__name__}: {one_line(error)})") from error
     return {key: value for key, value in inputs.items() if isinstance(value, Tensor)}
 

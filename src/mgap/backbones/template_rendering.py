@@ -37,8 +37,12 @@ def render_template(work: Callable[[], str], name: str) -> str:
     thread = threading.Thread(target=run, name="mgap-template", daemon=True)
     thread.start()
     thread.join(SECONDS)
-    if thread.is_alive():
+    for attempt in range(10):  # an exception that arrives inside a callback of Python's own is lost there
+        if not thread.is_alive():
+            break
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Stopped))
+        thread.join(0.01 * 2**attempt)
+    if thread.is_alive() or (failed and isinstance(failed[0], _Stopped)):
         raise PromptError(f"{name}: its chat template was not done after {SECONDS:g} s; use a checkpoint with another one")
     if not failed:
         return rendered[0]
