@@ -51,6 +51,14 @@ class NonFiniteStates(DegenerateSubspace):
     """The model produced NaN or infinite hidden states."""
 
 
+class NonFiniteScores(MgapError):
+    """A model, or a method, gave NaN or infinite scores, or dropped every token: there is none to choose."""
+
+
+class NotEnoughMemory(SettingError, MemoryError):
+    """More rows, beams or sequences at a time than the device's free memory can hold."""
+
+
 class UnsupportedDecoding(MgapError):
     """A method or an option does not support the requested decoding mode."""
 

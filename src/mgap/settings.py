@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
 
 from mgap.errors import SettingError
 
+LARGEST = 3.4028234e38  # of float32, which methods compute in
+
 
 def check_strength(name: str, value: float) -> float:
-    """A finite, non-negative number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
-        raise SettingError(f"{name}={value!r:.40} must be a finite number of at least 0")
+    """A non-negative number that float32 can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
+        raise SettingError(f"{name}={value!r:.40} must be a finite number of at least 0 and at most {LARGEST:.3g}")
+    return float(value)
+
+
+def check_signed(name: str, value: float) -> float:
+    """A number of either sign that float32 can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+        raise SettingError(f"{name}={value!r:.40} must be a finite number from -{LARGEST:.3g} to {LARGEST:.3g}")
     return float(value)
 
 

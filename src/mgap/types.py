@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
 from mgap.errors import SettingError, UnsupportedDecoding
+from mgap.settings import LARGEST
 
 
 class Mode(str, Enum):
@@ -61,7 +61,7 @@ class Decoding:
                 raise SettingError(f"{name}={getattr(self, name)} must not be negative")
         for name in ("temperature", "repetition_penalty", "top_p"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST:
                 raise SettingError(f"{name}={value!r:.40} must be a positive number")
         for name in ("temperature", "repetition_penalty"):  # scores are divided by them in float32
             if not LEAST_DIVISOR <= (value := getattr(self, name)) <= 1 / LEAST_DIVISOR:
@@ -153,7 +153,7 @@ class Answer:
 
     text: str
     token_ids: tuple[int, ...]
-    stop: str  # "end" (an end token) or "length" (max_new_tokens)
+    stop: str  # "end" (an end token) or "length" (max_new_tokens, or the model's last position)
     prompt: str  # as the model reads it, before image tokens are expanded
     milliseconds: float  # of the generate call (shared by the rows of a batch)
     alternatives: tuple[Answer, ...] = ()  # the other sequences of num_return_sequences

@@ -187,3 +187,84 @@ def test_an_adapter_that_nothing_can_read_is_refused_not_left_out(checkpoints, t
     monkeypatch.setattr("mgap.backbones.loading.is_peft_available", lambda: False)
     with pytest.raises(ModelError, match=r"has an adapter.*pip install peft"):
         mgap.load(str(folder))
+
+
+def damaged(checkpoints, tmp_path, name, **keys):
+    """A copy of a checkpoint, with other values in one of its JSON files."""
+    folder = shutil.copytree(checkpoints["llava"], tmp_path / "damaged")
+    whole = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps({**whole, **keys}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, '{"model_type": []}', '{"model_type": "llava", "text_config": 3}']
+)
+def test_a_configuration_that_transformers_stumbles_over_is_named(tmp_path, text, run, picture_file):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelError, match=r"config\.json cannot be read"):
+        mgap.load(str(tmp_path))
+    status, _, said = run("ask", picture_file, "What is this?", "--model", tmp_path)
+    assert status == 2
+    assert "config.json cannot be read" in said
+
+
+@pytest.mark.parametrize("part", ["text_config", "vision_config"])
+def test_a_configuration_of_a_billion_blocks_is_refused_before_they_are_built(checkpoints, tmp_path, part):
+    keys = json.loads((checkpoints["llava"] / "config.json").read_text())[part]
+    folder = damaged(checkpoints, tmp_path, "config.json", **{part: {**keys, "num_hidden_layers": 10**9}})
+    with pytest.raises(ModelError, match="num_hidden_layers=1000000000, and 10,000 is the most"):
+        mgap.load(str(folder))
+
+
+@pytest.mark.parametrize("end", ["x", 1.5, [2, None, "x"], True, 10**30])
+def test_end_tokens_that_are_none_are_refused(checkpoints, tmp_path, end):
+    with pytest.raises(ModelError, match=r"eos_token_id|cannot be loaded"):
+        mgap.load(str(damaged(checkpoints, tmp_path, "generation_config.json", eos_token_id=end)))
+
+
+@pytest.mark.parametrize("pad", [-1, 10**9])
+def test_a_padding_token_outside_of_the_vocabulary_is_another_one(checkpoints, tmp_path, model, picture, pad):
+    odd = mgap.load(
+        str(damaged(checkpoints, tmp_path, "generation_config.json", pad_token_id=pad, eos_token_id=list(range(200))))
+    )
+    for static in (False, True):
+        answers = list(
+            odd.answers([picture] * 3, ["Is it?", "What?", "A dog?"], batch_size=3, max_new_tokens=8, static_cache=static)
+        )
+        assert all(0 <= token < 384 for answer in answers for token in answer.token_ids)
+
+
+@pytest.mark.parametrize("suffix", ["lm_head.weight", "embed_tokens.weight"])
+def test_a_head_with_fewer_rows_than_the_vocabulary_is_refused(checkpoints, tmp_path, suffix):
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(checkpoints["llava"], tmp_path / "cut")
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith(suffix))
+    save_file({**tensors, name: tensors[name][:100].contiguous()}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        mgap.load(str(folder))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.99])
+def test_weights_that_are_cut_short_are_refused(checkpoints, tmp_path, share):
+    folder = shutil.copytree(checkpoints["llava"], tmp_path / "cut")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        mgap.load(str(folder))
+
+
+def test_files_that_contradict_each_other_are_one_error_when_the_model_runs(checkpoints, tmp_path, picture):
+    folder = damaged(checkpoints, tmp_path, "processor_config.json", num_additional_image_tokens=7)
+    with pytest.raises(ModelError, match=r"cannot answer .*its files may contradict each other"):
+        mgap.load(str(folder)).answer(picture, "What is this?", max_new_tokens=2)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_where_it_uses_them(checkpoints, picture):
+    model = mgap.load(str(checkpoints["llava"]))
+    model.backbone.tokenizer.add_tokens(["<beyond>"])
+    model.answer(picture, "What is this?", max_new_tokens=2)
+    with pytest.raises(ModelError, match="gives token 384, and its embedding has 384 rows"):
+        model.answer(picture, "What is <beyond>?", max_new_tokens=2)

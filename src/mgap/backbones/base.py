@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -16,10 +17,13 @@ from jinja2 import TemplateError
 from PIL import Image
 from torch import Tensor, nn
 
+from mgap.backbones.checkpoint_faults import checkpoint_faults
 from mgap.backbones.clock import Clock
 from mgap.backbones.head import Head, find_head
+from mgap.backbones.limits import check_characters, check_tokens
 from mgap.backbones.null_images import null_image
 from mgap.backbones.prepared_pictures import Picture, Prepared, assemble, process
+from mgap.backbones.template_rendering import broken_template, render_template
 from mgap.backbones.token_rows import Ids, find_block, join_rows, split_rows
 from mgap.errors import BackboneMismatch, ImageError, ModelError, PromptError
 from mgap.io.images import open_image
@@ -132,7 +136,8 @@ class Backbone:
         return find_head(self.model)
 
     def probe_head(self) -> Head:
-        return Head.probe(self.model)
+        with checkpoint_faults(self):
+            return Head.probe(self.model)
 
     @property
     def language(self) -> nn.Module:
@@ -158,8 +163,8 @@ class Backbone:
     def image_token_id(self) -> int:
         for name in ("image_token_id", "image_token_index"):
             token = getattr(self.config, name, None)
-            if token is not None:
-                return int(token)
+            if isinstance(token, int) and 0 <= token < 2**31:
+                return token
         raise ModelError(f"{type(self.model).__name__}: its configuration names no image token")
 
     def image_mask(self, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -234,7 +239,7 @@ class Backbone:
     def pad_id(self) -> int:
         """The padding token; it is masked, so any token would do."""
         pad = self.model.generation_config.pad_token_id
-        return 0 if pad is None else int(pad)
+        return pad if isinstance(pad, int) and pad >= 0 else 0
 
     # --- picture and prompt to tensors -------------------------------------------------------------------------
 
@@ -248,9 +253,16 @@ class Backbone:
     def template(self) -> str:
         template = getattr(self._require_processor(), "chat_template", None) or self.tokenizer.chat_template
         template = template or self.fallback_template
-        if template is None:
+        if isinstance(template, dict):
+            template = template.get("default")
+        if not isinstance(template, str):
             raise PromptError(f"{self.name} has no chat template: set processor.chat_template before using it")
-        return template["default"] if isinstance(template, dict) else str(template)
+        return template
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest entry of the vocabulary."""
+        return max(map(len, self.tokenizer.get_vocab()), default=1)
 
     def words(self, tokens: Sequence[int]) -> list[str]:
         """The text of each token as an answer of its own."""
@@ -274,20 +286,21 @@ class Backbone:
     def _refuse_placeholders(self, prompt: str) -> None:
         """Refuse image placeholders in the prompt: the processor would look for a picture that is not there."""
         ids = [self.image_token_id, getattr(self.config, "video_token_id", None)]
-        tokens = self.tokenizer.convert_ids_to_tokens([token for token in ids if token is not None])
+        tokens = self.tokenizer.convert_ids_to_tokens([token for token in ids if isinstance(token, int) and 0 <= token < 2**31])
         for token in (*tokens, *(getattr(self.processor, name, None) for name in ("image_token", "boi_token"))):
             if token and token in prompt:
                 raise PromptError(f"the prompt contains {token}, where {self.name} puts a picture itself: leave {token} out")
 
     def _render(self, messages: list[dict[str, Any]], *, or_empty: bool = False) -> str:
         options = {"chat_template": self.template, "add_generation_prompt": True, "tokenize": False}
+        processor = self._require_processor()
         try:
-            text: str = self._require_processor().apply_chat_template(messages, **options)
-        except TemplateError:  # templates refuse unknown roles
+            text = render_template(lambda: processor.apply_chat_template(messages, **options), self.name)
+        except TemplateError as error:  # templates refuse unknown roles
             if not or_empty:
-                raise
+                raise broken_template(self.name, error) from error
             return ""
-        return text
+        return check_characters(self, text)
 
     def tokenize(self, text: str) -> Ids:
         """The tokens of a rendered text, as in `encode`."""
@@ -318,6 +331,7 @@ class Backbone:
         unprepared = [image for image in images if not isinstance(image, Prepared)]
         if len(unprepared) == len(images):
             inputs = process(self._require_processor(), unprepared, texts, self.name)
+            check_tokens(self, inputs["input_ids"].tolist())
             return {key: value.to(self.device) for key, value in inputs.items()}
         if any(image is not None for image in unprepared):
             raise ImageError("some pictures of this batch are prepared and some are not: prepare all of them, or none")

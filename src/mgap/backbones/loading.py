@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, GenerationConfig, ProcessorMixin
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils import find_adapter_config_file, is_peft_available, is_torchvision_available
 
 from mgap.backbones.base import Backbone, backbone_class
+from mgap.backbones.checkpoint_faults import check_counts, check_end_tokens
 from mgap.errors import ModelError, SettingError, one_line
 from mgap.io.regular_files import require_regular_files
 
@@ -45,13 +46,25 @@ def load_backbone(
         model, report = AutoModelForImageTextToText.from_pretrained(
             name, dtype=dtype, attn_implementation=attention, output_loading_info=True, **placement, **where
         )
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        raise ModelError(f"{name}: the checkpoint cannot be loaded ({one_line(error)})") from error
+    except Exception as error:  # a damaged file makes transformers stumble in any way
+        raise ModelError(f"{name}: the checkpoint cannot be loaded ({_said(error)})") from error
     if missing := sorted(report["missing_keys"]):
         raise ModelError(f"{name}: {len(missing)} weights are missing, such as {missing[0]}; fetch the checkpoint again")
+    check_end_tokens(model.generation_config, name)
     if device_map is None:
         model = model.to(target)
-    return backbone_class(model.config)(model.eval(), processor, name=called or name)
+    return _joined(model.eval(), processor, name, called)
+
+
+def _joined(model: nn.Module, processor: Any, name: str, called: str | None) -> Backbone:
+    try:
+        return backbone_class(model.config)(model, processor, name=called or name)
+    except Exception as error:  # the processor's settings are not those of the model's
+        raise ModelError(f"{name}: its processor does not go with its model ({_said(error)})") from error
+
+
+def _said(error: Exception) -> str:
+    return one_line(error) or type(error).__name__
 
 
 class Weightless(nn.Module):
@@ -67,35 +80,41 @@ def load_weightless(name: str, *, called: str | None = None, **where: Any) -> Ba
     config = load_config(name, **where)
     try:
         processor = load_processor(name, config, **where)
-    except (OSError, ValueError, ImportError) as error:
-        raise ModelError(f"{name}: its processor cannot be loaded ({one_line(error)})") from error
+    except Exception as error:
+        raise ModelError(f"{name}: its processor cannot be loaded ({_said(error)})") from error
     try:
         generation = GenerationConfig.from_pretrained(name, **where)
     except OSError:  # without a file, transformers uses the model's configuration too
         generation = GenerationConfig.from_model_config(config)
-    return backbone_class(config)(Weightless(config, generation), processor, name=called or name)
+    except Exception as error:
+        raise ModelError(f"{name}: its generation_config.json cannot be read ({_said(error)})") from error
+    check_end_tokens(generation, name)
+    return _joined(Weightless(config, generation), processor, name, called)
 
 
 def load_config(name: str, **where: Any) -> Any:
     """A multimodal model's configuration; `where`: revision and trust_remote_code."""
-    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+    is_folder = os.path.isdir(name)  # Path.is_dir raises on a name that is too long
+    if is_folder and not os.path.isfile(Path(name) / "config.json"):
         raise ModelError(f"{name}: a folder without config.json; name the folder that save_pretrained wrote")
     if Path(name).is_dir():
         require_regular_files(Path(name))
     try:
         config = AutoConfig.from_pretrained(name, **where)
-    except (OSError, ValueError) as error:
+        keys = config.to_dict()
+    except Exception as error:  # a damaged file makes transformers stumble in any way
         if "trust_remote_code" in str(error):
             raise ModelError(
                 f"{name} ships its own Python code: read it, then pass trust_remote_code=True if you trust it"
             ) from error
-        if Path(name).is_dir():
-            raise ModelError(f"{name}: its config.json cannot be read ({one_line(error)})") from error
+        if is_folder:
+            raise ModelError(f"{name}: its config.json cannot be read ({_said(error)})") from error
         raise ModelError(
             f"no model {name!r}: it is no folder here, and it could not be fetched from the hub; check the spelling, "
             f"the network, and that you are logged in if it is private ({one_line(error, 160)})"
         ) from error
-    if type(config) not in AutoModelForImageTextToText._model_mapping and "auto_map" not in config.to_dict():
+    check_counts(keys, name)
+    if type(config) not in AutoModelForImageTextToText._model_mapping and "auto_map" not in keys:
         raise ModelError(f"{name} is a {config.model_type} model, which reads no pictures: name an image-text model")
     return config
 

@@ -17,8 +17,9 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from mgap.backbones.limits import check_tokens
 from mgap.backbones.token_rows import TOKEN_KEYS, Ids, join_rows
-from mgap.errors import ImageError, ModelError, PromptError
+from mgap.errors import ImageError, ModelError, PromptError, one_line
 from mgap.io.images import ImageSource
 
 if TYPE_CHECKING:
@@ -106,7 +107,9 @@ def process(processor: Any, images: Sequence[Image.Image | None], texts: Sequenc
     try:
         inputs = processor(images=nested if any(nested) else None, text=list(texts), **options)
     except ValueError as error:
-        raise ImageError(f"{name}: its processor refused the input: {error}") from error
+        raise ImageError(f"{name}: its processor refused the input: {one_line(error)}") from error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, TypeError) as error:
+        raise ModelError(f"{name}: its processor failed ({type(error).__name__}: {one_line(error)})") from error
     return {key: value for key, value in inputs.items() if isinstance(value, Tensor)}
 
 
@@ -120,6 +123,7 @@ def assemble(backbone: Backbone, images: Sequence[Prepared | None], texts: Seque
         else:
             before, after = around_picture(backbone, text)
             rows.append([*before, *image.block, *after])
+    check_tokens(backbone, rows)
     device = backbone.device
     like = {key: torch.empty(0, dtype=kind, device=device) for key, kind in shown[0].token_dtypes.items()}
     joined = join_rows(rows, like, pad=backbone.tokenizer.pad_token_id, image=backbone.image_token_id)

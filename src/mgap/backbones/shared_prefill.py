@@ -27,7 +27,9 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from mgap.backbones.base import Backbone, families_that
+from mgap.backbones.checkpoint_faults import checkpoint_faults
 from mgap.backbones.clock import READING
+from mgap.backbones.limits import check_memory, room_behind
 from mgap.backbones.prepared_pictures import (
     Picture,
     Prepared,
@@ -129,6 +131,7 @@ class SharedPrefill:
     def encode(self, images: Sequence[Picture | None], prompts: Sequence[str], times: int = 1) -> Continued:
         """Encode rows of picture and prompt; the cache holds each row `times` times in succession."""
         done = self.prefill(images, prompts)
+        check_memory(self.backbone, times * len(done.rows), max(map(len, done.rows)))
         cache = select_rows(done.held.cache, [n for n in done.prefix_of for _ in range(times)])
         return Continued(self._continue(done.held, done.rows, done.prefix_of), cache, done.milliseconds)
 
@@ -151,6 +154,7 @@ class SharedPrefill:
             name = self.backbone.name
             blocks.update({key: block_between(row, *around[n], self.special, name) for key, row, n in expanded})
         rows = [before + blocks[key] + after for key, (before, after) in zip(keys, around, strict=True)]
+        room_behind(self.backbone, max(map(len, rows), default=0))
         started = time.perf_counter()
         if new:
             by_key = {key: [row for row, own in zip(rows, keys, strict=True) if own == key] for key in new}
@@ -180,7 +184,7 @@ class SharedPrefill:
         positions = backbone.positions({**joined, **shown})  # [..., pictures, T + 1]
         inputs = {key: value[:, :-1] for key, value in joined.items()}
         cache = DynamicCache(config=backbone.config)
-        with torch.no_grad(), backbone.clock.stage(READING):
+        with torch.no_grad(), backbone.clock.stage(READING), checkpoint_faults(backbone):
             backbone.model(
                 **inputs, **shown, position_ids=positions[..., :-1], past_key_values=cache, use_cache=True, logits_to_keep=1
             )

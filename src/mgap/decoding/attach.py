@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.checked_generate import PLAIN
 from mgap.backbones.exact_product import make_exact, make_own
 from mgap.backbones.head import find_head
 from mgap.decoding.model_lock import lock_of
@@ -110,6 +111,11 @@ def attach(model: Any, method: Method) -> Attachment:
 
 def attached(model: nn.Module) -> list[Attachment]:
     return _attached.get(model, [])
+
+
+def acting(model: nn.Module) -> str:
+    """Who decodes, for an error: the methods that are attached, or the plain model."""
+    return " and ".join(attachment.method.name for attachment in attached(model)) or PLAIN
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone, HasBackbone
+from mgap.backbones.checked_generate import PLAIN, likeliest
 from mgap.backbones.head import Head
 from mgap.backbones.head_states import on_head_input
 from mgap.backbones.logit_lens import Lens, as_head_input
@@ -63,7 +64,7 @@ class StepStates:
     def plain_tokens(self) -> list[int]:
         """The most likely token of each main row alone: the plain model's token where `h` is the plain state."""
         with torch.no_grad():
-            tokens: list[int] = self.head.post(self.head.own_product(self.h)).float().argmax(-1).tolist()
+            tokens: list[int] = likeliest(self.head.post(self.head.own_product(self.h)).float(), PLAIN).tolist()
         return tokens
 
 

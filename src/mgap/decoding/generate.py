@@ -13,6 +13,8 @@ from torch import Tensor
 from transformers import CompileConfig, GenerationConfig
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.checked_generate import ends_of, generate_checked
+from mgap.decoding.attach import acting
 from mgap.decoding.model_lock import lock_of
 from mgap.types import Decoding
 
@@ -29,9 +31,8 @@ class Generated:
 def generation_config(backbone: Backbone, decoding: Decoding) -> GenerationConfig:
     """Sampling and search as `decoding` says, never as the checkpoint suggests; its special tokens still apply."""
     checkpoint = backbone.model.generation_config
-    end, pad = checkpoint.eos_token_id, checkpoint.pad_token_id
-    if pad is None:
-        pad = end[0] if isinstance(end, list) else end
+    words = len(backbone.model.get_input_embeddings().weight)
+    pads = [token for token in (checkpoint.pad_token_id, *ends_of(checkpoint)) if token is not None and 0 <= token < words]
     sampling: dict[str, Any] = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50}
     if decoding.sample:
         sampling = {
@@ -47,8 +48,8 @@ def generation_config(backbone: Backbone, decoding: Decoding) -> GenerationConfi
         repetition_penalty=decoding.repetition_penalty,
         return_dict_in_generate=True,
         bos_token_id=checkpoint.bos_token_id,
-        eos_token_id=end,
-        pad_token_id=pad,
+        eos_token_id=checkpoint.eos_token_id,
+        pad_token_id=pads[0] if pads else None,
         **sampling,
     )
     if decoding.prompt_lookup:
@@ -65,8 +66,7 @@ def generation_config(backbone: Backbone, decoding: Decoding) -> GenerationConfi
 
 def end_ids(backbone: Backbone) -> set[int]:
     """The tokens that end an answer."""
-    end = backbone.model.generation_config.eos_token_id
-    return set(end) if isinstance(end, list) else {end}
+    return set(ends_of(backbone.model.generation_config))
 
 
 def until_end(tokens: list[int], end: set[int]) -> list[int]:
@@ -79,7 +79,7 @@ def generate(backbone: Backbone, inputs: dict[str, Tensor], decoding: Decoding, 
     config = generation_config(backbone, decoding)
     started = time.perf_counter()
     with lock_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad():
-        out = backbone.model.generate(**inputs, generation_config=config, **more)
+        out = generate_checked(backbone, inputs, config, acting(backbone.model), **more)
     tokens = out.sequences[:, inputs["input_ids"].shape[1] :].cpu()
     beams = getattr(out, "beam_indices", None)
     elapsed = 1000 * (time.perf_counter() - started)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone, HasBackbone
+from mgap.backbones.checked_generate import likeliest
 from mgap.backbones.head import Head
 from mgap.decoding.effective_states import StepStates
 from mgap.decoding.step_by_step import MadeToken, Spelling
@@ -80,7 +81,7 @@ def _corrected(head: Head, states: Sequence[Tensor], method: MGAP, top: int) -> 
     with torch.no_grad():
         logits = head.post(Correction(method.subspace.basis, head, method.settings, tap).step(h, product(h)))
     (rows,) = recorder.steps
-    chosen = logits[:, 0].float().argmax(-1).tolist()
+    chosen = likeliest(logits[:, 0].float(), method.name).tolist()
     return [(token, StepStates(method, head, HeadInputs(h[n]), _row(rows, n))) for n, token in enumerate(chosen)]
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mgap.backbones.checked_generate import PLAIN, likeliest
 from mgap.decoding.effective_states import StepStates
 
 
@@ -30,7 +31,9 @@ def curve(states: StepStates, tokens: Sequence[int], strengths: Sequence[float])
     head = states.head
     with torch.no_grad():
         effective = torch.cat([states.at(strength) for strength in strengths])  # [n, d]
-        probabilities = head.post(head.product(effective)).softmax(-1)  # [n, vocab]
+        logits = head.post(head.product(effective))  # [n, vocab]
+        likeliest(logits, PLAIN if states.method is None else states.method.name)  # raises if there are none to draw
+        probabilities = logits.softmax(-1)
     own = 0.0 if states.method is None else states.method.own_strength(states.inputs)
     return StrengthCurve(
         strengths=tuple(strengths),

@@ -24,6 +24,7 @@ from mgap.backbones.head import Head
 from mgap.errors import SettingError
 from mgap.methods.base import Observation, Tap
 from mgap.methods.kinds.head import HeadMethod
+from mgap.settings import check_signed
 
 
 def token_ids(word: str, tokenizer: Any) -> set[int]:
@@ -81,8 +82,7 @@ class Bias(HeadMethod):
     down: tuple[str, ...] = ("No", "no")
 
     def __post_init__(self) -> None:
-        if isinstance(self.shift, bool) or not isinstance(self.shift, int | float) or not abs(self.shift) < 1e300:
-            raise SettingError(f"shift={self.shift!r:.40} must be a finite number: positive favours up, negative down")
+        check_signed("shift", self.shift)
         for name in ("up", "down"):
             object.__setattr__(self, name, _words(name, getattr(self, name)))
 

@@ -91,7 +91,7 @@ class M3ID(BranchMethod):
         return {**values, **super().traced(main, branches, step)}
 
     def _weight(self, step: int) -> float:
-        return min(math.expm1(self.lam * step), self.most)
+        return min(math.expm1(min(self.lam * step, 700.0)), self.most)  # expm1 raises beyond 709
 
     def mixture(self, strength: Weight, inputs: HeadInputs) -> tuple[Weight, ...]:
         """Plain weights where the confidence gate is closed."""

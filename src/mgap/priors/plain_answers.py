@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.checked_generate import generate_checked
 from mgap.backbones.greedy_config import greedy_config
 from mgap.backbones.head_states import catch_states
 from mgap.backbones.shared_vision import shared_pictures
@@ -69,7 +70,7 @@ def plain_states(backbone: Backbone, questions: Questions, *, batch_size: int, m
         images, prompts = map(list, zip(*batch, strict=True))
         inputs = backbone.encode(images, prompts)
         with catch_states(backbone) as caught, shared_pictures(backbone), torch.no_grad():
-            generated: Tensor = backbone.model.generate(**inputs, generation_config=config)
+            generated: Tensor = generate_checked(backbone, inputs, config)
         tokens = generated[:, inputs["input_ids"].shape[1] :].cpu()  # [B, T]
         if [len(state) for state in caught] != [len(batch)] * tokens.shape[1]:
             raise ModelError(

@@ -14,11 +14,12 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
+from mgap.backbones.checked_generate import likeliest
 from mgap.backbones.head import Head
 from mgap.backbones.head_states import catch_states
 from mgap.backbones.prepared_pictures import Preparer
 from mgap.backbones.shared_vision import shared_pictures
-from mgap.decoding.attach import attached
+from mgap.decoding.attach import acting, attached
 from mgap.decoding.effective_states import StepStates, first_states
 from mgap.decoding.generate import generate
 from mgap.decoding.model import Model
@@ -118,7 +119,7 @@ def _at_the_head(
     head = backbone.probe_head()
     for name, method in methods.items():
         with using(model, method):
-            yield name, _spell(model, [token for state in states for token in _next_tokens(head, state)])
+            yield name, _spell(model, [token for state in states for token in _next_tokens(model, head, state)])
 
 
 def _needs_only_the_state(method: Method | None) -> bool:
@@ -168,8 +169,8 @@ def _combine(step: StepStates, method: Method | None) -> list[int]:
             is_open = method.is_open(step.head.post(step.head.product(step.h))).to(step.h)
             opened = replace(step.inputs, values={**step.inputs.values, OPEN: is_open})
             moved = method.effective_states(step.head, opened, method.rho)
-            likeliest: list[int] = step.head.post(step.head.product(moved)).argmax(-1).tolist()
-        return likeliest
+            moved_tokens: list[int] = likeliest(step.head.post(step.head.product(moved)), method.name).tolist()
+        return moved_tokens
     states = torch.cat([step.h, *step.branches]).unsqueeze(1)  # [rows, 1, d], as decoding hands them to the head
     with torch.no_grad():
         logits = step.head.post(step.head.product(states))[:, -1]  # [rows, vocab]
@@ -177,7 +178,7 @@ def _combine(step: StepStates, method: Method | None) -> list[int]:
     scores, _ = method.weigh(main, branches, 1, {})  # type: ignore[union-attr]  # of branch methods only
     if ALONE in step.inputs.values:
         scores = torch.where(step.inputs.values[ALONE].bool().unsqueeze(-1), main, scores)
-    tokens: list[int] = scores.argmax(-1).tolist()
+    tokens: list[int] = likeliest(scores, method.name).tolist()  # type: ignore[union-attr]
     return tokens
 
 
@@ -192,11 +193,11 @@ def _by_itself(
     return _spell(model, tokens)
 
 
-def _next_tokens(head: Head, states: Tensor) -> Iterator[int]:
+def _next_tokens(model: Model, head: Head, states: Tensor) -> Iterator[int]:
     """The likeliest token after each state [B, d]. Calls the head as decoding does, with its hooks."""
     with torch.no_grad():
         logits = head.post(head.module(states.unsqueeze(1)))  # [B, 1, vocab]
-    yield from logits[:, -1].float().argmax(-1).tolist()
+    yield from likeliest(logits[:, -1].float(), acting(model.backbone.model), model=model.backbone.model).tolist()
 
 
 def _spell(model: Model, tokens: list[int]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mgap.backbones.checked_generate import likeliest
 from mgap.backbones.head import Head
 from mgap.errors import SettingError
 from mgap.methods.base import Tap
@@ -129,7 +130,7 @@ def sweep(
                 coeff, s = coeffs[point.rank], point.settings
                 gate = gate_of(norm, coeff, entropy, s)
                 logits = head.post(corrections[point.rank].correct(h, output, wide, coeff, norm, gate, s))
-                tokens[index, span] = logits.float().argmax(-1).cpu()
+                tokens[index, span] = likeliest(logits.float(), f"mgap at alpha {point.alpha:g}").cpu()
                 steps[index] += (gate.beta * torch.linalg.vector_norm(coeff, dim=-1)).sum().double().cpu()
         if progress is not None:
             progress(span.stop)

@@ -9,7 +9,6 @@ of the same step.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -27,10 +26,14 @@ from transformers import (
 )
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.checked_generate import ends_of, non_finite
+from mgap.backbones.checkpoint_faults import checkpoint_faults
 from mgap.backbones.clock import NEXT
 from mgap.backbones.head import Head
+from mgap.backbones.limits import check_memory, new_tokens_that_fit
+from mgap.backbones.step_watch import StepWatch
 from mgap.backbones.token_rows import TOKEN_KEYS
-from mgap.decoding.attach import attached
+from mgap.decoding.attach import acting, attached
 from mgap.decoding.fast.captured_step import Notify, step_for, uncapturable
 from mgap.decoding.generate import Generated, generation_config, seeded
 from mgap.decoding.model_lock import lock_of
@@ -42,8 +45,8 @@ from mgap.methods.kinds.main_rows import row_split_of
 from mgap.methods.kinds.paired_forward import PairedCache
 from mgap.types import Decoding, Mode
 
+EXPONENT = 0x7F800000  # all ones in a float32 that is NaN or infinite
 MODES = frozenset({Mode.GREEDY, Mode.SAMPLE, Mode.BATCH, Mode.SEQUENCES, Mode.STREAM, Mode.STATIC, Mode.COMPILE})
-LAG = 2  # tokens by which the loop trails the GPU
 
 
 def uses_captured_loop(backbone: Backbone, modes: frozenset[Mode]) -> bool:
@@ -123,11 +126,11 @@ class TokenChoice:
 
     def __init__(self, config: GenerationConfig, ids: Tensor, ties: TieCounter | None = None) -> None:
         self.is_sampling, self.pad = bool(config.do_sample), config.pad_token_id
-        ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-        self.ends = torch.tensor([end for end in ends if end is not None], device=ids.device)
+        self.ends = torch.tensor(ends_of(config), device=ids.device)
         self.finished = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         self.processors = LogitsProcessorList()
         self.ids: Tensor | None = None  # [B, T], only if a processor needs the tokens so far
+        self.best = torch.zeros(len(ids), device=ids.device)  # [B] the best scores of the last choice
         if config.repetition_penalty != 1.0:
             self.ids = ids
             self.processors.append(RepetitionPenaltyLogitsProcessor(config.repetition_penalty))
@@ -143,7 +146,10 @@ class TokenChoice:
     def __call__(self, logits: Tensor) -> Tensor:
         """The next token of each row [B] from its logits [B, vocab]; rows that have ended get padding."""
         scores = self.processors(self.ids, logits)
-        token = torch.multinomial(scores.softmax(-1), 1)[:, 0] if self.is_sampling else scores.argmax(-1)
+        if self.is_sampling:  # a row that is not finite is reported; drawing from it would bring the device down first
+            self.best, token = scores.amax(-1), torch.multinomial(scores.softmax(-1).nan_to_num(1.0), 1)[:, 0]
+        else:
+            self.best, token = scores.max(-1)
         if len(self.ends):
             token = token.masked_fill(self.finished, self.pad)
             self.finished |= torch.isin(token, self.ends)
@@ -152,33 +158,28 @@ class TokenChoice:
         return token
 
 
-class StepWatch:
-    """Copies reports from the GPU without stalling it: a report is read once `LAG` more have been sent."""
+class StepReports:
+    """Reads the steps on the host: emits their tokens, sees which rows have ended, and checks their best scores."""
 
-    def __init__(self, like: Tensor) -> None:
-        self.buffers = torch.empty(LAG + 1, *like.shape, dtype=like.dtype, pin_memory=True) if like.is_cuda else None
-        self.pending: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
-        self.count = 0
+    def __init__(self, backbone: Backbone, rows: int, ends: list[int], on_tokens: Callable[[Tensor], None] | None) -> None:
+        self.backbone, self.ends, self.on_tokens = backbone, set(ends), on_tokens
+        self.running, self.step = set(range(rows)), 0
 
-    def send(self, report: Tensor) -> None:
-        if self.buffers is None:
-            self.pending.append((report, None))
-            return
-        buffer, event = self.buffers[self.count % len(self.buffers)], torch.cuda.Event()
-        buffer.copy_(report, non_blocking=True)
-        event.record()
-        self.pending.append((buffer, event))
-        self.count += 1
-
-    def read(self, *, flush: bool = False) -> list[Tensor]:
-        """The reports that are due, oldest first; all of them with `flush`."""
-        due = []
-        while len(self.pending) > (0 if flush or self.buffers is None else LAG):
-            report, event = self.pending.popleft()
-            if event is not None:
-                event.synchronize()
-            due.append(report.clone())  # a later report reuses the buffer
-        return due
+    def read(self, reports: list[Tensor]) -> bool:
+        """Read reports [2, B], tokens and the bits of their best scores; stop and return True once all rows have ended."""
+        for report in reports:
+            tokens, bits = report.tolist()
+            self.step += 1
+            for row in self.running:
+                if bits[row] & EXPONENT == EXPONENT:
+                    best = float(report[1, row].int().view(torch.float32))
+                    raise non_finite(acting(self.backbone.model), best, self.step, self.backbone.model)
+            if self.on_tokens is not None:
+                self.on_tokens(report[0])
+            self.running = {row for row in self.running if tokens[row] not in self.ends}
+            if not self.running:
+                return True
+        return False
 
 
 def generate_captured(
@@ -198,27 +199,30 @@ def generate_captured(
     Calls `on_tokens` with the tokens [B] of every step, and `is_stopped` before each step.
     """
     config, times = generation_config(backbone, decoding), decoding.num_return_sequences
+    longest = new_tokens_that_fit(backbone, inputs, decoding.max_new_tokens)
+    check_memory(backbone, *inputs["input_ids"].shape)
     started = time.perf_counter()
-    with lock_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad():
+    with lock_of(backbone.model), seeded(decoding, backbone.device), torch.no_grad(), checkpoint_faults(backbone):
         prompt = prefill(backbone, inputs, cache)
         rows, branches = len(prompt.ids) * times, prompt.branches
-        size = rows * branches, prompt.mask.shape[1] + decoding.max_new_tokens
+        size = rows * branches, prompt.mask.shape[1] + longest
         step = step_for(backbone, prompt.cache, prompt.positions, *size, compiled=decoding.compile, notify=notify)
         step.start(prompt.cache, prompt.mask, prompt.positions, times)
         prompt.repeat(times)
         choose = TokenChoice(config, prompt.ids, ties)
-        watch = StepWatch(torch.zeros(rows + 1, dtype=torch.long, device=backbone.device))
+        watch = StepWatch(torch.zeros(2, rows, dtype=torch.long, device=backbone.device))
+        reports = StepReports(backbone, rows, ends_of(config), on_tokens)
         logits, tokens = prompt.logits, list[Tensor]()
         backbone.clock.switch(NEXT)
         is_over = False
-        while not is_over and len(tokens) < decoding.max_new_tokens and not (tokens and is_stopped()):
+        while not is_over and len(tokens) < longest and not (tokens and is_stopped()):
             if tokens:
                 state = step.run(tokens[-1].repeat(branches))
                 logits = read_head(backbone, head, state, prompt.cache, rows, branches)
             tokens.append(choose(logits))
-            watch.send(torch.cat([tokens[-1], choose.finished.all().long().unsqueeze(0)]))
-            is_over = _emit(watch.read(), on_tokens)
-        _emit(watch.read(flush=True), None if is_over else on_tokens)
+            watch.send(torch.stack([tokens[-1], choose.best.view(torch.int32).long()]))
+            is_over = reports.read(watch.read())
+        reports.read([] if is_over else watch.read(flush=True))
     return Generated(torch.stack(tokens, 1).cpu(), None, 1000 * (time.perf_counter() - started))
 
 
@@ -235,13 +239,3 @@ def read_head(backbone: Backbone, head: Head, state: Tensor, cache: DynamicCache
     finally:
         row_split.main = None
     return cache.merge(logits, cache)
-
-
-def _emit(reports: list[Tensor], on_tokens: Callable[[Tensor], None] | None) -> bool:
-    """Emit the tokens of these reports; stop and return True once all rows have ended."""
-    for report in reports:
-        if on_tokens is not None:
-            on_tokens(report[:-1])
-        if bool(report[-1]):
-            return True
-    return False

@@ -22,6 +22,7 @@ from transformers.cache_utils import DynamicLayer
 from mgap.backbones.base import Backbone, families_that
 from mgap.backbones.hooks import is_hooked
 from mgap.backbones.image_embeddings import embed_pictures
+from mgap.backbones.limits import check_memory
 from mgap.decoding.fast.fixed_cache import FixedCache, fixed_attention
 
 MAX_STEPS = 4  # captured steps kept per model, the most recently used
@@ -125,6 +126,7 @@ def step_for(
     if step is None or step.weights != addresses(backbone.language):
         while len(steps) >= MAX_STEPS:
             steps.pop(next(iter(steps)))
+        check_memory(backbone, rows, length)
         if compiled:
             notify(f"compiling the decoding step for {rows} row{'s' * (rows > 1)} of up to {length} tokens, once")
         step = CapturedStep(backbone, FixedCache(prompt, rows, length), positions, is_compiled=compiled)

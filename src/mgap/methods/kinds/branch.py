@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
-from mgap.errors import PromptError
+from mgap.backbones.limits import room_behind
 from mgap.methods.base import Method, Removable, Seam, Tap
 from mgap.methods.head_inputs import HeadInputs, Weight, mix_states
 from mgap.methods.kinds.paired_forward import ALONE, Inputs, PairedForward, RowState, Weigh
@@ -133,7 +133,5 @@ def distance(main: Tensor, branch: Tensor) -> Tensor:
 
 def check_length(name: str, backbone: Backbone, branch: Inputs) -> Inputs:
     """Refuse a branch whose prompt is longer than the model can read."""
-    length, most = branch["input_ids"].shape[1], backbone.config.get_text_config().max_position_embeddings
-    if length > most:
-        raise PromptError(f"{name}: its branch has {length} tokens and the model reads {most}; shorten the prompt")
+    room_behind(backbone, branch["input_ids"].shape[1], f"{name}'s branch")
     return branch

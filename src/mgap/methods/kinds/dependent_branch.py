@@ -20,7 +20,7 @@ from transformers.cache_utils import DynamicLayer
 from mgap.backbones.base import Backbone
 from mgap.backbones.image_embeddings import Call, flatten
 from mgap.backbones.token_rows import TOKEN_KEYS
-from mgap.errors import ModelError, UnsupportedDecoding
+from mgap.errors import ModelError, NonFiniteScores, UnsupportedDecoding
 from mgap.methods.base import Tap
 from mgap.methods.kinds.attention_weights import AttentionWatch
 from mgap.methods.kinds.paired_forward import TYPE_KEYS, ObservedCache, PairedCache, PairedForward, newest
@@ -116,7 +116,9 @@ class DependentBranch(PairedForward):
 def refuse_nan(name: str, logits: Tensor) -> None:
     """Refuse NaN logits: half precision can overflow on a zeroed picture; broken weights show at the first token."""
     if logits.isnan().any():
-        raise ModelError(f"{name}: the branch's logits are no numbers; load the model in bfloat16 or float32")
+        raise NonFiniteScores(
+            f"{name}: at token 1 of the answer its branch's scores are NaN; load the model in bfloat16 or float32"
+        )
 
 
 def blank(features: Any, gone: Tensor) -> Any:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.checked_generate import generate_checked
 from mgap.backbones.greedy_config import greedy_config
 from mgap.backbones.image_embeddings import Call, ImageEmbedder, join_pictures
 from mgap.backbones.shared_vision import digest
@@ -112,7 +113,7 @@ def show(backbone: Backbone, pictures: Sequence[EncodedPicture], texts: Sequence
 def generate(backbone: Backbone, inputs: Call, features: Any, length: int) -> Tensor:
     """The plain model's greedy new tokens [rows, at most length] for what `show` returned."""
     with torch.no_grad(), ImageEmbedder(backbone).for_generate(inputs, features) as call:
-        sequences: Any = backbone.model.generate(**call, generation_config=greedy_config(backbone, length))
+        sequences: Any = generate_checked(backbone, call, greedy_config(backbone, length))
     tokens: Tensor = sequences[:, inputs["input_ids"].shape[1] :]
     return tokens
 

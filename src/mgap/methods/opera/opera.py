@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers.generation import GenerationMode, StoppingCriteriaList
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.limits import check_beams, check_memory
 from mgap.errors import ModelError, SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, Removable, Seam, Tap
 from mgap.methods.kinds.attention_interceptor import CAUSAL, AttentionInterceptor, AttentionPass, check_kernel
@@ -135,6 +136,10 @@ class OperaHandle:
                 f"{self.method.name} was made with beams={self.method.beams}, and num_beams={beams} asks for another number: "
                 f"leave num_beams out, or make it with beams={beams}"
             )
+        ids = options.get("input_ids") if inputs is None else inputs
+        check_beams(self.backbone, self.method.beams)
+        if ids is not None:
+            check_memory(self.backbone, len(ids) * self.method.beams, ids.shape[1])
         if generation_config is None:
             options["num_beams"] = self.method.beams
         else:  # beside a configuration, transformers wants no single options
