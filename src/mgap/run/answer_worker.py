@@ -112,8 +112,8 @@ class TransformersWorker(AnsweringWorker):
         records = super().ask(samples, method)
         if self._mapped_weights() != self._weights:
             raise RunError(
-                f"the files of {self.model.backbone.name} were overwritten while it was in use: the last answers were not kept; "
-                "put the checkpoint back and do the run again, which goes on, or name another folder"
+                f"the files of {self.model.backbone.name} were overwritten while it was in use, and the last answers are not "
+                "kept: put the checkpoint back and do the run again, which then goes on, or name another folder"
             )
         return records
 
