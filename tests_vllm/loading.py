@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from mgap.errors import SettingError
-from mgap.serving.attaching import MODEL_ATTRIBUTE, refuse_engine
+from mgap.serving.attaching import MODEL_ATTRIBUTE, identity_of, refuse_engine
 
 
 def runner_of(llm: Any) -> Any:
@@ -22,6 +22,12 @@ def reload(llm: Any, requests: list[dict[str, Any]], folder: str) -> str:
     llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
     made = generate(llm, requests)
     return json.dumps({"ratio": float((held.correction.table / before).mean()), "tokens": [each["tokens"] for each in made]})
+
+
+def identity(llm: Any) -> str:
+    """Which model this engine has, as JSON."""
+    runner = runner_of(llm)
+    return json.dumps(identity_of(runner.get_model(), runner.model_config).to_json())
 
 
 def states(llm: Any, requests: list[dict[str, Any]]) -> str:

@@ -1,12 +1,15 @@
 """Applied or refused: what MGAP cannot do is said when an engine is built, or when a request comes."""
 
 import json
+import re
 import shutil
 
 import pytest
 from engines import INTERPRETED, Refused, call, generate
 from safetensors.torch import load_file, save_file
 from strengths import with_alpha, with_mgap
+
+from mgap.priors.subspace import Subspace
 
 
 def config(**keys):
@@ -74,6 +77,21 @@ def test_other_weights_of_the_same_shape(worlds, served, engines, work):
     other = changed_copy(served["llava"], work / "other-weights", "embed_tokens.weight", lambda weight: weight + 0.1)
     with pytest.raises(Refused, match="the weights differ; fit one for this model"):
         engines.run(other, **with_mgap(worlds["llava"], 0.75))
+
+
+@pytest.mark.parametrize("ending", ["lm_head.weight", "layers.1.mlp.up_proj.weight", "multi_modal_projector.linear_1.bias"])
+def test_other_weights_behind_the_input_embedding(worlds, served, engines, work, ending):
+    """A head of its own, a part of a fused layer, and one before the language model."""
+    other = changed_copy(served["llava"], work / f"other-{ending}", ending, lambda weight: weight + 0.1)
+    with pytest.raises(Refused, match=rf"the weights differ, such as .*{re.escape(ending)}; fit one for this model"):
+        engines.run(other, **with_mgap(worlds["llava"], 0.75))
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen3-vl"])
+def test_every_weight_of_the_prior_is_compared(worlds, served, engines, family):
+    (found,) = engines.run(served[family], call("loading:identity"), **with_mgap(worlds[family], 0.75))
+    known = Subspace.load(worlds[family].prior).identity.tensors
+    assert set(known) <= set(json.loads(found)["tensors"])
 
 
 def test_new_weights_are_measured_anew(worlds, served, engines, work):

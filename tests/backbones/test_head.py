@@ -2,6 +2,7 @@
 
 import shutil
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def corrected_and_expected(model, picture, prior, **settings):
     inputs = model.backbone.encode([picture], ["Is there a dog in the image?"])
     states = []
     handle = head.register_forward_pre_hook(lambda _, args: states.append(args[0]))
-    method = mgap.MGAP(prior, **settings)
+    method = mgap.MGAP(replace(prior, identity=None), **settings)  # a model with another head is another model
     with model.using(method):
         states.clear()
         with torch.no_grad():
@@ -163,6 +164,17 @@ def test_a_head_that_is_never_called_is_refused(fresh):
     fresh.backbone.model.__class__ = Bypassing
     prior = mgap.Subspace.from_states(torch.randn(30, 64), rank=3)
     with pytest.raises(UnsupportedHead, match="0 times"), fresh.using(mgap.MGAP(prior)):
+        pass
+
+
+@pytest.mark.parametrize("value", [-torch.inf, torch.nan])
+def test_a_head_without_a_finite_logit_is_refused(fresh, value):
+    """A prior can be fitted on such a model, as its states are finite; no method can act on it."""
+    with torch.no_grad():
+        fresh.backbone.head_module.weight.fill_(1)
+    fresh.backbone.head_module.bias = nn.Parameter(torch.full((fresh.backbone.head_module.out_features,), value))
+    prior = mgap.Subspace.from_states(torch.randn(30, 64), rank=3)
+    with pytest.raises(UnsupportedHead, match="nothing but NaN and infinite logits"), fresh.using(mgap.MGAP(prior)):
         pass
 
 

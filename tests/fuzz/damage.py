@@ -9,6 +9,7 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -145,6 +146,58 @@ def damaged_value(draw, value):
             case _:
                 holder[key] = draw(VALUES)
     return whole[0]
+
+
+def numbers_in(value, path=()):
+    """Where plain JSON has numbers: the keys that lead to each."""
+    if isinstance(value, (dict, list)):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from numbers_in(value[key], (*path, key))
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield path
+
+
+NO_NUMBERS = ("1", [1], {}, None, True)
+
+
+def put(value, path, new):
+    """A copy of plain JSON with another value in one place."""
+    whole = holder = copy.deepcopy(value)
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = new
+    return whole
+
+
+def all_damaged_numbers(value):
+    """Copies of plain JSON in which one number is negative, zero, huge, none at all, or of another type."""
+    return (put(value, path, odd) for path in numbers_in(value) for odd in (*ODD_NUMBERS, *NO_NUMBERS))
+
+
+@st.composite
+def damaged_number(draw, value):
+    """One of them."""
+    path = draw(st.sampled_from(list(numbers_in(value))))
+    return put(value, path, draw(st.sampled_from((*ODD_NUMBERS, *NO_NUMBERS))))
+
+
+@st.composite
+def damaged_tensor(draw, tensor):
+    """A tensor with NaN or infinite numbers, of another shape or dtype, or with other numbers."""
+    match draw(st.sampled_from(("number", "number", "shape", "dtype", "scale"))):
+        case "number":
+            odd = (NAN, INFINITE, -INFINITE, -1, 0, 1e30) if tensor.is_floating_point() else (-1, 0, -(2**31), 2**31 - 1)
+            tensor = tensor.clone()
+            tensor.view(-1)[draw(st.integers(0, tensor.numel() - 1))] = draw(st.sampled_from(odd))
+            return tensor
+        case "shape":
+            flat, turned = tensor.flatten(), tensor.transpose(0, -1)
+            shapes = (tensor[:0], tensor[:1], tensor[1:], tensor[None], flat, flat[0], turned)
+            return draw(st.sampled_from(shapes)).contiguous()
+        case "dtype":
+            kinds = (torch.int64, torch.int32, torch.bool, torch.float16, torch.float8_e4m3fn)
+            return tensor.to(draw(st.sampled_from(kinds)))
+    return tensor * draw(st.sampled_from((-1, 0, 2)))
 
 
 @st.composite

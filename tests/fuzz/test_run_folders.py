@@ -18,7 +18,7 @@ from mgap.run.folder import Journal, Shard, note_process, open_run
 from mgap.run.records import ANSWERS, RUN, SAMPLES, Record, Run, read_lines
 from mgap.run.stage_times import save_profile
 from mgap.types import Sample
-from tests.fuzz.damage import Refused, cases, damaged_bytes, json_files, line_files, outcome
+from tests.fuzz.damage import Refused, cases, damaged_bytes, damaged_number, json_files, line_files, numbers_in, outcome
 from tests.reports.runs import OURS, VANILLA, answers, questions, write_run
 
 ASKED = questions(2)
@@ -66,6 +66,29 @@ def test_a_damaged_run_is_read_or_refused(runs, data):
     for method in run.methods:
         records = outcome(run.records, method, names=str(folder))
         assert isinstance(records, Refused) or all(isinstance(record.text, str) for record in records.values())
+
+
+@cases(50)
+@given(data=st.data())
+def test_any_other_number_in_a_run_is_read_as_a_valid_one_or_refused(runs, data):
+    name = data.draw(st.sampled_from(("questions", "captions", "departures")))
+    folder = runs.parent / "renumbered"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(runs / name, folder)
+    counted = [path for path in sorted(folder.rglob("*.json*")) if any(numbers_in(read_all(path)))]
+    path = data.draw(st.sampled_from(counted))
+    changed = data.draw(damaged_number(read_all(path)))
+    path.write_text(json.dumps(changed) if path.suffix == ".json" else "".join(json.dumps(line) + "\n" for line in changed))
+    run = outcome(Run.load, folder, names=str(folder))
+    for method in () if isinstance(run, Refused) else run.methods:
+        records = outcome(run.records, method, names=str(folder))
+        for record in () if isinstance(records, Refused) else records.values():
+            assert min(record.tokens, record.rows, record.ties or 0) >= 0
+            assert 0 <= record.milliseconds < float("inf")
+
+
+def read_all(path):
+    return json.loads(path.read_text()) if path.suffix == ".json" else list(read_lines(path))
 
 
 @cases(25)

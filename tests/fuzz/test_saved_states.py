@@ -7,14 +7,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 import mgap
 from mgap.errors import CorruptFile
 from mgap.priors.bank import Bank
 from mgap.priors.prior_map import PriorMap
 from mgap.priors.subspace import Subspace
-from tests.fuzz.damage import Refused, cases, damaged_bytes, json_files, outcome
-from tests.fuzz.saved import IDENTITY, MADE, bank, prior_map, same, steering, subspace
+from tests.fuzz.damage import Refused, all_damaged_numbers, cases, damaged_bytes, damaged_tensor, json_files, outcome
+from tests.fuzz.saved import IDENTITY, MADE, bank, change_tensor, is_valid, prior_map, same, steering, subspace, tensors
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def copied(saved, kind):
 def test_what_was_saved_comes_back(place, seed, rank, known, dtype):
     made = subspace(seed, rank, IDENTITY if known else None)
     made.save(place / "again")
-    back = Subspace.load(place / "again")
+    back = outcome(Subspace.load, place / "again")  # which warns of one that names no model
     assert same(made, back)
     assert (back.identity, back.origin, back.tuning, back.count) == (made.identity, made.origin, made.tuning, made.count)
     for one in (steering(seed), prior_map(seed), bank(seed, dtype)):
@@ -78,7 +79,40 @@ def test_a_changed_description_never_changes_the_tensors(saved, kind, data):
         if kind == "subspace":
             outcome(lambda: mgap.MGAP(found, preset="tuned"))
         found.save(folder)  # what was read can be written
-        assert same(MADE[kind][1].load(folder), found)
+        assert same(outcome(MADE[kind][1].load, folder), found)
+
+
+@cases(40)
+@given(st.sampled_from(sorted(MADE)), st.data())
+def test_a_tensor_of_other_numbers_shape_or_dtype_is_refused_or_a_valid_one(saved, kind, data):
+    """The file is whole, and its checksum is right: only what the numbers are can tell."""
+    folder, kept = copied(saved, kind), MADE[kind][1]
+    (path, *_) = sorted(folder.glob("*.safetensors"))
+    name = data.draw(st.sampled_from(sorted(load_file(path))))
+    change_tensor(folder, kind, name, lambda tensor: data.draw(damaged_tensor(tensor)))
+    found = outcome(kept.load, folder, names=str(folder))
+    if isinstance(found, Refused):
+        assert isinstance(found.error, CorruptFile)
+    else:
+        assert all(tensor.isfinite().all() for tensor in tensors(found))
+        assert is_valid(found)
+        found.save(folder)
+        assert same(kept.load(folder), found)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_any_other_number_in_the_description_is_refused_or_a_valid_one(saved, kind):
+    """All of them: there are few."""
+    folder, made = copied(saved, kind), MADE[kind][0]()
+    index = folder / f"{kind}.json"
+    for changed in all_damaged_numbers(json.loads(index.read_text())):
+        index.write_text(json.dumps(changed))
+        found = outcome(MADE[kind][1].load, folder, names=str(folder))
+        if isinstance(found, Refused):
+            assert isinstance(found.error, CorruptFile)
+        else:
+            assert is_valid(found)
+            assert same(found, made)
 
 
 @pytest.mark.parametrize("kind", MADE)

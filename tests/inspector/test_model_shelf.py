@@ -152,6 +152,7 @@ def test_one_bank_for_two_models_is_refused_whatever_is_in_it():
         ModelShelf([POCKET, "pocket/qwen3-vl"], prior="p")
 
 
+@pytest.mark.filterwarnings("ignore:.* names no model")
 def test_a_folder_without_a_bank_and_a_bank_of_first_tokens_are_refused(asked, saved, tmp_path):
     with pytest.raises(CorruptFile, match="no bank"):
         ModelShelf([POCKET], bank=tmp_path)

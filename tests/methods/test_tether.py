@@ -147,7 +147,7 @@ def test_the_trace_shows_how_far_a_state_came_back(model, picture):
 
 
 def test_a_bank_may_be_a_folder(tmp_path, model, picture):
-    bank = Bank.of(drawn(0, 40, model.backbone.identity.hidden_size))
+    bank = Bank.of(drawn(0, 40, model.backbone.hidden_size), identity=model.backbone.identity)
     bank.save(tmp_path / "bank")
     said = []
     for given_ in (bank, str(tmp_path / "bank")):

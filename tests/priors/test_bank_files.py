@@ -19,6 +19,8 @@ from mgap.priors.bank_files import Chunk
 
 PROMPTS = [f"Is there {what} in the image?" for what in ("a dog", "a cat", "a car", "food", "snow", "a bus", "water")]
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* names no model")  # bare states
+
 
 @pytest.fixture(scope="module")
 def exact(family, checkpoints):
@@ -107,10 +109,10 @@ def test_opening_maps_the_files_instead_of_reading_them(tmp_path):
 
 
 def test_checksums_of_large_banks_are_computed_when_asked_for(tmp_path, monkeypatch):
-    Bank.of(drawn(40)).save(tmp_path, per_part=10)
+    Bank.of(drawn(40), tokens=torch.arange(40)).save(tmp_path, per_part=10)
     damaged = files(tmp_path)[1]
     data = bytearray(damaged.read_bytes())
-    data[-1] ^= 1
+    data[-4] ^= 1  # another token, and a possible one
     damaged.write_bytes(data)
     with pytest.raises(CorruptFile, match=f"{damaged.name}: damaged"):
         Bank.load(tmp_path)

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from contextlib import contextmanager
 
 import pytest
@@ -198,6 +199,54 @@ def test_another_model_is_refused(answer, tmp_path, tmp_path_factory):
     job = Job.prepare(config, run.folder, Shard())
     with pytest.raises(RunError, match=r"model\."):
         job.begin(model)
+
+
+def test_a_checkpoint_that_changed_since_the_run_was_stopped_is_refused(answer, make_config, tiny, tmp_path):
+    from mgap.decoding.model import load
+    from mgap.run.job import Job
+
+    run, _ = answer(tmp_path / "run")
+    model = load(str(tiny))
+    with torch.no_grad():
+        model.backbone.head_module.weight[5:].mul_(1.001)  # nothing that a table of scores would show
+    job = Job.prepare(make_config(), run.folder, Shard())
+    with pytest.raises(RunError, match=r"its answers were made with model\.tensors\.lm_head\.weight"):
+        job.begin(model)
+
+
+def test_a_checkpoint_that_is_overwritten_while_a_run_has_it_ends_the_run(make_config, tiny, tmp_path):
+    """On a CPU the weights are the file, mapped into memory."""
+    from mgap.decoding.model import load
+    from mgap.run.engine import execute
+    from mgap.run.job import Job
+
+    folder = shutil.copytree(tiny, tmp_path / "checkpoint")
+    weights = folder / "model.safetensors"
+    job = Job.prepare(make_config(model=str(folder)), tmp_path / "run", Shard())
+    run, worker = job.begin(load(str(folder), device="cpu"))
+    kept = []
+
+    def overwrite(state):
+        kept.append(state.done)
+        size = weights.stat().st_size
+        with weights.open("r+b") as file:  # in place, as `cp` does it
+            file.seek(size // 2)
+            file.write(bytes(size - size // 2))
+
+    with pytest.raises(RunError, match="were overwritten while it was in use"):
+        execute(run, worker, listener=overwrite)
+    assert kept == [4]
+    assert sum(len(run.records(method)) for method in run.methods) == 4
+
+
+def test_a_run_of_an_older_version_goes_on_and_says_what_is_not_compared(answer, tmp_path):
+    run, _ = answer(tmp_path / "run")
+    plan = json.loads((run.folder / "run.json").read_text())
+    del plan["model"]["tensors"], plan["model"]["is_partial"]
+    (run.folder / "run.json").write_text(json.dumps(plan))
+    with pytest.warns(UserWarning, match="saved by an older version") as told:
+        answer(tmp_path / "run")
+    assert len(told) == 1
 
 
 def test_a_method_can_be_added_to_a_run(answer, tmp_path):

@@ -10,6 +10,7 @@ from mgap.errors import SettingError
 from mgap.serving.engine_settings import LOG_EVERY, Serving, own_alpha
 
 
+@pytest.mark.filterwarnings("ignore:.* names no model")
 def test_the_keys_are_those_of_the_method_and_how_often_to_tell(tmp_path):
     mgap.Subspace.from_states(torch.randn(20, 8), 3).save(tmp_path)
     wanted = Serving.of({"prior": str(tmp_path), "alpha": 0.5, "rank": 2, "log_every": 5})

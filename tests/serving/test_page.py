@@ -20,6 +20,8 @@ from mgap.serving.servable import why_not
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
 TABLES = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* names no model")  # bare states
+
 
 @pytest.fixture(scope="module")
 def prior(tmp_path_factory):

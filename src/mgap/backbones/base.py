@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -20,62 +18,17 @@ from torch import Tensor, nn
 from mgap.backbones.checkpoint_faults import checkpoint_faults
 from mgap.backbones.clock import Clock
 from mgap.backbones.head import Head, find_head
+from mgap.backbones.identity import Identity, describe_tensors, named_weights, sample_embedding
 from mgap.backbones.limits import check_characters, check_tokens
 from mgap.backbones.null_images import null_image
 from mgap.backbones.prepared_pictures import Picture, Prepared, assemble, process
 from mgap.backbones.template_rendering import broken_template, render_template
 from mgap.backbones.token_rows import Ids, find_block, join_rows, split_rows
-from mgap.errors import BackboneMismatch, ImageError, ModelError, PromptError
+from mgap.errors import ImageError, ModelError, PromptError
 from mgap.io.images import open_image
 from mgap.io.prompt_files import check_prompt
 from mgap.io.strict_json import lone_surrogate
-from mgap.io.typed_json import typed
 from mgap.registry import BACKBONES
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Identifies the model that something was fitted on, so that another model can be refused."""
-
-    name: str
-    revision: str | None
-    architecture: str
-    hidden_size: int
-    vocab_size: int
-    sample: tuple[float, ...]  # input-embedding values at fixed positions: recognises the weights in any precision
-
-    def require(self, other: Identity, what: str) -> None:
-        """Refuse `other`, the current model, unless this identity describes it."""
-        for label in ("architecture", "hidden_size", "vocab_size"):
-            mine, theirs = getattr(self, label), getattr(other, label)
-            if mine != theirs:
-                raise BackboneMismatch(self._refusal(other, what, f"{label} is {mine} there and {theirs} here"))
-        if self.name != other.name and not (_is_local(self.name) or _is_local(other.name)):
-            raise BackboneMismatch(self._refusal(other, what, "the model ids differ"))
-        mine, theirs = torch.tensor(self.sample), torch.tensor(other.sample)
-        if mine.shape != theirs.shape or not torch.allclose(mine, theirs, rtol=2**-6, atol=1e-6):
-            raise BackboneMismatch(self._refusal(other, what, "the weights differ"))
-
-    def _refusal(self, other: Identity, what: str, why: str) -> str:
-        return f"{what} was made with {self.name}, not with {other.name}: {why}; fit one for this model"
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Identity:
-        """Raises TypeError."""
-        identity: Identity = typed(cls, data, "model")
-        return identity
-
-
-def sample_places(rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """The 64 rows and columns where an identity samples an embedding; computed on the CPU, so the same on every machine."""
-    return torch.linspace(0, rows - 1, 64).long(), torch.linspace(0, columns - 1, 64).long()
-
-
-def _is_local(name: str) -> bool:
-    return name.startswith(("/", ".", "~")) or Path(name).exists() or "/" not in name
 
 
 class Backbone:
@@ -351,17 +304,24 @@ class Backbone:
     # --- identity ----------------------------------------------------------------------------------------------
 
     @property
+    def hidden_size(self) -> int:
+        """The width of the states that the head reads."""
+        return int(self.config.get_text_config().hidden_size)
+
+    @property
     def identity(self) -> Identity:
-        weight: Tensor = self.model.get_input_embeddings().weight
-        rows, columns = sample_places(*weight.shape)
-        sample = weight.detach()[rows.to(weight.device), columns.to(weight.device)].float().cpu().tolist()
+        """Read from the weights as they are now: milliseconds, whatever the model's size."""
+        embedding: nn.Module = self.model.get_input_embeddings()
+        weights, has_others = named_weights(self.model)
         return Identity(
             name=self.name,
             revision=getattr(self.config, "_commit_hash", None),
             architecture=type(self.model).__name__,
-            hidden_size=int(self.config.get_text_config().hidden_size),
-            vocab_size=int(weight.shape[0]),
-            sample=tuple(round(value, 7) for value in sample),
+            hidden_size=self.hidden_size,
+            vocab_size=len(embedding.weight),  # type: ignore[arg-type]
+            sample=sample_embedding(embedding),
+            tensors=describe_tensors(weights),
+            is_partial=has_others,
         )
 
     def template_hash(self) -> str:

@@ -102,6 +102,11 @@ class Head:
         with torch.no_grad():
             bias = module.forward(torch.zeros_like(state.flatten(0, -2)[:1]))[0]  # [vocab]: the output for a zero state
         bias = bias.to(torch.promote_types(bias.dtype, torch.float32))
+        if not bias.isfinite().any():
+            raise UnsupportedHead(
+                "the model's head gives nothing but NaN and infinite logits, so no token is likelier than another: "
+                "load the model with dtype float32, or fetch its checkpoint again"
+            )
         return cls(
             module=module,
             hidden_size=state.shape[-1],

@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 
 import mgap
-from mgap.backbones.base import Backbone, HasBackbone, Identity
+from mgap.backbones.base import Backbone, HasBackbone
+from mgap.backbones.identity import Identity
 from mgap.errors import BackboneMismatch, PromptError, SettingError
 from mgap.io.images import ImageSource, Opener, open_in_turn
 from mgap.io.tensor_files import settled
 from mgap.priors.bank_files import INDEX, BankWriter, Chunk, check_chunk, map_parts, read_index, writing
 from mgap.priors.plain_answers import Questions, plain_states
+from mgap.priors.saved_checks import warn_if_nameless
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,9 +199,8 @@ class Bank:
         """Refuse a model that these states do not come from."""
         if self.identity is not None:
             self.identity.require(backbone.identity, "the bank")
-        elif backbone.identity.hidden_size != self.width:
-            width = backbone.identity.hidden_size
-            raise BackboneMismatch(f"the bank has width {self.width}, the model {width}: collect one for it")
+        elif backbone.hidden_size != self.width:
+            raise BackboneMismatch(f"the bank has width {self.width}, the model {backbone.hidden_size}: collect one for it")
 
     def save(self, folder: str | PathLike[str], *, per_part: int | None = None) -> None:
         """Write `bank.json` and its parts; a reader sees either the old bank or the new one."""
@@ -210,14 +211,19 @@ class Bank:
 
     @classmethod
     def load(cls, folder: str | PathLike[str], *, check: bool | None = None) -> Bank:
-        """Open a saved bank. Sizes and shapes are always checked; checksums with `check`, by default up to 256 MiB."""
+        """Open a saved bank. Warns of one that names no model.
+
+        Sizes and shapes are always checked; checksums, and that all states are finite, with `check`, by default up to 256 MiB.
+        """
 
         def read() -> Bank:
             index = read_index(Path(folder) / INDEX)
             identity = None if index["model"] is None else Identity.from_json(index["model"])
             return cls._of_parts(map_parts(Path(folder), index, check=check), identity, dict(index["origin"]))
 
-        return settled(read)
+        bank = settled(read)
+        warn_if_nameless(folder, bank.identity)
+        return bank
 
 
 def _writer(

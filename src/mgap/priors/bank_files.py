@@ -21,12 +21,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
-from mgap.backbones.base import Identity
+from mgap.backbones.identity import Identity
 from mgap.errors import BackboneMismatch, CorruptFile, MgapError, NonFiniteStates, PromptError, SettingError
 from mgap.io import tensor_files
 from mgap.io.atomic_files import file_sha256, written_alone
 from mgap.io.regular_files import require_regular
 from mgap.io.typed_json import typed
+from mgap.priors.saved_checks import UNREADABLE, check_columns, is_finite, model_of
 
 FORMAT = 2  # 1 was one file of float32 states, without rows, steps and tokens
 INDEX, PARTIAL_INDEX = "bank.json", "bank-begun.json"
@@ -256,7 +257,8 @@ def read_index(path: Path) -> dict[str, Any]:
         )
     try:
         checked = typed(_Index, index, path.name)
-    except TypeError as error:
+        model_of(index, checked.width)
+    except UNREADABLE as error:
         raise CorruptFile(f"{path}: not a saved bank ({error}); remove it, and collect it again") from error
     if not checked.parts or checked.width < 1 or checked.rows < 1:
         raise CorruptFile(f"{path}: a bank without states; remove it, and collect it again")
@@ -266,10 +268,17 @@ def read_index(path: Path) -> dict[str, Any]:
 
 
 def map_parts(folder: Path, index: Mapping[str, Any], *, check: bool | None = None) -> list[Chunk]:
-    """Memory-map the parts and check their sizes and shapes; `check`: checksums too, None: if the bank is small."""
+    """Memory-map the parts and check their sizes and columns; `check`: checksums and states too, None: if the bank is small."""
     if check is None:
         check = sum(file["bytes"] for file in index["parts"]) <= CHECKED_BYTES
-    return [_map_part(folder, file, (index["width"], index["dtype"]), check=check) for file in index["parts"]]
+    parts = [_map_part(folder, file, (index["width"], index["dtype"]), check=check) for file in index["parts"]]
+    try:
+        check_columns([part._asdict() for part in parts], index["rows"])
+        if check and not all(is_finite(part.states) for part in parts):
+            raise ValueError("states hold NaN, infinite numbers, or numbers of another kind than floating point")
+    except ValueError as error:
+        raise CorruptFile(f"{folder}: not a saved bank ({error}); remove it, and collect it again") from error
+    return parts
 
 
 def _map_part(folder: Path, file: Mapping[str, Any], layout: tuple[int, str], *, check: bool) -> Chunk:

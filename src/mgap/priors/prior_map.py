@@ -18,10 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mgap.backbones.base import Backbone, Identity
+from mgap.backbones.base import Backbone
+from mgap.backbones.identity import Identity
 from mgap.errors import CorruptFile, DegenerateSubspace, NonFiniteStates, PromptError, SettingError, one_line
 from mgap.io import tensor_files
 from mgap.io.typed_json import typed
+from mgap.priors.saved_checks import UNREADABLE, finite, model_of, real, warn_if_nameless, whole
 from mgap.priors.subspace import Subspace
 
 RIDGES = tuple(10.0**power for power in range(-8, 1))
@@ -91,23 +93,26 @@ class PriorMap:
 
     @classmethod
     def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> PriorMap:
-        """Load a saved map from a folder or a hub repository."""
+        """Load a saved map from a folder or a hub repository. Warns if it and its prior name no model."""
         folder = tensor_files.find("prior_map", folder_or_repo, revision)
         tensors, about = tensor_files.load("prior_map", folder)
         try:
-            prior = {name.removeprefix(_PRIOR): tensor for name, tensor in tensors.items() if name.startswith(_PRIOR)}
-            return cls(
-                weight=tensors["weight"].double(),
-                offset=tensors["offset"].double(),
-                prior=Subspace.from_described(prior, about["prior"], folder),
-                count=typed(int, about["count"], "count"),
-                r2=typed(float, about["r2"], "r2"),
-                ridge=typed(float, about["ridge"], "ridge"),
-                identity=None if about["model"] is None else Identity.from_json(about["model"]),
+            of_prior = {name.removeprefix(_PRIOR): tensor for name, tensor in tensors.items() if name.startswith(_PRIOR)}
+            prior = Subspace.from_described(of_prior, about["prior"], folder)
+            loaded = cls(
+                weight=finite(tensors, "weight", (prior.rank, prior.hidden_size)),
+                offset=finite(tensors, "offset", (prior.rank,)),
+                prior=prior,
+                count=whole(about, "count", 0),
+                r2=real(about, "r2", most=1),
+                ridge=real(about, "ridge", 0),
+                identity=model_of(about, prior.hidden_size),
                 origin=typed(dict[str, Any], about["origin"], "origin"),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except UNREADABLE as error:
             raise CorruptFile(f"{folder}: not a saved prior map ({one_line(error)}); fit it again") from error
+        warn_if_nameless(folder, loaded.identity or prior.identity)
+        return loaded
 
 
 def _checked(h: Tensor, blind: Tensor, prior: Subspace) -> Pair:

@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 import mgap
-from mgap.backbones.base import Backbone, HasBackbone, Identity
+from mgap.backbones.base import Backbone, HasBackbone
+from mgap.backbones.identity import Identity
 from mgap.errors import BackboneMismatch, CorruptFile, NonFiniteStates, PromptError, one_line
 from mgap.io import tensor_files
 from mgap.io.images import ImageSource
 from mgap.io.typed_json import typed
+from mgap.priors.saved_checks import UNREADABLE, finite, model_of, warn_if_nameless
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Steering:
     ) -> Steering:
         """Fit on labelled captions, one forward each; `captions` may be a generator."""
         backbone = Backbone.of(model)
-        sums = torch.zeros(2, len(backbone.layers), backbone.identity.hidden_size, dtype=torch.float64)
+        sums = torch.zeros(2, len(backbone.layers), backbone.hidden_size, dtype=torch.float64)
         counts, done = [0, 0], 0
         for done, caption in enumerate(captions, start=1):
             inputs, labels = read_caption(backbone, caption)
@@ -84,7 +86,7 @@ class Steering:
         """Refuse a model that these vectors were not fitted on."""
         if self.identity is not None:
             self.identity.require(backbone.identity, "the steering")
-        shape = len(backbone.layers), backbone.identity.hidden_size
+        shape = len(backbone.layers), backbone.hidden_size
         if tuple(self.vectors.shape) != shape:
             raise BackboneMismatch(
                 f"the steering is {tuple(self.vectors.shape)} (blocks, width), the model {shape}: fit one for it"
@@ -101,15 +103,19 @@ class Steering:
 
     @classmethod
     def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> Steering:
-        """Load saved vectors from a folder or a hub repository."""
+        """Load saved vectors from a folder or a hub repository. Warns if they name no model, such as those of bare states."""
         folder = tensor_files.find("steering", folder_or_repo, revision)
         tensors, about = tensor_files.load("steering", folder)
         try:
-            counts = typed(tuple[int, int], about["counts"], "counts")
-            identity = None if about["model"] is None else Identity.from_json(about["model"])
-            return cls(tensors["vectors"].double(), counts, identity, typed(dict[str, Any], about["origin"], "origin"))
-        except (KeyError, TypeError, ValueError) as error:
+            vectors, counts = finite(tensors, "vectors", (None, None)), typed(tuple[int, int], about["counts"], "counts")
+            if min(counts) < 1:
+                raise ValueError(f"counts are {counts!r:.40}, not of at least 1")
+            identity = model_of(about, vectors.shape[1])
+            loaded = cls(vectors, counts, identity, typed(dict[str, Any], about["origin"], "origin"))
+        except UNREADABLE as error:
             raise CorruptFile(f"{folder}: not saved steering vectors ({one_line(error)}); fit them again") from error
+        warn_if_nameless(folder, identity)
+        return loaded
 
 
 def _difference(sums: Tensor, counts: Sequence[int]) -> Tensor:

@@ -17,11 +17,13 @@ import transformers
 from torch import Tensor
 
 import mgap
-from mgap.backbones.base import Backbone, HasBackbone, Identity
+from mgap.backbones.base import Backbone, HasBackbone
+from mgap.backbones.identity import Identity
 from mgap.errors import BackboneMismatch, CorruptFile, PromptError, SettingError, one_line
 from mgap.io import tensor_files
 from mgap.io.typed_json import typed
 from mgap.priors.collect_states import blind_states
+from mgap.priors.saved_checks import UNREADABLE, finite, model_of, real, warn_if_nameless, whole
 from mgap.priors.spectrum import check_solver, principal_directions
 
 Progress = Callable[[int], None]  # called with the number of prompts done so far
@@ -83,7 +85,7 @@ class Subspace:
             raise PromptError("prompts must be several texts, not one: pass a list, or mgap.read_prompts(file)")
         check_solver(svd)
         backbone = Backbone.of(model)
-        width = backbone.identity.hidden_size
+        width = backbone.hidden_size
         if isinstance(rank, int) and not 1 <= rank <= width:
             raise SettingError(f"rank={rank} must be between 1 and the model's hidden size {width}")
         digest = hashlib.sha256()
@@ -172,26 +174,37 @@ class Subspace:
 
     @classmethod
     def load(cls, folder_or_repo: str | PathLike[str], *, revision: str | None = None) -> Subspace:
-        """Load a saved subspace from a folder or a hub repository."""
+        """Load a saved subspace from a folder or a hub repository. Warns of one that names no model, such as of bare states."""
         folder = tensor_files.find("subspace", folder_or_repo, revision)
-        return cls.from_described(*tensor_files.load("subspace", folder), folder)
+        loaded = cls.from_described(*tensor_files.load("subspace", folder), folder)
+        warn_if_nameless(folder, loaded.identity)
+        return loaded
 
     @classmethod
     def from_described(cls, tensors: Mapping[str, Tensor], about: Mapping[str, Any], folder: Path) -> Subspace:
         """The inverse of `described`; error messages name `folder`."""
         try:
+            basis, values = finite(tensors, "basis", (None, None)), finite(tensors, "singular_values", (None,))
+            width, rank = basis.shape
             loaded = cls(
-                **{name: tensors[name].double() for name in _TENSORS},
-                total_variance=typed(float, about["total_variance"], "total_variance"),
-                count=typed(int, about["count"], "count"),
-                identity=None if about["model"] is None else Identity.from_json(about["model"]),
+                basis=basis,
+                singular_values=values,
+                mean=finite(tensors, "mean", (width,)),
+                total_variance=real(about, "total_variance", 0),
+                count=whole(about, "count", 1),
+                identity=model_of(about, width),
                 origin=typed(dict[str, Any], about["origin"], "origin"),
                 tuning=_read_tuning(about.get("tuning")),
             )
-            gram = loaded.basis.T @ loaded.basis  # [K, K]
-            if not torch.allclose(gram, torch.eye(loaded.rank, dtype=gram.dtype), atol=1e-6):
-                raise CorruptFile(f"{folder}: the basis is not orthonormal; fit the subspace again")
-        except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+            if about.get("rank", rank) != rank:
+                raise ValueError(f"rank is {about['rank']!r:.40}, and the basis has {rank} columns")
+            if rank > min(width, len(values)) or float(values.min()) < 0:
+                least = float(values.min())
+                raise ValueError(f"{len(values)} singular values from {least:.6g} up do not belong to {rank} columns")
+            gram = basis.T @ basis  # [K, K]
+            if not torch.allclose(gram, torch.eye(rank, dtype=gram.dtype), atol=1e-6):
+                raise ValueError("the basis is not orthonormal")
+        except UNREADABLE as error:
             raise CorruptFile(f"{folder}: not a saved subspace ({one_line(error)}); fit it again") from error
         return loaded
 

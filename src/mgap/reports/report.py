@@ -23,6 +23,7 @@ from mgap.types import Decoding
 
 FILES = ("report.md", "report.tex", "report.json", "report.html")
 PLAIN = asdict(Decoding())
+UNSHOWN = ("name", "is_partial")  # of the model
 Facts = list[tuple[str, str]]
 
 
@@ -94,7 +95,7 @@ def facts_of(scores: Scores) -> Facts:
     groups = {name: part.samples for name, part in scores.results[scores.baseline].groups.items()}
     if is_by_step(scores):
         groups = {"answers, state by state": scores.scored}
-    model = {k: v for k, v in plan.get("model", {}).items() if k != "name" and isinstance(v, str | int | float)}
+    model = {k: v for k, v in plan.get("model", {}).items() if k not in UNSHOWN and isinstance(v, str | int | float)}
     decoding = {k: v for k, v in plan.get("decoding", {}).items() if k == "max_new_tokens" or v != PLAIN.get(k)}
     facts = [
         ("Benchmark", f"{plan['benchmark']['name']}: {', '.join(f'{count} {name}' for name, count in groups.items())}"),

@@ -16,6 +16,7 @@ from mgap.backbones.shared_vision import shared_pictures
 from mgap.benchmarks.base import Benchmark
 from mgap.decoding.model import Model
 from mgap.decoding.ties import uncountable
+from mgap.errors import RunError
 from mgap.methods.base import Method
 from mgap.run.picture_workers import PictureOpening, Pictures, Ready
 from mgap.run.records import Record, RunMethod
@@ -96,6 +97,25 @@ class TransformersWorker(AnsweringWorker):
     ) -> None:
         self.model, self.benchmark, self.methods, self.workers = model, benchmark, methods, workers
         self.decoding = decoding
+        self._weights = self._mapped_weights()
+
+    def _mapped_weights(self) -> Mapping[str, str]:
+        """The weights, as an identity describes them, where whoever overwrites the checkpoint's files changes them.
+
+        On a CPU they are those files, mapped into memory; elsewhere they are copies.
+        """
+        backbone = self.model.backbone
+        return backbone.identity.tensors if backbone.device.type == "cpu" else {}
+
+    def ask(self, samples: Sequence[Sample], method: RunMethod) -> list[Record]:
+        """One record per sample, in order. Refuses answers of weights that have changed since the run began."""
+        records = super().ask(samples, method)
+        if self._mapped_weights() != self._weights:
+            raise RunError(
+                f"the files of {self.model.backbone.name} were overwritten while it was in use, and the last answers are not "
+                "kept: put the checkpoint back and do the run again, which then goes on, or name another folder"
+            )
+        return records
 
     @property
     def clock(self) -> Clock:

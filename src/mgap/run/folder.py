@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mgap.backbones.identity import OLDER
 from mgap.errors import RunError, SettingError
 from mgap.io.atomic_files import is_unfinished
 from mgap.io.output_folder import check_folder, write_files
@@ -117,6 +119,9 @@ def refuse_strangers(folder: Path) -> None:
 def refuse_other(run: Run, plan: Mapping[str, Any], samples: Sequence[Sample], methods: Sequence[RunMethod] = ()) -> None:
     """Raise if the folder's answers were made with other settings. Keys that the plan does not have yet are not compared."""
     before, now = _comparable(run.plan), _comparable(plan)
+    if "tensors" in now.get("model", {}) and "tensors" not in before.get("model", {}):
+        warnings.warn(f"{run.folder} {OLDER}: whether the other weights have changed since cannot be checked", stacklevel=2)
+        del now["model"]["tensors"], now["model"]["is_partial"]
     for key in SAME:
         if key in now and (difference := _first_difference(key, before.get(key), now[key])):
             raise RunError(

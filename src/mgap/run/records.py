@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from os import PathLike
@@ -56,6 +57,9 @@ class Record:
     def of(cls, data: Mapping[str, Any]) -> Record:
         """From a parsed line. Keys of later versions are skipped. Raises TypeError."""
         record: Record = typed(cls, data, "the record")
+        for name in ("tokens", "milliseconds", "rows", "ties"):
+            if not 0 <= (getattr(record, name) or 0) <= sys.float_info.max:
+                raise TypeError(f"the record's {name} must be a finite number of at least 0, not {data[name]!r:.60}")
         return record
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mgap.backbones.base import Identity, sample_places
+from mgap.backbones.identity import Identity, describe_tensors, is_plain, sample_places, short_name
 from mgap.errors import SettingError, UnsupportedHead
 from mgap.serving.correcting import CorrectedLogits
 from mgap.serving.counts import Counts
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.mgap")  # a child of vLLM's logger, for the same format and destination
 MODEL_ATTRIBUTE = "_mgap"  # holds the `CorrectedLogits` of a loaded model
+EXTENSION = "mgap.serving.extension.Extension"  # the worker extension of a run's engines
+TENSORS_ATTRIBUTE = "_mgap_tensors"  # holds the weights of its checkpoint, as an identity describes them
 
 
 def watch_loaders() -> None:
@@ -41,19 +43,36 @@ def watch_loaders() -> None:
     wrapped: dict[type[Any], type[Any]] = {}
     for load_format, loader in loaders.items():
         if not issubclass(loader, AttachingLoader):
-            wrapped.setdefault(loader, type(loader.__name__, (AttachingLoader, loader), {"__doc__": loader.__doc__}))
+            mixin = ReadingLoader if hasattr(loader, "get_all_weights") else AttachingLoader
+            wrapped.setdefault(loader, type(loader.__name__, (mixin, loader), {"__doc__": loader.__doc__}))
             loaders[load_format] = wrapped[loader]
 
 
 class AttachingLoader:
     """Mixed in before one of vLLM's loader classes."""
 
+    is_asked = False  # whether the engine's configuration names MGAP, or a run wants to know the model
+
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, **kwargs: Any) -> nn.Module:
-        model: nn.Module = super().load_model(vllm_config=vllm_config, model_config=model_config, **kwargs)  # type: ignore[misc]
         serving = Serving.of_engine(vllm_config)
+        self.is_asked = serving is not None or vllm_config.parallel_config.worker_extension_cls == EXTENSION
+        model: nn.Module = super().load_model(vllm_config=vllm_config, model_config=model_config, **kwargs)  # type: ignore[misc]
         if serving is not None and model_config.runner_type != "draft":
             attach(model, serving, vllm_config, model_config)
         return model
+
+
+class ReadingLoader(AttachingLoader):
+    """The same for loaders that read a checkpoint tensor by tensor: fused and packed in the model, they are whole here."""
+
+    def get_all_weights(self, model_config: ModelConfig, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        described: dict[str, str] = {}
+        if self.is_asked:
+            model.__dict__[TENSORS_ATTRIBUTE] = described
+        for name, tensor in super().get_all_weights(model_config, model):  # type: ignore[misc]
+            if self.is_asked and is_plain(tensor):
+                described |= describe_tensors({short_name(name): tensor})
+            yield name, tensor
 
 
 def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config: ModelConfig) -> None:
@@ -64,10 +83,10 @@ def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config:
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         method = serving.method()
+        if get_pp_group().is_first_rank:
+            method.prior.require_identity(identity_of(model, model_config), "the prior")
     for warning in raised:
         logger.warning("%s", warning.message)
-    if get_pp_group().is_first_rank:
-        method.prior.require_identity(identity_of(model, model_config), "the prior")
     if not get_pp_group().is_last_rank:
         return
     device = next(model.parameters()).device
@@ -126,7 +145,7 @@ def refuse_engine(config: VllmConfig, model_config: ModelConfig, model: nn.Modul
 
 
 def identity_of(model: nn.Module, model_config: ModelConfig) -> Identity:
-    """The same as `Backbone.identity`. The embedding may be sharded, so every rank must call this."""
+    """As `Backbone.identity`; weights as in the checkpoint. The embedding may be sharded, so every rank must call this."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
     tables = [part for part in model.modules() if isinstance(part, VocabParallelEmbedding)]
@@ -144,6 +163,8 @@ def identity_of(model: nn.Module, model_config: ModelConfig) -> Identity:
         hidden_size=int(model_config.get_hidden_size()),
         vocab_size=int(table.org_vocab_size),
         sample=tuple(round(value, 7) for value in sample),
+        tensors=model.__dict__.get(TENSORS_ATTRIBUTE, {}),
+        is_partial=True,
     )
 
 

@@ -67,6 +67,7 @@ class EngineRecipe:
 
     def start(self, serving: Mapping[str, Any]) -> OfflineEngine:
         """Start an engine with MGAP set to `serving`; without MGAP if that is empty."""
+        from mgap.serving.attaching import EXTENSION
         from mgap.serving.checkpoint import servable
 
         _quiet()
@@ -81,7 +82,7 @@ class EngineRecipe:
             "model": str(servable(self.model)),
             "revision": self.revision,
             "trust_remote_code": self.trust_remote_code,
-            "worker_extension_cls": "mgap.serving.extension.Extension",
+            "worker_extension_cls": EXTENSION,
             "additional_config": {**additional, KEY: dict(serving)} if serving else additional,
         }
         try:
