@@ -98,7 +98,8 @@ def refuse_taken(host: str, port: int) -> None:
     try:
         socket.create_server((host.strip("[]"), port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except (OSError, UnicodeError) as error:
-        why = os.strerror(error.errno) if isinstance(error, OSError) and (error.errno or 0) > 0 else "no address of that name"
+        number = getattr(error, "errno", None) or 0  # negative where a name has no address
+        why = os.strerror(number) if number > 0 else "no address of that name"
         raise SettingError(f"cannot listen on {host}, port {port} ({why}): choose another --port, or --host") from None
 
 
