@@ -98,8 +98,8 @@ def refuse_taken(host: str, port: int) -> None:
     try:
         socket.create_server((host.strip("[]"), port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except (OSError, UnicodeError) as error:
-        number = error.errno if isinstance(error, OSError) else None
-        why = os.strerror(number) if number is not None and number > 0 else "no address of that name"
+        number = getattr(error, "errno", None) or 0  # negative where a name has no address
+        why = os.strerror(number) if number > 0 else "no address of that name"
         raise SettingError(f"cannot listen on {host}, port {port} ({why}): choose another --port, or --host") from None
 
 
