@@ -5,6 +5,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
 from mgap.errors import MgapError
 from mgap.io.atomic_files import written_alone
@@ -116,6 +117,21 @@ def test_a_second_collection_into_the_same_folder_is_refused_and_the_first_goes_
 
     Bank.gather(interrupted(), identity=made.identity, folder=tmp_path, per_part=2)
     assert numbers(Bank.load(tmp_path)) == numbers(made)
+
+
+def test_a_bank_that_is_replaced_while_its_parts_are_opened_is_read_anew(tmp_path, monkeypatch):
+    bank(0).save(tmp_path, per_part=4)
+    mapped, replaced = torch.UntypedStorage.from_file, []
+
+    def replace_and_map(path, *how, **named):  # what safetensors calls when it has opened the file itself
+        if not replaced:
+            replaced.append(path)
+            bank(1).save(tmp_path, per_part=4)
+        return mapped(path, *how, **named)
+
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", replace_and_map)
+    assert numbers(Bank.load(tmp_path)) == numbers(bank(1))
+    assert replaced
 
 
 def test_a_reader_needs_no_lock(tmp_path):

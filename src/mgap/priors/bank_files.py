@@ -22,7 +22,7 @@ from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 from mgap.backbones.identity import Identity
-from mgap.errors import BackboneMismatch, CorruptFile, MgapError, NonFiniteStates, PromptError, SettingError
+from mgap.errors import BackboneMismatch, CorruptFile, MgapError, NonFiniteStates, PromptError, SettingError, one_line
 from mgap.io import tensor_files
 from mgap.io.atomic_files import file_sha256, written_alone
 from mgap.io.regular_files import require_regular
@@ -299,6 +299,9 @@ def _map_part(folder: Path, file: Mapping[str, Any], layout: tuple[int, str], *,
             part = Chunk(*(tensors.get_tensor(name) for name in _TENSORS))
     except (OSError, SafetensorError) as error:
         raise CorruptFile(f"{path}: cannot be read ({error}); remove the bank, and collect it again") from error
+    except RuntimeError as error:  # torch opens the file once more by its name, and another process may have removed it
+        gone = FileNotFoundError(str(error))
+        raise CorruptFile(f"{path}: cannot be read ({one_line(gone)}); remove the bank, and collect it again") from gone
     shapes = [tuple(tensor.shape) for tensor in part[:4]]
     expected = [(file["states"], layout[0]), *[(file["states"],)] * 3]
     if shapes != expected or _name(part.states.dtype) != layout[1]:

@@ -75,7 +75,7 @@ class Vocabulary:
 def _read(source: str) -> Iterator[tuple[str, list[str]]]:
     if source == "coco":
         text = files("mgap.priors").joinpath("coco.txt").read_text(encoding="utf-8")
-    elif os.path.exists(source):  # Path.exists raises on a name that is too long
+    elif os.path.exists(source) and not os.path.isdir(source):  # Path.exists raises on a name that is too long
         try:
             text = read_regular(source).decode("utf-8-sig")
         except NotRegular as error:
