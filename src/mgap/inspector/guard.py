@@ -71,7 +71,7 @@ class Guard:
         if scope["type"] != "http":  # the page has no websocket
             await send({"type": "websocket.close", "code": 1008})
             return
-        answer = Answer(send)
+        answer = GuardedAnswer(send)
         try:
             route = self._check(scope)
             if route.body:
@@ -103,7 +103,7 @@ class Guard:
             raise Refused(401, "This needs the password: open the page at / and log in.")
         return route
 
-    async def _pass_on_body(self, route: Route, scope: Scope, body: RequestBody, answer: Answer) -> None:
+    async def _pass_on_body(self, route: Route, scope: Scope, body: RequestBody, answer: GuardedAnswer) -> None:
         if route.body == FILES:
             await self._pass_on_upload(scope, body, answer)
             return
@@ -123,7 +123,7 @@ class Guard:
         if route is JOIN and answer.status == 200:
             self.listeners.joined(sent["session_hash"])
 
-    async def _pass_on_upload(self, scope: Scope, body: RequestBody, answer: Answer) -> None:
+    async def _pass_on_upload(self, scope: Scope, body: RequestBody, answer: GuardedAnswer) -> None:
         """Piece by piece. Where a limit is passed, Gradio hears that the client has left, and is not heard itself."""
 
         async def send(message: MutableMapping[str, Any]) -> None:
@@ -140,7 +140,7 @@ class Guard:
             raise body.refused
 
 
-class Answer:
+class GuardedAnswer:
     """An answer on its way out: adds the policy, and keeps the status."""
 
     def __init__(self, send: Send) -> None:
