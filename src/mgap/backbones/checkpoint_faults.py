@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 DEEPEST = 10_000  # blocks or experts; building more would take hours before a weight is missed
 _COUNTS = ("num_hidden_layers", "num_layers", "n_layers", "depth", "num_experts", "num_local_experts", "n_routed_experts")
+_NO_MEMORY = ("out of memory", "can't allocate memory")
 
 
 @contextmanager
@@ -26,7 +27,7 @@ def checkpoint_faults(backbone: Backbone) -> Iterator[None]:
     except (MgapError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if is_hooked(backbone.model) or "can't allocate memory" in str(error):
+        if is_hooked(backbone.model) or any(words in str(error) for words in _NO_MEMORY):
             raise
         raise ModelError(
             f"{backbone.name} cannot answer ({type(error).__name__}: {one_line(error)}); its files may contradict each other: "
