@@ -121,7 +121,9 @@ def test_answers_are_those_of_engine_transformers_also_after_a_stop(family, worl
     assert told(run) == told(reference)
     assert run.plan["engine"] == "vllm"
     assert run.plan["versions"]["vllm"]
-    assert {**run.plan["model"], "name": ""} == {**reference.plan["model"], "name": ""}
+    model, tensors = reference.plan["model"], reference.plan["model"]["tensors"]
+    assert tensors.items() <= run.plan["model"]["tensors"].items()  # vLLM's are the checkpoint's
+    assert {**run.plan["model"], "name": model["name"], "tensors": tensors, "is_partial": False} == model
     assert {"scores.json", "report.html"} <= set(os.listdir(out))
     vanilla, *others = told(run).values()
     assert all(each != vanilla for each in others)  # every method says something of its own
