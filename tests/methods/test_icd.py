@@ -184,7 +184,7 @@ def test_what_cannot_be_built_is_refused(exact, picture):
             exact.answer(None, "What?", max_new_tokens=2)
         with pytest.raises(PromptError, match="one picture a row"):
             list(exact.answers([picture, None], ["What?", "Who?"], batch_size=2, max_new_tokens=2))
-    with exact.using(mgap.ICD(instruction="so very long " * 400)), pytest.raises(PromptError, match="the model reads 1024"):
+    with exact.using(mgap.ICD(instruction="so very long " * 400)), pytest.raises(PromptError, match="1,024 positions"):
         exact.answer(picture, "What?", max_new_tokens=2)
     with pytest.raises(ModelError, match="processor"), mgap.attach(exact.backbone.model, mgap.ICD()):
         pass

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import mgap
-from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
+from mgap.errors import ModelError, NonFiniteScores, PromptError, SettingError, UnsupportedDecoding
 from mgap.methods.kinds.attention_interceptor import ARGUMENT, attend
 from mgap.methods.kinds.attention_weights import AttentionWatch, SummedWeights
 from mgap.methods.kinds.dependent_branch import DependentCache, blank
@@ -401,7 +401,7 @@ def test_a_prompt_in_chunks_whose_picture_transformers_drops_is_refused(exact, p
 
 def test_logits_that_are_no_numbers_are_refused():
     broken = torch.zeros(2, 5).index_fill(0, torch.tensor([1]), torch.nan)
-    with pytest.raises(ModelError, match="no numbers"):
+    with pytest.raises(NonFiniteScores, match="NaN"):
         mgap.MoD().combine(torch.randn(2, 5), broken, 1)
 
 

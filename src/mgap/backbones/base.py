@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from mgap.backbones.checkpoint_faults import checkpoint_faults
 from mgap.backbones.clock import Clock
+from mgap.backbones.decoding_limits import check_characters, check_tokens
 from mgap.backbones.head import Head, find_head
 from mgap.backbones.identity import Identity, describe_tensors, named_weights, sample_embedding
-from mgap.backbones.limits import check_characters, check_tokens
 from mgap.backbones.null_images import null_image
 from mgap.backbones.prepared_pictures import Picture, Prepared, assemble, process
 from mgap.backbones.template_rendering import broken_template, render_template

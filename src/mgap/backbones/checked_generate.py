@@ -18,7 +18,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.checkpoint_faults import checkpoint_faults
-from mgap.backbones.limits import check_beams, check_memory, new_tokens_that_fit
+from mgap.backbones.decoding_limits import check_beams, check_memory, new_tokens_that_fit
 from mgap.backbones.step_watch import StepWatch
 from mgap.errors import NonFiniteScores
 

@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from mgap.backbones.limits import check_tokens
+from mgap.backbones.decoding_limits import check_tokens
 from mgap.backbones.token_rows import TOKEN_KEYS, Ids, join_rows
 from mgap.errors import ImageError, ModelError, PromptError, one_line
 from mgap.io.images import ImageSource

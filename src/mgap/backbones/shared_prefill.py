@@ -29,7 +29,7 @@ from transformers.cache_utils import DynamicLayer
 from mgap.backbones.base import Backbone, families_that
 from mgap.backbones.checkpoint_faults import checkpoint_faults
 from mgap.backbones.clock import READING
-from mgap.backbones.limits import check_memory, room_behind
+from mgap.backbones.decoding_limits import check_memory, room_behind
 from mgap.backbones.prepared_pictures import (
     Picture,
     Prepared,

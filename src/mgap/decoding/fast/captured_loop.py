@@ -29,8 +29,8 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.checked_generate import ends_of, non_finite
 from mgap.backbones.checkpoint_faults import checkpoint_faults
 from mgap.backbones.clock import NEXT
+from mgap.backbones.decoding_limits import check_memory, new_tokens_that_fit
 from mgap.backbones.head import Head
-from mgap.backbones.limits import check_memory, new_tokens_that_fit
 from mgap.backbones.step_watch import StepWatch
 from mgap.backbones.token_rows import TOKEN_KEYS
 from mgap.decoding.attach import acting, attached

@@ -20,9 +20,9 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from mgap.backbones.base import Backbone, families_that
+from mgap.backbones.decoding_limits import check_memory
 from mgap.backbones.hooks import is_hooked
 from mgap.backbones.image_embeddings import embed_pictures
-from mgap.backbones.limits import check_memory
 from mgap.decoding.fast.fixed_cache import FixedCache, fixed_attention
 
 MAX_STEPS = 4  # captured steps kept per model, the most recently used

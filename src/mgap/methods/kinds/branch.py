@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
+from mgap.backbones.decoding_limits import room_behind
 from mgap.backbones.head import Head
-from mgap.backbones.limits import room_behind
 from mgap.methods.base import Method, Removable, Seam, Tap
 from mgap.methods.head_inputs import HeadInputs, Weight, mix_states
 from mgap.methods.kinds.paired_forward import ALONE, Inputs, PairedForward, RowState, Weigh

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers.generation import GenerationMode, StoppingCriteriaList
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.limits import check_beams, check_memory
+from mgap.backbones.decoding_limits import check_beams, check_memory
 from mgap.errors import ModelError, SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, Removable, Seam, Tap
 from mgap.methods.kinds.attention_interceptor import CAUSAL, AttentionInterceptor, AttentionPass, check_kernel

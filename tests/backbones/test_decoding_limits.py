@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import mgap
-from mgap.backbones import limits
-from mgap.backbones.limits import positions_of
+from mgap.backbones import decoding_limits
+from mgap.backbones.decoding_limits import positions_of
 from mgap.errors import NotEnoughMemory, PromptError, SettingError
 from tests.decoding.test_prefill import ASKED, A
 
@@ -96,17 +96,17 @@ def test_more_beams_than_tokens_are_refused(unused, prior):
 
 @pytest.mark.parametrize("options", [{"num_beams": 300}, {"sample": True, "num_return_sequences": 300}], ids=str)
 def test_rows_that_memory_cannot_hold_are_refused_with_the_figures(unused, monkeypatch, options):
-    monkeypatch.setattr(limits, "GIB", 2**10)
-    monkeypatch.setattr(limits, "_free_on", lambda _device: 2**10)
+    monkeypatch.setattr(decoding_limits, "GIB", 2**10)
+    monkeypatch.setattr(decoding_limits, "_free_on", lambda _device: 2**10)
     with pytest.raises(NotEnoughMemory, match=r"rows of \d+ tokens need at least [\d,]+\.\d GiB .* 1\.0 GiB are free"):
         unused.answer(A, ASKED[0], max_new_tokens=900, **options)
 
 
 def test_a_step_of_its_own_that_memory_cannot_hold_is_refused_and_a_kept_one_takes_no_more(short, monkeypatch):
     short.answer(A, ASKED[0], max_new_tokens=5, static_cache=True)
-    room = limits.bytes_of_rows(short.backbone, 1, short.backbone.encode([A], ASKED[:1])["input_ids"].shape[1] + 2)
-    monkeypatch.setattr(limits, "GIB", 1)
-    monkeypatch.setattr(limits, "_free_on", lambda _device: room)
+    room = decoding_limits.bytes_of_rows(short.backbone, 1, short.backbone.encode([A], ASKED[:1])["input_ids"].shape[1] + 2)
+    monkeypatch.setattr(decoding_limits, "GIB", 1)
+    monkeypatch.setattr(decoding_limits, "_free_on", lambda _device: room)
     short.answer(A, ASKED[0], max_new_tokens=5, static_cache=True)
     with pytest.raises(NotEnoughMemory, match="1 row of"):
         short.answer(A, ASKED[0], max_new_tokens=4, static_cache=True)
@@ -121,6 +121,6 @@ def test_what_is_counted_is_what_a_cache_takes(model):
     with torch.no_grad():
         cache = model.backbone.model(**inputs, use_cache=True).past_key_values
     taken = sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values))
-    assert limits.bytes_of_rows(model.backbone, 1, inputs["input_ids"].shape[1]) == taken + 4 * 384
-    assert limits._free_on(torch.device("cpu")) > 2**20
-    assert limits._free_on(torch.device("meta")) is None
+    assert decoding_limits.bytes_of_rows(model.backbone, 1, inputs["input_ids"].shape[1]) == taken + 4 * 384
+    assert decoding_limits._free_on(torch.device("cpu")) > 2**20
+    assert decoding_limits._free_on(torch.device("meta")) is None
