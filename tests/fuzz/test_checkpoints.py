@@ -70,6 +70,7 @@ def test_any_weight(copied, picture, value, place, everywhere, data):
     check(outcome(ask, folder, picture))
 
 
+@pytest.mark.long
 @cases(8)
 @given(st.sampled_from(("rows", "columns", "gone", "more", "integers", "half")), st.data())
 def test_any_shape_of_a_weight(copied, picture, kind, data):
@@ -92,6 +93,7 @@ def test_any_shape_of_a_weight(copied, picture, kind, data):
     check(outcome(ask, folder, picture))
 
 
+@pytest.mark.long
 @cases(6)
 @given(st.data())
 def test_any_byte_of_the_weights(copied, picture, data):

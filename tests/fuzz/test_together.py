@@ -91,6 +91,7 @@ def test_the_files_of_a_report_are_of_one_process(place):
             ]
 
 
+@pytest.mark.long
 def test_processes_that_join_a_run_together_are_all_noted(tmp_path):
     """With lines so long that another process can see half of one."""
     facts = [{**writers.FACTS[0], "pid": number, "command": "x" * 1_000_000} for number in range(20)]

@@ -259,6 +259,7 @@ def hurried():
         yield small
 
 
+@pytest.mark.long
 def test_a_client_that_sends_headers_and_nothing_else_is_sent_away(hurried):
     open_ = []
     for path in (f"{API}/queue/join", f"{API}/upload", "/login") * 10:
@@ -272,6 +273,7 @@ def test_a_client_that_sends_headers_and_nothing_else_is_sent_away(hurried):
             assert said.read().startswith(b"HTTP/1.1 408 ")  # and the connection is closed
 
 
+@pytest.mark.long
 def test_a_question_that_nobody_listens_to_keeps_nobody_waiting(hurried):
     for number in range(4):
         assert ask(hurried, question="What is endless?", session=f"deaf{number}").status_code == 200
