@@ -129,7 +129,7 @@ class ForcedTokens(LogitsProcessor):
     def __call__(self, _ids: Tensor, scores: Tensor) -> Tensor:
         tokens = self.words[:, len(self.chosen)]
         self.chosen.append(scores.argmax(-1).cpu())
-        return scores.scatter(1, tokens.unsqueeze(1).to(scores.device), torch.inf)
+        return torch.full_like(scores, -torch.inf).scatter(1, tokens.unsqueeze(1).to(scores.device), 0.0)
 
 
 def make_endless(model: mgap.Model) -> None:
