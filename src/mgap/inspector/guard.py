@@ -133,7 +133,7 @@ class Guard:
         self.uploads.make_room()
         try:
             await self.app(scope, body.receive, send)
-        except Exception:
+        except Exception:  # Gradio's, at a client that it believes gone; ours is raised below
             if body.refused is None:
                 raise
         if body.refused is not None and not answer.status:
