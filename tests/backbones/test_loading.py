@@ -268,3 +268,19 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_where_it_uses_th
     model.answer(picture, "What is this?", max_new_tokens=2)
     with pytest.raises(ModelError, match="gives token 384, and its embedding has 384 rows"):
         model.answer(picture, "What is <beyond>?", max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda keys: keys["model"].update(continuing_subword_prefix="##"),  # when it is loaded
+        lambda keys: keys["post_processor"]["special_tokens"].clear(),  # when it is used
+    ],
+)
+def test_a_tokenizer_that_makes_its_library_panic_is_a_sentence(checkpoints, tmp_path, picture, damage):
+    folder = shutil.copytree(checkpoints["llava"], tmp_path / "damaged")
+    keys = json.loads((folder / "tokenizer.json").read_text())
+    damage(keys)
+    (folder / "tokenizer.json").write_text(json.dumps(keys))
+    with pytest.raises(ModelError, match=r"tokenizer\.json cannot be used"):
+        mgap.load(str(folder)).answer(picture, "Is there a dog?", max_new_tokens=2)

@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 from PIL import Image
 from torch import Tensor, nn
 
-from mgap.backbones.checkpoint_faults import checkpoint_faults
+from mgap.backbones.checkpoint_faults import checkpoint_faults, tokenizer_faults
 from mgap.backbones.clock import Clock
 from mgap.backbones.decoding_limits import check_characters, check_tokens
 from mgap.backbones.head import Head, find_head
@@ -269,7 +269,8 @@ class Backbone:
 
     def _tokenize(self, text: str, **options: Any) -> Any:
         bos = self.tokenizer.bos_token  # the template may have written it already
-        return self.tokenizer(text, add_special_tokens=bos is None or not text.startswith(bos), **options)
+        with tokenizer_faults(self.name):
+            return self.tokenizer(text, add_special_tokens=bos is None or not text.startswith(bos), **options)
 
     def encode(self, images: Sequence[Picture | None], prompts: Sequence[str]) -> dict[str, Tensor]:
         """Turn rows of picture (or None) and prompt into model inputs: left padded, on the model's device."""

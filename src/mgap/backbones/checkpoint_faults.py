@@ -35,6 +35,19 @@ def checkpoint_faults(backbone: Backbone) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def tokenizer_faults(name: str) -> Iterator[None]:
+    """Inside the block, a panic of the tokenizers library becomes a ModelError; by itself it is no Exception and passes by."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # which cannot be imported
+            raise
+        raise ModelError(
+            f"{name}: its tokenizer.json cannot be used ({one_line(error)}): fetch the checkpoint again"
+        ) from error
+
+
 def check_counts(keys: dict[str, Any], name: str) -> None:
     """Refuse a configuration, as plain keys, with a number of blocks that no model has."""
     for key, value in _items(keys):

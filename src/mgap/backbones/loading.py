@@ -14,7 +14,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils import find_adapter_config_file, is_peft_available, is_torchvision_available
 
 from mgap.backbones.base import Backbone, backbone_class
-from mgap.backbones.checkpoint_faults import check_counts, check_end_tokens
+from mgap.backbones.checkpoint_faults import check_counts, check_end_tokens, tokenizer_faults
 from mgap.errors import ModelError, SettingError, one_line
 from mgap.io.regular_files import require_regular_files
 
@@ -144,11 +144,12 @@ def _check_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
 def load_processor(name: str, config: Any, **where: Any) -> Any:
     """The checkpoint's processor without its video part; without torchvision, on transformers' PIL image processors."""
     class_name = backbone_class(config).processor_class
-    if class_name is None and type(config) not in PROCESSOR_MAPPING:
-        return AutoProcessor.from_pretrained(name, **where)  # a model with its own code
-    processor_class = PROCESSOR_MAPPING[type(config)] if class_name is None else getattr(transformers, class_name)
-    backend = {} if is_torchvision_available() else {"backend": "pil"}
-    return images_only(processor_class).from_pretrained(name, **backend, **where)
+    with tokenizer_faults(name):
+        if class_name is None and type(config) not in PROCESSOR_MAPPING:
+            return AutoProcessor.from_pretrained(name, **where)  # a model with its own code
+        processor_class = PROCESSOR_MAPPING[type(config)] if class_name is None else getattr(transformers, class_name)
+        backend = {} if is_torchvision_available() else {"backend": "pil"}
+        return images_only(processor_class).from_pretrained(name, **backend, **where)
 
 
 def images_only(processor_class: type[ProcessorMixin]) -> type[ProcessorMixin]:

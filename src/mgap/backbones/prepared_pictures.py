@@ -17,6 +17,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from mgap.backbones.checkpoint_faults import tokenizer_faults
 from mgap.backbones.decoding_limits import check_tokens
 from mgap.backbones.token_rows import TOKEN_KEYS, Ids, join_rows
 from mgap.errors import ImageError, ModelError, PromptError, one_line
@@ -105,7 +106,8 @@ def process(processor: Any, images: Sequence[Image.Image | None], texts: Sequenc
         options["add_special_tokens"] = False  # the template wrote it already
     nested = [[] if image is None else [image] for image in images]
     try:
-        inputs = processor(images=nested if any(nested) else None, text=list(texts), **options)
+        with tokenizer_faults(name):
+            inputs = processor(images=nested if any(nested) else None, text=list(texts), **options)
     except ValueError as error:
         raise ImageError(f"{name}: its processor refused the input: {one_line(error)}") from error
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, TypeError) as error:
