@@ -1,6 +1,6 @@
 # Two commands for a fresh clone: make demo, make test. The first installs what mgap needs, the second also what its tests need.
 # make test-all adds the product of methods, modes and families, and whole experiments, benchmarks, examples and killed runs.
-# make test-docs builds the documentation and types every command of README.md and docs/.
+# make test-docs types every command of README.md and docs/; that they build is in make test.
 # make test-inspector needs a Chromium (apt-get install chromium).
 # make test-release builds wheel and sdist and tries them in an environment of their own.
 # make nightly fuzzes every reader, parser and saved file with 10,000 cases a test, and kills every writer at every moment: hours.
@@ -74,7 +74,7 @@ nightly: setup
 	@echo "== fuzzing: the tests of tests/fuzz, with other cases than in make test, and 10,000 of each"
 	@$(PYTEST) -n $(WORKERS) --hypothesis-profile=nightly --timeout 14400 -o faulthandler_timeout=14520 tests/fuzz
 
-test-docs: docs
+test-docs: setup
 	@echo "== every command and every block of Python in README.md and docs/"
 	@$(PYTEST) -c tests_docs/pytest.ini --rootdir . -n $(WORKERS) --dist loadfile README.md docs tests_docs
 

@@ -20,7 +20,7 @@ from tests.fuzz.readers import NOTHING, READERS, numbers, read_files, read_or_no
 from tests.fuzz.saved import bank
 
 KINDS = ("subspace", "steering", "prior_map", "bank", "run", "cached")
-ROUNDS = 200 if settings.default.max_examples > 100 else 40  # in make nightly, and in make test-all
+ROUNDS = 200 if settings.default.max_examples > 100 else 20  # in make nightly, and in make test-all
 
 
 @pytest.fixture(scope="module")

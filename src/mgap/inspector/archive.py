@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mgap.errors import CorruptFile, MgapError, RunError, one_line
-from mgap.io.regular_files import read_regular
+from mgap.io.strict_json import load_json
 from mgap.reports.scores import Scores, score
 from mgap.run.records import ANALYSES, ANSWERS, ORDER, RUN, SAMPLES, Run, RunMethod
 
@@ -135,7 +134,7 @@ def _summarise(path: Path, modified_ns: int) -> tuple[str, str]:
     """When a run was created, and what it is about, from its run.json; `modified_ns` is part of the cache key."""
     when = datetime.fromtimestamp(modified_ns / 1e9, timezone.utc)
     try:
-        plan: Any = json.loads(read_regular(path).decode())
+        plan: Any = load_json(path)
         created = datetime.fromisoformat(str(plan["created"])) if "created" in plan else when
         about = f"{plan['benchmark']['name']}, {plan.get('model', {}).get('name', 'unknown model')}"
         return _format_time(created), about

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from os import PathLike
 from typing import Any
 
 from mgap.errors import NonFiniteStates
+from mgap.io.regular_files import read_regular
 
 
 def strict_json(value: Any, *, required: str = "", **how: Any) -> str:
@@ -32,6 +34,11 @@ def parse_json(text: str | bytes) -> Any:
     if has_escapes and (why := lone_surrogate(value)):
         raise ValueError(why)
     return value
+
+
+def load_json(path: str | PathLike[str]) -> Any:
+    """The JSON of a regular file from outside, in UTF-8; raises as `parse_json` does, or OSError."""
+    return parse_json(read_regular(path).decode())
 
 
 def is_unicode(text: str) -> bool:

@@ -26,6 +26,7 @@ from torch import Tensor
 from mgap.errors import CorruptFile, MgapError, one_line
 from mgap.io.atomic_files import replacing, written_alone
 from mgap.io.regular_files import read_regular
+from mgap.io.strict_json import load_json
 from mgap.io.typed_json import BROKEN, typed
 
 FORMAT = 1
@@ -66,7 +67,7 @@ def read_index(path: Path, kind: str, newest: int = FORMAT) -> dict[str, Any]:
     if not os.path.lexists(path):  # Path.exists raises on a name that is too long
         raise CorruptFile(f"{path.parent}: no {path.name} in it, so no saved {kind}; name the folder it was saved to")
     try:
-        index: dict[str, Any] = json.loads(read_regular(path))
+        index: dict[str, Any] = load_json(path)
         version = typed(int, index["format"], "format")
     except (*BROKEN, KeyError) as error:
         raise CorruptFile(f"{path}: damaged ({one_line(error)}); make the {kind} again") from error

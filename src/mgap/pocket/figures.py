@@ -21,8 +21,7 @@ from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, SettingError, one_line
 from mgap.io.output_folder import write_files
 from mgap.io.progress import Progress
-from mgap.io.regular_files import read_regular
-from mgap.io.strict_json import parse_json, strict_json
+from mgap.io.strict_json import load_json, strict_json
 from mgap.io.typed_json import BROKEN, typed
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP
@@ -158,7 +157,7 @@ class CardFigures:
     def load(cls, folder: str | PathLike[str]) -> CardFigures:
         path = Path(folder) / FILE
         try:
-            figures: CardFigures = typed(cls, parse_json(read_regular(path).decode()))
+            figures: CardFigures = typed(cls, load_json(path))
         except BROKEN as error:
             raise CorruptFile(f"{path}: not the figures of a pocket model ({one_line(error)}); measure it again") from error
         return figures

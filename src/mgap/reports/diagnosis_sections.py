@@ -14,8 +14,7 @@ from mgap.diagnosis.subspace_analysis import ModelComparison, SubspaceAnalysis
 from mgap.diagnosis.subspace_figures import print_subspaces
 from mgap.diagnosis.subspace_tables import models_table, subspace_tables
 from mgap.errors import CorruptFile, one_line
-from mgap.io.regular_files import read_regular
-from mgap.io.strict_json import parse_json
+from mgap.io.strict_json import load_json
 from mgap.pages.html_page import Table
 from mgap.pages.print_figures import Print
 from mgap.reports.printed.reach import print_reach
@@ -66,6 +65,6 @@ def _read(path: Path) -> Any:
     if not path.exists():
         return None
     try:
-        return parse_json(read_regular(path).decode())
+        return load_json(path)
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{path}: no JSON ({error}); remove it, and run mgap diagnose again") from None

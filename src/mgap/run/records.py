@@ -21,7 +21,7 @@ from typing import Any
 
 from mgap.errors import CorruptFile, RunError, one_line
 from mgap.io.regular_files import NotRegular, read_regular
-from mgap.io.strict_json import parse_json, strict_json
+from mgap.io.strict_json import load_json, parse_json, strict_json
 from mgap.io.typed_json import BROKEN, typed
 from mgap.types import Sample
 
@@ -120,7 +120,7 @@ class Run:
         if not (path / RUN).exists():
             raise RunError(f"{path}: no {RUN} in it, so it is no run; name a folder that `mgap run` wrote")
         try:
-            plan = typed(dict[str, Any], parse_json(read_regular(path / RUN).decode()), RUN)
+            plan = typed(dict[str, Any], load_json(path / RUN), RUN)
             if plan.get("format") != FORMAT:
                 raise RunError(
                     f"{path}: written in format {plan.get('format')!r:.40}, and this version of mgap reads format {FORMAT}"
@@ -128,7 +128,7 @@ class Run:
             typed(_Plan, plan, RUN)
             samples = typed(tuple[Sample, ...], list(read_lines(path / SAMPLES)), SAMPLES)
             ordered = os.path.lexists(path / ORDER)
-            order = typed(tuple[str, ...], parse_json(read_regular(path / ORDER).decode()), ORDER) if ordered else ()
+            order = typed(tuple[str, ...], load_json(path / ORDER), ORDER) if ordered else ()
         except BROKEN as error:
             raise CorruptFile(f"{path}: its {RUN}, {SAMPLES} or {ORDER} cannot be read ({one_line(error)})") from error
         if len({sample.id for sample in samples}) < len(samples):

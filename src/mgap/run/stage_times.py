@@ -10,8 +10,7 @@ from typing import Any
 from mgap.backbones.clock import STAGES
 from mgap.errors import CorruptFile, one_line
 from mgap.io.output_folder import write_files
-from mgap.io.regular_files import read_regular
-from mgap.io.strict_json import parse_json, strict_json
+from mgap.io.strict_json import load_json, strict_json
 from mgap.io.typed_json import BROKEN, typed
 from mgap.run.engine import Spent
 from mgap.run.folder import Shard, locked
@@ -41,7 +40,7 @@ def save_profile(folder: Path, shard: Shard, spent: Mapping[str, Spent]) -> Path
     path = folder / name
     with locked(folder):
         try:
-            before = typed(dict[str, Any], parse_json(read_regular(path).decode())) if path.exists() else {}
+            before = typed(dict[str, Any], load_json(path)) if path.exists() else {}
         except BROKEN as error:
             raise CorruptFile(f"{path}: not the times of a run ({one_line(error)}); remove it to go on") from error
         times = {**before, **{label: asdict(each) for label, each in spent.items()}}

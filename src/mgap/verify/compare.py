@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,7 +15,8 @@ import torch
 from torch import Tensor
 
 from mgap.errors import CorruptFile, one_line
-from mgap.io.regular_files import read_regular, regular
+from mgap.io.regular_files import regular
+from mgap.io.strict_json import load_json
 from mgap.registry import METHODS
 
 Vectors = Mapping[str, Any]  # the arrays of an .npz, or the content of a .json
@@ -127,7 +127,7 @@ def _verify(path: Path) -> Verdict:
 
 def _read(path: Path) -> Vectors:
     if path.suffix == ".json":
-        content: dict[str, Any] = json.loads(read_regular(path).decode())
+        content: dict[str, Any] = load_json(path)
         return content
     with open(path, "rb", opener=regular) as file, np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)

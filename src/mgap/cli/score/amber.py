@@ -9,8 +9,7 @@ import typer
 
 from mgap.cli import completion
 from mgap.errors import BenchmarkError, SettingError
-from mgap.io.regular_files import read_regular
-from mgap.io.strict_json import parse_json, strict_json
+from mgap.io.strict_json import load_json, strict_json
 
 
 def amber(
@@ -82,7 +81,7 @@ def amber(
 def read_responses(path: Path) -> dict[str, str]:
     """Texts by id. Refuses other shapes and repeated ids."""
     try:
-        entries = parse_json(read_regular(path).decode())
+        entries = load_json(path)
     except (OSError, ValueError, RecursionError) as error:
         raise BenchmarkError(f"{path}: no responses can be read there ({error})") from None
     if not isinstance(entries, list) or not entries:
