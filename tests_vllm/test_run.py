@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from contextlib import suppress
 import pytest
 import yaml
 from engines import SETTINGS, environment
+from safetensors.torch import load_file, save_file
 
 from mgap.errors import RunError
 from mgap.pocket.samples import SceneRenderer, pope_samples
+from mgap.registry import locate
 from mgap.run.config import Config
 from mgap.run.engine import execute
 from mgap.run.folder import Shard
@@ -132,3 +135,18 @@ def test_answers_are_those_of_engine_transformers_also_after_a_stop(family, worl
 
     with pytest.raises(RunError, match='its answers were made with engine = "vllm", not "transformers"'):
         Job.prepare(Config.of(given), out, Shard())
+
+
+def test_scores_that_are_nan_end_a_run_in_a_sentence(start, work):
+    damaged = shutil.copytree(locate("pocket/llava"), work / "damaged")
+    tensors = load_file(damaged / "model.safetensors")
+    (norm,) = (tensors[name] for name in tensors if name.endswith("language_model.model.norm.weight"))
+    norm[0] = float("nan")
+    save_file(tensors, damaged / "model.safetensors", metadata={"format": "pt"})
+    path, out = work / "damaged.yaml", work / "vllm-damaged"
+    run = {"benchmark": "pope", "dataset": "pocket", "splits": ["random"], "scenes": 1, "methods": ["vanilla"]}
+    how = {"model": str(damaged), "dtype": "float32", "engine": "vllm", "engine_options": OPTIONS}
+    path.write_text(yaml.safe_dump({**run, **how}))
+    process = start(path, out)
+    assert process.wait(300) == 2
+    assert "the scores are NaN, so that no token can be chosen" in (work / f"{out.name}.log").read_text()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mgap.errors import MgapError, ModelError, PromptError, SettingError, one_line
+from mgap.errors import MgapError, ModelError, NonFiniteScores, PromptError, SettingError, one_line
 from mgap.serving.engine_settings import KEY
 
 SET_BY_RUN = {  # engine options that a run sets itself, with the key that decides them
@@ -21,7 +21,12 @@ SET_BY_RUN = {  # engine options that a run sets itself, with the key that decid
     "worker_extension_cls": "engine",
     "skip_tokenizer_init": "engine",
 }
-QUIET = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}  # defaults; the environment wins
+ENVIRONMENT = {  # of vLLM; what is set already stays
+    "VLLM_LOGGING_LEVEL": "WARNING",  # it logs dozens of lines
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # and would to standard output, where a run prints its scores
+    "VLLM_RAISE_ON_LOGIT_NANS": "1",  # else they become a token
+}
+NANS = "NaNs detected in logits"  # as vLLM says it
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -45,7 +50,7 @@ def require_options(options: Mapping[str, Any]) -> None:
     """Raise on options that this vLLM does not have. Imports vLLM, which takes seconds."""
     import difflib
 
-    _quiet()
+    _prepare()
     from vllm.engine.arg_utils import EngineArgs
 
     available = [f.name for f in fields(EngineArgs)]
@@ -70,7 +75,7 @@ class EngineRecipe:
         from mgap.serving.attaching import EXTENSION
         from mgap.serving.checkpoint import servable
 
-        _quiet()
+        _prepare()
         from vllm import LLM
         from vllm.exceptions import VLLMError
 
@@ -116,7 +121,7 @@ class OfflineEngine:
     def generate(self, prompts: Sequence[Mapping[str, Any]], fields: Sequence[Mapping[str, Any]]) -> list[list[list[int]]]:
         """Token ids by prompt and sequence, with the token that ended each. `fields` are SamplingParams', one set a prompt."""
         from vllm import SamplingParams
-        from vllm.exceptions import VLLMClientError
+        from vllm.exceptions import VLLMClientError, VLLMServerError
 
         params = [SamplingParams(**each) for each in fields]
         try:
@@ -125,6 +130,14 @@ class OfflineEngine:
             raise
         except (VLLMClientError, ValueError) as error:  # from one request, such as a prompt longer than max_model_len
             raise PromptError(f"vLLM refuses it: {one_line(error)}") from error
+        except VLLMServerError as error:  # from the engine's process, which is no more
+            raise ModelError(f"vLLM has ended ({one_line(error)}); a cause may be scores that are NaN") from error
+        except RuntimeError as error:  # from an engine in this process
+            if NANS not in str(error):
+                raise
+            raise NonFiniteScores(
+                "vLLM: the scores are NaN, so that no token can be chosen; fetch the checkpoint again, or give dtype float32"
+            ) from error
         return [[list(one.token_ids) for one in sorted(each.outputs, key=lambda one: one.index)] for each in outputs]
 
     def close(self) -> None:
@@ -139,13 +152,13 @@ class OfflineEngine:
 
 def vllm_version() -> str:
     """The version of the imported package, whatever its distribution is called."""
-    _quiet()
+    _prepare()
     import vllm
 
     return str(vllm.__version__)
 
 
-def _quiet() -> None:
-    """Call before importing vLLM: it logs dozens of lines to standard output, where a run prints its scores."""
-    for name, value in QUIET.items():
+def _prepare() -> None:
+    """Call before importing vLLM, which reads its environment then."""
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
