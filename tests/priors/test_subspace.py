@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import mgap
+from mgap.backbones.null_images import SIZED
 from mgap.errors import BackboneMismatch, CorruptFile, PromptError, SettingError
 from mgap.io import tensor_files
 from mgap.priors.collect_states import blind_states, last_states
@@ -29,13 +30,16 @@ def test_the_state_is_the_last_hidden_state_after_the_norm(model):
 
 @pytest.mark.parametrize("null", ["black336", "mean_colour", "no_image", "black_same_size"])
 def test_a_prior_can_be_fitted_with_each_null_image(model, null):
-    prior = mgap.Subspace.fit(model, mgap.default_prompts()[:12], rank=2, null_image=null, size=(64, 48))
+    size = (64, 48) if null in SIZED else None
+    prior = mgap.Subspace.fit(model, mgap.default_prompts()[:12], rank=2, null_image=null, size=size)
     assert prior.origin["null_image"] == null
+    assert prior.origin["size"] == (list(size) if size else None)
 
 
-def test_the_same_size_needs_a_size(model):
-    with pytest.raises(SettingError, match="size"):
-        mgap.Subspace.fit(model, ["a", "b"], null_image="black_same_size")
+@pytest.mark.parametrize(("null", "size"), [("black_same_size", None), ("black336", (64, 48)), ("no_image", (64, 48))])
+def test_a_size_that_is_missing_or_of_no_use_is_refused(model, null, size):
+    with pytest.raises(SettingError, match=f"null image '{null}' .* size"):
+        mgap.Subspace.fit(model, ["a", "b"], null_image=null, size=size)
 
 
 def test_prompts_may_come_from_a_generator_and_progress_is_told(model):

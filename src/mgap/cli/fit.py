@@ -40,7 +40,7 @@ def fit(
     null_image: Annotated[
         str | None, typer.Option(help="black336 (default), black_same_size, mean_colour or no_image.")
     ] = None,
-    size: Annotated[str | None, typer.Option(help="With black_same_size: WIDTHxHEIGHT of the pictures.")] = None,
+    size: Annotated[str | None, typer.Option(help="With black_same_size or mean_colour: WIDTHxHEIGHT of the pictures.")] = None,
     svd: Annotated[
         str | None,
         typer.Option(
@@ -143,19 +143,18 @@ class _Prior:
         size: str | None,
         svd: str | None,
     ) -> None:
-        from mgap.backbones.null_images import NULL_IMAGES
+        from mgap.backbones.null_images import check_null_image
         from mgap.priors.prior_plan import Prior, set_name
         from mgap.priors.spectrum import check_solver
         from mgap.registry import EMBEDDED, PROMPTS
 
         self.null_image, self.svd = null_image or Prior().null_image, svd or "exact"
-        if self.null_image not in NULL_IMAGES:
-            raise SettingError(f"unknown null image {null_image!r}: choose from {', '.join(NULL_IMAGES)}")
+        self.size = _parse_size(size)
+        check_null_image(self.null_image, self.size)
         check_solver(self.svd)
         if count is not None and count < 1:
             raise SettingError(f"count={count} must be at least 1")
         self.rank = Prior().rank if rank is None else _parse_rank(rank)
-        self.size = _parse_size(size)
         self.prompts = set_name(prompts or Prior().prompts, pocket=model in EMBEDDED)
         self.count = Prior().count if count is None and self.prompts in PROMPTS else count
         self.total = sum(1 for _ in self.read())  # reads a file once, to refuse mistakes early
