@@ -18,22 +18,23 @@ SIZED = ("black_same_size", "mean_colour")  # those that take a size
 
 
 def check_null_image(kind: str, size: tuple[int, int] | None) -> None:
-    """Refuse an unknown kind, and a size that is missing, too large, or of no use to this kind."""
+    """Refuse an unknown kind, a missing size, and one that was asked for where this kind has no use for it."""
     if kind not in NULL_IMAGES:
         raise SettingError(f"unknown null image {kind!r}: choose from {', '.join(NULL_IMAGES)}")
     if kind == "black_same_size" and size is None:
         raise SettingError("null image 'black_same_size' needs the size of the picture: pass size=(width, height)")
-    if size is not None:
-        if kind not in SIZED:
-            raise SettingError(f"null image {kind!r} has no size to choose: leave size out, or take {' or '.join(SIZED)}")
-        check_size("the null image", size)
+    if size is not None and kind not in SIZED:
+        raise SettingError(f"null image {kind!r} has no size to choose: leave size out, or take {' or '.join(SIZED)}")
 
 
 def null_image(kind: str, processor: Any, size: tuple[int, int] | None = None) -> Image.Image | None:
     """Build a null image; `size` (width, height) is that of the picture it replaces. Returns None for "no_image"."""
+    size = size if kind in SIZED else None
     check_null_image(kind, size)
     if kind == "no_image":
         return None
+    if size is not None:
+        check_size("the null image", size)
     if kind != "mean_colour":
         return Image.new("RGB", size or (336, 336))
     mean = getattr(processor.image_processor, "image_mean", None) or (0.5, 0.5, 0.5)  # normalised to zero

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from mgap.backbones.null_images import NULL_IMAGES, SIZED
+from mgap.backbones.null_images import NULL_IMAGES
 from mgap.decoding.attach import attached
 from mgap.decoding.model import Model
 from mgap.diagnosis.model_comparison import Side, compare_sides
@@ -65,8 +65,9 @@ class BlindStateCache:
 
     def _collect(self, texts: list[str], prompts: str, null_image: str) -> Tensor:
         chunks: list[Tensor] = []
-        size = self.size if null_image in SIZED else None
-        for chunk in blind_states(self.model.backbone, texts, null_image=null_image, size=size, batch_size=self.batch_size):
+        for chunk in blind_states(
+            self.model.backbone, texts, null_image=null_image, size=self.size, batch_size=self.batch_size
+        ):
             chunks.append(chunk)
             if self.progress is not None:
                 self.progress(f"blind states: {prompts}, {null_image}", sum(map(len, chunks)), len(texts))

@@ -19,6 +19,7 @@ from torch import Tensor
 import mgap
 from mgap.backbones.base import Backbone, HasBackbone
 from mgap.backbones.identity import Identity
+from mgap.backbones.null_images import check_null_image
 from mgap.errors import BackboneMismatch, CorruptFile, PromptError, SettingError, one_line
 from mgap.io import tensor_files
 from mgap.io.typed_json import typed
@@ -84,6 +85,7 @@ class Subspace:
         if isinstance(prompts, str):
             raise PromptError("prompts must be several texts, not one: pass a list, or mgap.read_prompts(file)")
         check_solver(svd)
+        check_null_image(null_image, size)
         backbone = Backbone.of(model)
         width = backbone.hidden_size
         if isinstance(rank, int) and not 1 <= rank <= width:
