@@ -1,7 +1,7 @@
 # Two commands for a fresh clone: make demo, make test. The first installs what mgap needs, the second also what its tests need.
 # make test-all adds the product of methods, modes and families, and whole experiments, benchmarks, examples and killed runs.
 # make test-docs types every command of README.md and docs/; that they build is in make test.
-# make test-inspector needs a Chromium (apt-get install chromium).
+# make test-inspector tests the web inspector; it needs a Chromium (apt-get install chromium).
 # make test-release builds wheel and sdist and tries them in an environment of their own.
 # make nightly fuzzes every reader, parser and saved file with 10,000 cases a test, and kills every writer at every moment: hours.
 # make test-vllm has an environment of its own, with vLLM's CPU build: 3.5 GB.
@@ -22,6 +22,7 @@ PYTEST := $(BIN)/pytest
 # Processes that share a suite's tests: make test WORKERS=8
 WORKERS ?= 2
 QUICK := not long and not product
+INSPECTOR := tests/inspector
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process that a test starts would compile mgap anew
@@ -64,11 +65,11 @@ check: setup
 test: setup
 	@$(MAKE) --no-print-directory -j 2 check docs
 	@echo "== tests: every formula and refusal, every method, every mode with a method of each kind"
-	@$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(QUICK)"
+	@$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(QUICK)" --ignore $(INSPECTOR)
 
 test-all: test
 	@echo "== the rest: all methods in all modes on both families; whole experiments, benchmarks and examples; killed runs"
-	@$(PYTEST) -n $(WORKERS) --dist worksteal -m "not ($(QUICK))"
+	@$(PYTEST) -n $(WORKERS) --dist worksteal -m "not ($(QUICK))" --ignore $(INSPECTOR)
 
 nightly: setup
 	@echo "== fuzzing: the tests of tests/fuzz, with other cases than in make test, and 10,000 of each"
@@ -86,7 +87,8 @@ test-gpu: setup
 	@MGAP_TEST_GPU=1 $(PYTEST) tests/bench -m gpu
 
 test-inspector: setup
-	@echo "== tests of the inspector, in a real browser"
+	@echo "== tests of the inspector: its parts, and then its page in a real browser"
+	@$(PYTEST) -n $(WORKERS) --dist worksteal $(INSPECTOR)
 	@$(PYTEST) -c tests_browser/pytest.ini -n $(WORKERS) --dist worksteal tests_browser
 
 test-release: setup

@@ -23,7 +23,7 @@ import mgap
 from tests.processes import listen_to_signals
 from tests.tiers import TINY, mark_the_rest
 
-settings.register_profile("mgap", deadline=None, derandomize=True)
+settings.register_profile("mgap", deadline=None, derandomize=True, max_examples=60)
 settings.register_profile(  # make nightly: --hypothesis-profile=nightly
     "nightly", deadline=None, max_examples=10_000, suppress_health_check=list(HealthCheck), print_blob=True
 )

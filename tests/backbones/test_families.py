@@ -41,9 +41,13 @@ def noise(width: int, height: int) -> Image.Image:
 
 
 WIDE, TALL = noise(64, 48), noise(40, 90)
+EARLY = ("llava_next", "qwen2_5_vl", "smolvlm")  # in make test: tiles, any size, a picture in pieces; the others in test-all
 
 
-@pytest.fixture(scope="module", params=families.FAMILIES)
+@pytest.fixture(
+    scope="module",
+    params=[name if name in EARLY else pytest.param(name, marks=pytest.mark.product) for name in families.FAMILIES],
+)
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

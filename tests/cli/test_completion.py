@@ -23,6 +23,9 @@ main()
 """
 
 
+pytestmark = pytest.mark.long
+
+
 def mgap(words, folder, **variables):
     environment = {**os.environ, "HOME": str(folder), "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     command = [sys.executable, "-c", PROGRAM, *words]

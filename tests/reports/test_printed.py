@@ -172,6 +172,7 @@ def test_the_first_series_have_the_marks_of_the_page():
     assert MARKS[: len(plots.MARKS)] == plots.MARKS
 
 
+@pytest.mark.long
 def test_a_figure_has_no_colours_but_the_palette_its_tints_and_greys(tmp_path):
     prints = draw_prints(scored(sweep(tmp_path / "a"), ablation(tmp_path / "b"), departure(tmp_path / "c")))
     allowed = {*COLOURS, *(to_hex([0.72 + 0.28 * int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for c in COLOURS)}
@@ -375,6 +376,7 @@ def test_short_paths_are_shown_close_up():
     assert [text.get_text() for text in close.texts] == ["0", "0.5", "1"]
 
 
+@pytest.mark.long
 def test_any_number_of_methods_has_a_panel_each():
     path = tuple(PathPoint(x, 3 * x, -x, 1.0) for x in STRENGTHS)
     for count in (1, 4, 5):
@@ -446,6 +448,7 @@ def test_more_methods_than_colours_share_out_their_departures_to_several_figures
     assert set(drawn) == set(measured)
 
 
+@pytest.mark.long
 def test_pictures_of_two_diagnosed_runs_are_named_after_their_runs(tmp_path):
     for name in ("one", "other"):
         write_files(departure(tmp_path / name) / "analysis", {"picture.json": json.dumps(small_picture().to_json())})
