@@ -13,6 +13,7 @@ from mgap.cli.options import parse_settings
 from mgap.errors import ImageError
 from mgap.io.images import open_image, picture_size
 from mgap.io.prompt_files import check_prompt
+from mgap.io.strict_json import is_unicode
 from mgap.io.yaml_text import parse_yaml
 from mgap.registry import METHODS
 from mgap.run.config import Config
@@ -23,7 +24,11 @@ from tests.fuzz.damage import LETTERS, Refused, cases, outcome
 from tests.reports.runs import answers, questions, write_run
 
 ANY = st.text(LETTERS, max_size=6)
-ODD = st.tuples(ANY, st.characters(categories=["Cs"]), ANY).map("".join)
+ODD = (
+    st.tuples(ANY, st.characters(categories=["Cs"]), ANY)
+    .map("".join)
+    .filter(lambda text: not is_unicode(json.loads(json.dumps(text))))  # two that make a pair are one letter in JSON
+)
 SAID = "lone surrogate"
 OWN = {"id": "1", "image": "a.jpg", "question": "A dog?", "label": "yes", "group": "g", "more": "x"}
 SAMPLE = {"id": "1", "image": "a.jpg", "prompt": "A dog?", "group": "all", "truth": "yes"}
