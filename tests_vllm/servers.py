@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -14,7 +15,7 @@ from typing import Any
 
 from engines import SETTINGS, environment
 
-READY = b"Application startup complete."  # the line after which it listens
+READY = b"Application startup complete."  # the line after which it soon listens
 IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # the model in the engine's process: one less to import all of vLLM
 
 
@@ -69,10 +70,17 @@ class Server:
             is_ready = self._told.get(timeout=seconds)
         except Empty:
             is_ready = False
-        if is_ready:
-            return self
+        while is_ready and self.process.poll() is None:
+            if self._listens():
+                return self
+            time.sleep(0.01)
         self.kill()
         raise RuntimeError(f"the server has ended, or did not start within {seconds:.0f} s\n{self.log[-6000:]}")
+
+    def _listens(self) -> bool:
+        with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", self.port)):
+            return True
+        return False
 
     @property
     def log(self) -> str:

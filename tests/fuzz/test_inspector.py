@@ -132,7 +132,7 @@ def expected(method, path, is_own, is_in, body):
     st.sampled_from((WHOLE, LARGE, STALLED)),
 )
 def test_any_method_on_any_path_is_answered_as_the_table_says(page, data, method, site, is_in, body):
-    path = data.draw(st.sampled_from(paths_of(page)) | TEXTS.map(lambda text: f"/{text}"))
+    path = data.draw(st.sampled_from(paths_of(page)) | TEXTS.map(lambda text: "/" + text.replace("?", "")))  # ? ends a path
     kind, _ = visits.REQUESTS.get((method, path), (visits.JSON, False))
     pieces = [visits.body_of(kind)[:20] if body == STALLED else visits.body_of(kind)]
     if body == LARGE:
