@@ -275,9 +275,11 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_where_it_uses_th
     [
         lambda keys: keys["model"].update(continuing_subword_prefix="##"),  # when it is loaded
         lambda keys: keys["post_processor"]["special_tokens"].clear(),  # when it is used
+        lambda keys: keys["model"].update(vocab={}, merges=[], unk_token="gone"),  # no panic: a bare Exception
     ],
+    ids=["a prefix", "a special token", "an unknown token"],
 )
-def test_a_tokenizer_that_makes_its_library_panic_is_a_sentence(checkpoints, tmp_path, picture, damage):
+def test_a_tokenizer_that_makes_its_library_fail_is_a_sentence(checkpoints, tmp_path, picture, damage):
     folder = shutil.copytree(checkpoints["llava"], tmp_path / "damaged")
     keys = json.loads((folder / "tokenizer.json").read_text())
     damage(keys)

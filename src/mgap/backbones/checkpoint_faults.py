@@ -37,11 +37,14 @@ def checkpoint_faults(backbone: Backbone) -> Iterator[None]:
 
 @contextmanager
 def tokenizer_faults(name: str) -> Iterator[None]:
-    """Inside the block, a panic of the tokenizers library becomes a ModelError; by itself it is no Exception and passes by."""
+    """Inside the block, what the tokenizers library raises of its own becomes a ModelError: bare Exceptions, and panics.
+
+    A panic is no Exception, and passes by every handler of those.
+    """
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # which cannot be imported
+        if type(error) is not Exception and type(error).__name__ != "PanicException":  # which cannot be imported
             raise
         raise ModelError(
             f"{name}: its tokenizer.json cannot be used ({one_line(error)}): fetch the checkpoint again"
