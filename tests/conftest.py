@@ -45,7 +45,7 @@ def pytest_configure():
 
 
 def pytest_collection_finish():
-    """What is imported stays: the collector of garbage went through it again and again, for a sixth of the suite's time."""
+    """What is imported stays: the collector of garbage need not go through it again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
