@@ -122,6 +122,13 @@ def test_an_identity_of_an_older_version_is_compared_by_what_it_has_and_says_so(
         older.require(replace(now, sample=tuple(-value for value in now.sample)), "the prior")
 
 
+def test_a_file_with_whole_numbers_for_the_sample_is_of_another_model(model):
+    now = model.backbone.identity
+    other = Identity.from_json({**now.to_json(), "sample": [2**70] + [0] * (len(now.sample) - 1)})
+    with pytest.raises(BackboneMismatch, match="the weights differ"):
+        other.require(now, "the prior")
+
+
 def test_tokens_that_were_added_make_another_model(fresh):
     before = fresh.identity
     fresh.model.resize_token_embeddings(before.vocab_size + 3, mean_resizing=False)

@@ -47,7 +47,7 @@ class Identity:
                 raise BackboneMismatch(self._refusal(other, what, f"{label} is {mine} there and {theirs} here"))
         if self.name != other.name and not (_is_local(self.name) or _is_local(other.name)):
             raise BackboneMismatch(self._refusal(other, what, "the model ids differ"))
-        mine, theirs = torch.tensor(self.sample), torch.tensor(other.sample)
+        mine, theirs = (torch.tensor(sample, dtype=torch.float64) for sample in (self.sample, other.sample))
         if mine.shape != theirs.shape or not torch.allclose(mine, theirs, rtol=_CLOSE, atol=1e-6):
             raise BackboneMismatch(self._refusal(other, what, "the weights differ"))
         if not self.tensors:
