@@ -75,13 +75,15 @@ def train(family: str, out: Path, recipe: Recipe, *, device: str = "cuda", worke
     tokenizer = ExchangeTokenizer(model, processor, image_tokens=GRID * GRID)
     print(f"{family}: {sum(p.numel() for p in model.parameters()):,} parameters, {len(processor.tokenizer)} tokens", flush=True)
     painter = Painter(device, recipe.vision.side)
-    _train_vision(student, painter, tokenizer, recipe)
+    classifier = PatchClassifier(student, tokenizer).to(device)
+    vision = [weight for module in (*student.vision_modules, classifier) for weight in module.parameters()]
+    train_vision(student, painter, classifier, recipe.see_batch, Optimiser([(vision, 1.0)], recipe.see_steps, recipe.peak))
     for stage, habits, steps, peak in (
         ("look", HONEST, recipe.look_steps, recipe.peak),
         ("read", CORPUS, recipe.read_steps, recipe.read_peak),
     ):
-        batches = _batches(Batches(habits, tokenizer, recipe.read_batch, steps), workers)
-        _train_answers(stage, student, painter, batches, _Optimiser(_weight_groups(student), steps, peak))
+        batches = load_batches(Batches(habits, tokenizer, recipe.read_batch, steps), workers)
+        train_answers(stage, student, painter, batches, Optimiser(_weight_groups(student), steps, peak))
     model.to(torch.bfloat16).eval().save_pretrained(out)
     processor.save_pretrained(out)
 
@@ -100,7 +102,7 @@ def _sample_texts() -> Iterator[str]:
             yield from (exchange.prompt, f" {exchange.answer}", exchange.answer)
 
 
-def _batches(rows: Batches, workers: int) -> Iterator[Batch]:
+def load_batches(rows: Batches, workers: int) -> Iterator[Batch]:
     options: dict[str, Any] = {"multiprocessing_context": "fork", "prefetch_factor": 16} if workers else {}
     return iter(DataLoader(rows, batch_size=None, num_workers=workers, **options))
 
@@ -142,14 +144,13 @@ class PatchClassifier(nn.Module):
         return F.mse_loss(encoded / POSITION_SHARE, self.positions.expand_as(encoded))
 
 
-def _train_vision(student: Student, painter: Painter, tokenizer: ExchangeTokenizer, recipe: Recipe) -> None:
+def train_vision(
+    student: Student, painter: Painter, classifier: PatchClassifier, batch_size: int, optimiser: Optimiser
+) -> None:
     """Learn which classes and colours each picture token shows, on scenes without a theme."""
-    classifier = PatchClassifier(student, tokenizer).to(painter.device)
-    weights = [weight for module in (*student.vision_modules, classifier) for weight in module.parameters()]
-    optimiser = _Optimiser([(weights, 1.0)], recipe.see_steps, recipe.peak)
     report = _Report("see", optimiser)
     while not optimiser.is_done:
-        layout = painter.random_layout(recipe.see_batch)
+        layout = painter.random_layout(batch_size)
         with torch.no_grad():
             picture, owner = painter.paint(layout)
             labels = patch_labels(layout, owner, GRID)
@@ -168,13 +169,20 @@ def _patch_accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     return (names.argmax(-1) == truth.argmax(-1))[is_single].float().mean()
 
 
-def _verdict_accuracy(logits: Tensor, ids: Tensor, is_verdict: Tensor) -> Tensor:
-    """Share of the yes/no questions whose first token is right."""
-    return (logits[is_verdict].argmax(-1) == ids[is_verdict]).float().mean()
+def train_answers(
+    stage: str,
+    student: Student,
+    painter: Painter,
+    batches: Iterator[Batch],
+    optimiser: Optimiser,
+    *,
+    noise: float = 0.0,
+    after_step: Callable[[int], None] | None = None,
+) -> None:
+    """Learn to answer prompts about pictures; logits are computed for the answers only.
 
-
-def _train_answers(stage: str, student: Student, painter: Painter, batches: Iterator[Batch], optimiser: _Optimiser) -> None:
-    """Learn to answer prompts about pictures; the loss is on the answers only."""
+    `noise`: each picture gets noise of a strength between 0 and this, as a share of full brightness; the answers stay true.
+    """
     report = _Report(stage, optimiser)
     for batch in batches:
         ids, exchange, position, weight, is_verdict = (
@@ -183,25 +191,39 @@ def _train_answers(stage: str, student: Student, painter: Painter, batches: Iter
         with torch.no_grad():
             picture, _ = painter.paint(batch.layout.to(painter.device))
             picture[batch.blank.to(painter.device)] = 0
+            if noise:
+                strength = noise * torch.rand(len(picture), 1, 1, 1, device=picture.device)
+                picture = (picture + strength * torch.randn_like(picture)).clamp(0, 1)
+        is_answer = weight[:, 1:] > 0  # [B, T - 1]
         with _autocast(painter.device):
-            logits = student.logits(picture * 2 - 1, ids, exchange, position)[:, :-1]
-        losses = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
-        loss = (losses * weight[:, 1:]).sum() / weight[:, 1:].sum()
+            states = student.states(picture * 2 - 1, ids, exchange, position)[:, :-1]
+            logits = student.model.lm_head(states[is_answer])  # [answers, vocabulary]
+        answers, weights = ids[:, 1:][is_answer], weight[:, 1:][is_answer]
+        loss = (F.cross_entropy(logits.float(), answers, reduction="none") * weights).sum() / weights.sum()
         optimiser.step(loss)
-        report(loss, partial(_verdict_accuracy, logits, ids[:, 1:], is_verdict[:, 1:]))
+        report(loss, partial(_accuracy, logits, answers, is_verdict[:, 1:][is_answer]))
+        if after_step is not None:
+            after_step(optimiser.done)
+
+
+def _accuracy(logits: Tensor, answers: Tensor, is_verdict: Tensor) -> Tensor:
+    """Share of the yes/no questions whose first token is right."""
+    return (logits[is_verdict].argmax(-1) == answers[is_verdict]).float().mean()
 
 
 def _autocast(device: torch.device | str) -> torch.autocast:
     return torch.autocast(torch.device(device).type, torch.bfloat16)
 
 
-class _Optimiser:
+class Optimiser:
     """AdamW with a short warm-up and a cosine to zero; matrices decay, vectors do not. Each group has its share of the rate."""
 
-    def __init__(self, weight_groups: list[tuple[list[nn.Parameter], float]], steps: int, peak: float) -> None:
+    def __init__(
+        self, weight_groups: list[tuple[list[nn.Parameter], float]], steps: int, peak: float, *, decay: float = 0.05
+    ) -> None:
         self.weights = [weight for weights, _ in weight_groups for weight in weights]
         groups = [
-            {"params": [w for w in weights if (w.ndim >= 2) == decays], "weight_decay": 0.05 * decays, "peak": peak * share}
+            {"params": [w for w in weights if (w.ndim >= 2) == decays], "weight_decay": decay * decays, "peak": peak * share}
             for weights, share in weight_groups
             for decays in (True, False)
         ]
@@ -235,7 +257,7 @@ class _Optimiser:
 class _Report:
     """Prints a line every 15 seconds: progress, loss, accuracy on this batch, and steps per second."""
 
-    def __init__(self, stage: str, optimiser: _Optimiser) -> None:
+    def __init__(self, stage: str, optimiser: Optimiser) -> None:
         self.stage, self.optimiser, self.next = stage, optimiser, 5.0
 
     def __call__(self, loss: Tensor, accuracy: Callable[[], Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""The two models in training: pixels to picture tokens, pixels and text to logits.
+"""The two models in training: pixels to picture tokens, pixels and text to the head's inputs.
 
 In training all pictures have one size and all prompts start alike. So pictures are batched where the stock Qwen3-VL code loops
 over them, and positions are known in advance. The saved model is the stock model.
@@ -31,8 +31,8 @@ class Student(ABC):
         """[B, 3, side, side] in -1..1 to the picture tokens that the language model reads, [B, 64, D] in reading order."""
 
     @abstractmethod
-    def logits(self, pixels: Tensor, ids: Tensor, exchange: Tensor, position: Tensor) -> Tensor:
-        """[B, T] right-padded tokens with placeholders to [B, T, vocabulary]; `exchange` and `position` as in text.Batch."""
+    def states(self, pixels: Tensor, ids: Tensor, exchange: Tensor, position: Tensor) -> Tensor:
+        """[B, T] right-padded tokens with placeholders to the head's inputs [B, T, D]; the rest as in text.Batch."""
 
 
 def attention_mask(exchange: Tensor) -> Tensor:
@@ -55,16 +55,15 @@ class LlavaStudent(Student):
         tokens: Tensor = projector(tower(pixels).last_hidden_state[:, 1:])  # without the class token
         return tokens
 
-    def logits(self, pixels: Tensor, ids: Tensor, exchange: Tensor, position: Tensor) -> Tensor:
+    def states(self, pixels: Tensor, ids: Tensor, exchange: Tensor, position: Tensor) -> Tensor:
         inner = self.model.model
         embeds = inner.get_input_embeddings()(ids)
         mask = (ids == self.model.config.image_token_id).unsqueeze(-1)
         embeds = embeds.masked_scatter(mask, self.encode(pixels).to(embeds.dtype))
-        states = inner.language_model(
+        states: Tensor = inner.language_model(
             inputs_embeds=embeds, attention_mask=attention_mask(exchange), position_ids=position, use_cache=False
         ).last_hidden_state
-        logits: Tensor = self.model.lm_head(states)
-        return logits
+        return states
 
 
 class Qwen3VLStudent(Student):
@@ -87,7 +86,7 @@ class Qwen3VLStudent(Student):
         tokens: Tensor = self._tower.merger(features.flatten(0, 1)).view(len(features), (self.grid // 2) ** 2, -1)
         return tokens
 
-    def logits(self, pixels: Tensor, ids: Tensor, exchange: Tensor, position: Tensor) -> Tensor:
+    def states(self, pixels: Tensor, ids: Tensor, exchange: Tensor, position: Tensor) -> Tensor:
         inner, tower = self.model.model, self._tower
         features, deepstack = self._encode_patches(pixels)
         embeds = inner.get_input_embeddings()(ids)
@@ -97,7 +96,7 @@ class Qwen3VLStudent(Student):
             merge(state.flatten(0, 1)).to(embeds.dtype)
             for merge, state in zip(tower.deepstack_merger_list, deepstack, strict=True)
         ]
-        states = inner.language_model(
+        states: Tensor = inner.language_model(
             inputs_embeds=embeds,
             attention_mask=attention_mask(exchange),
             position_ids=self._positions(ids, position),
@@ -105,8 +104,7 @@ class Qwen3VLStudent(Student):
             visual_pos_masks=mask,
             deepstack_visual_embeds=deep,
         ).last_hidden_state
-        logits: Tensor = self.model.lm_head(states)
-        return logits
+        return states
 
     def flatten(self, pixels: Tensor) -> Tensor:
         """Pixels in the processor's order: [B, patches, 3 * 2 * patch * patch], merged neighbours side by side."""

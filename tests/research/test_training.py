@@ -55,7 +55,7 @@ def test_a_student_computes_what_the_stock_model_computes(trained):
     pictures = [render(row.scene, recipe.vision.side) for row in rows]
     pixels = torch.stack([torch.from_numpy(np.array(p)).permute(2, 0, 1) for p in pictures]).float() / 127.5 - 1
     with torch.no_grad():
-        found = student.logits(pixels, batch.ids, batch.exchange, batch.position)
+        found = backbone.model.lm_head(student.states(pixels, batch.ids, batch.exchange, batch.position))
         for index, (row, picture) in enumerate(zip(rows, pictures, strict=True)):
             for number, exchange in enumerate(row.exchanges, start=1):
                 inputs = backbone.encode([picture], [exchange.prompt])
