@@ -10,6 +10,8 @@ from subprocess import DEVNULL, PIPE
 import pytest
 import yaml
 
+from mgap.backbones.prepared_pictures import picture_digest
+from mgap.pocket.difficulty import Difficulty
 from mgap.pocket.samples import SceneRenderer
 from mgap.pocket.tiny import build_tiny
 from tests import processes
@@ -52,6 +54,45 @@ def test_a_run_ends_with_scores_and_a_report_and_can_be_scored_again_without_a_m
     assert json.loads((out / "scores.json").read_text()) == first
     assert run("score", out, "--parser", "lmms_eval")[0] == 0
     assert "lmms_eval" in (out / "scores.json").read_text()
+
+
+def test_the_difficulty_of_a_file_and_of_the_command_line_reaches_the_pictures_and_the_report(run, tiny, tmp_path):
+    keys = {
+        "benchmark": "pope", "model": tiny, "dataset": "pocket", "scenes": 1, "splits": ["random"], "methods": ["vanilla"],
+        "decoding": {"max_new_tokens": 2}, "difficulty": {"noise": 0.3, "blur": 1},
+    }  # fmt: skip
+    (tmp_path / "hard.yaml").write_text(yaml.safe_dump(keys))
+    out = tmp_path / "run"
+    status, _, error = run(
+        "run", tmp_path / "hard.yaml", "--difficulty", "noise=0.15", "--difficulty", "size=0.8", "--out", out
+    )
+    assert status == 0, error
+    knobs = {"noise": 0.15, "blur": 1, "size": 0.8}
+    assert json.loads((out / "run.json").read_text())["difficulty"] == knobs
+    (record, *_) = map(json.loads, (out / "answers" / "vanilla" / "0-of-1.jsonl").read_text().splitlines())
+    (sample, *_) = map(json.loads, (out / "samples.jsonl").read_text().splitlines())
+    assert record["image"] == picture_digest(SceneRenderer(difficulty=Difficulty(**knobs))(sample["image"]))
+    assert "noise 0.15" in (out / "report.md").read_text()
+    status, _, error = run("run", tmp_path / "hard.yaml", "--out", out)
+    assert (status, "difficulty.noise = 0.15, not 0.3" in error) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--difficulty", "fog=1"], "no knob 'fog': choose from noise, blur, light, size, crowding, cut"),
+        (["--difficulty", "noise=2"], "noise=2 must be a number from 0 to 1"),
+        (["--difficulty", "noise=much"], "noise='much' must be a number"),
+        (["--difficulty", "cut=true"], "cut=True must be a number from 0 to 0.5"),
+        (["--difficulty", "noise=0.1", "--images", "."], "difficulty is of the pocket world's pictures"),
+    ],
+)
+def test_a_difficulty_that_cannot_act_is_refused_before_the_model_is_loaded(run, tiny, words, told):
+    world = [] if "--images" in words else ["--dataset", "pocket"]
+    status, _, error = run("run", "pope", "--model", tiny, *world, *words)
+    assert status == 2, error
+    assert told in error
+    assert "loading" not in error
 
 
 def test_own_questions_from_a_yaml_file(run, tiny, photos, tmp_path):

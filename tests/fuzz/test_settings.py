@@ -35,7 +35,7 @@ RUN = {
     "benchmark": "pope", "model": "pocket/llava", "splits": ["random"], "scenes": 3, "batch_size": 4, "axis": "alpha",
     "methods": ["vanilla", {"method": "mgap", "label": "ours", "alpha": 0.5, "x": 0.5, "prior": {"rank": 3}}, "vcd"],
     "decoding": {"max_new_tokens": 4, "sample": False, "seed": 3}, "scoring": {"parser": "opera"}, "workers": 0,
-    "pocket": {"mgap": {"alpha": 1.0}}, "published": PUBLISHED,
+    "difficulty": {"noise": 0.1, "cut": 0.25}, "pocket": {"mgap": {"alpha": 1.0}}, "published": PUBLISHED,
 }  # fmt: skip
 FAR = {
     "benchmark": "departure", "model": "pocket/llava", "methods": ["vanilla"], "scenes": 3,

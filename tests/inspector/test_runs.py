@@ -14,6 +14,7 @@ from mgap.inspector.answer_pairs import FILTERS, Pair, choose, groups_of, method
 from mgap.inspector.archive import DEPTH, Archive
 from mgap.inspector.opening import picture_of, pictures_folder
 from mgap.inspector.runs import PAGE, build_runs, case_at, list_answers, run_choices, show_run
+from mgap.pocket.difficulty import Difficulty
 from mgap.pocket.drawing import HELD_OUT_STYLE
 from mgap.pocket.scenes import Scene, render
 from mgap.run.records import Record, Run, RunMethod
@@ -292,6 +293,18 @@ def test_the_drawing_style_of_a_pocket_run_is_told_by_its_pixels(archive):
     assert {thing.style for thing in shown.things} == {HELD_OUT_STYLE}
     opened.digests[name] = "0" * 64
     with pytest.raises(ImageError, match="draws it otherwise"):
+        picture_of(opened, name)
+    archives._score_run.cache_clear()
+
+
+def test_the_pictures_of_a_difficult_run_are_drawn_again_as_hard_as_they_were(make_run, tmp_path):
+    knobs = {"noise": 0.1, "crowding": 0.5}
+    make_run(tmp_path / "hard", benchmark="pope", scenes=1, splits=("random",), difficulty=knobs)
+    opened = Archive(tmp_path).open("hard")
+    name = opened.run.samples[0].image
+    assert picture_of(opened, name).difficulty == Difficulty(**knobs)
+    opened.run.plan["difficulty"] = {"fog": 1}
+    with pytest.raises(SettingError, match="no knob 'fog'"):
         picture_of(opened, name)
     archives._score_run.cache_clear()
 

@@ -9,13 +9,20 @@ import pytest
 
 from mgap.errors import SettingError
 from mgap.inspector.scene_json import plain, python_lines, scene_of
+from mgap.pocket.difficulty import Difficulty
 from mgap.pocket.objects import NAMES, OBJECTS
 from mgap.pocket.scenes import MOST, Placed, Scene, make_scene, render
 from mgap.pocket.showcase import cases, compose, describe, listed, put
 from tests import processes
 
 BANANA = {"name": "banana", "colour": "blue", "x": 0.3, "y": 0.4}
-SCENES = [*(make_scene(seed) for seed in range(100_000, 100_040)), *(case.scene for case in cases()), compose(0, "snow")]
+HARDER = [Difficulty(noise=0.15), Difficulty(size=0.1, cut=0.5), Difficulty(0.2, 1.5, 0.55, 0.65, 0.25, 0.125)]
+SCENES = [
+    *(make_scene(seed) for seed in range(100_000, 100_040)),
+    *(make_scene(100_040 + number, difficulty=difficulty) for number, difficulty in enumerate(HARDER)),
+    *(case.scene for case in cases()),
+    compose(0, "snow"),
+]
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: str(scene.seed))
@@ -66,6 +73,9 @@ def test_what_is_no_scene_is_refused(data):
         ("seed", 900_000, "kept for outside checks"),
         ("horizon", 1.5, "horizon is 1.5: give a number from 0 to 1"),
         ("horizon", None, "horizon is None"),
+        ("difficulty", {"fog": 1}, "no knob 'fog': choose from noise"),
+        ("difficulty", {"noise": True}, "noise=True must be a number from 0 to 1"),
+        ("difficulty", None, "give knobs and their values"),
         ("weather", "rain", "a scene has no 'weather'"),
     ],
 )
@@ -89,7 +99,7 @@ def test_a_scene_outside_the_world_is_refused_by_a_sentence(field, value, senten
         ("x", 10**400, "is 1000"),
         ("x", "0.3", "is '0.3'"),
         ("x", True, "is True"),
-        ("width", 0, "the width of the banana is 0: give a number from 0.05 to 1"),
+        ("width", 0, "the width of the banana is 0: give a number from 0.01 to 1"),
         ("height", 1.2, "the height of the banana is 1.2"),
         ("degrees", 400, "the turn of the banana is 400"),
         ("mirrored", 1, "mirrored is 1: give true or false"),
@@ -120,6 +130,7 @@ def test_the_python_lines_build_this_very_scene(scene):
 def test_the_python_lines_look_as_a_formatter_writes_them():
     turned = replace(put("cup", 0.1, 0.2), degrees=-7.5, mirrored=True)
     drawn = [make_scene(100_000), compose(0, "snow"), compose(1, "office", turned, put("elephant", 1 / 3, 2 / 3, "pink"))]
+    drawn += [make_scene(100_000, difficulty=difficulty) for difficulty in HARDER]
     for scene in drawn:
         lines = python_lines(scene)
         command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", "88", "-"]

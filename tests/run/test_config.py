@@ -48,6 +48,9 @@ def test_keys_that_are_given_replace_those_of_the_file(tmp_path):
         ({"kinds": "g"}, "kinds is a key of amber"),
         ({"data": "files"}, "draws its own pictures: leave out data"),
         ({"images": ".", "held_out": True}, "held_out is of the pocket world"),
+        ({"images": ".", "difficulty": {"noise": 0.1}}, "difficulty is of the pocket world"),
+        ({"difficulty": 0.1}, "difficulty must hold keys and values"),
+        ({"difficulty": {"noise": float("nan")}}, "difficulty"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(change, told):

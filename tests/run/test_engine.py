@@ -169,6 +169,8 @@ def test_shares_that_make_no_sense_are_refused(text):
         ({"decoding": {"max_new_tokens": 5}}, "decoding.max_new_tokens = 4, not 5"),
         ({"batch_size": 5}, "batch_size = 4, not 5"),
         ({"scenes": 4}, "it asks 54 other samples than these 72"),
+        ({"difficulty": {"noise": 0.15}}, "difficulty.noise = null, not 0.15"),
+        ({"held_out": True}, "held_out = false, not true"),
         ({"methods": [{"method": "bias", "shift": -1, "label": "vanilla"}]}, "its answers of vanilla were made with"),
     ],
 )
@@ -178,6 +180,16 @@ def test_other_settings_never_mix_with_old_answers(answer, tmp_path, keys, told)
     with pytest.raises(RunError, match=told):
         answer(tmp_path / "run", **keys)
     assert lines(tmp_path / "run") == before
+
+
+def test_a_run_of_an_earlier_version_has_no_difficulty_and_goes_on_without_one(answer, tmp_path):
+    answer(tmp_path / "run")
+    plan = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert plan.pop("difficulty") == {}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(plan))
+    answer(tmp_path / "run")
+    with pytest.raises(RunError, match=r"difficulty\.blur = null, not 2"):
+        answer(tmp_path / "run", difficulty={"blur": 2})
 
 
 def test_another_model_is_refused(answer, tmp_path, tmp_path_factory):

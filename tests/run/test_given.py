@@ -41,7 +41,15 @@ def test_a_folder_of_other_samples_is_refused_before_the_model_answers(prepare, 
 
 
 @pytest.mark.parametrize(
-    "key", [{"limit": 2}, {"scenes": 3}, {"held_out": True}, {"prompt": "question"}, {"splits": ("random",)}]
+    "key",
+    [
+        {"limit": 2},
+        {"scenes": 3},
+        {"held_out": True},
+        {"difficulty": {"noise": 0.1}},
+        {"prompt": "question"},
+        {"splits": ("random",)},
+    ],
 )
 def test_keys_that_choose_samples_would_do_nothing_and_are_refused(prepare, key):
     with pytest.raises(SettingError, match=f"^{next(iter(key))}=.*chooses samples, and these are given: leave it out"):

@@ -62,6 +62,8 @@ class RunKeys(Protocol):
     @property
     def held_out(self) -> bool: ...
     @property
+    def difficulty(self) -> Mapping[str, Any]: ...
+    @property
     def scoring(self) -> Mapping[str, Any]: ...
     @property
     def data_set(self) -> str: ...
@@ -96,8 +98,8 @@ class DrawnWorld(Protocol):
         ...
 
     @staticmethod
-    def captions(count: int, *, held_out: bool) -> tuple[Benchmark, dict[str, list[str]]]:
-        """Requests to describe `count` scenes, and the true statements about each."""
+    def captions(keys: RunKeys, count: int, /) -> tuple[Benchmark, dict[str, list[str]]]:
+        """Requests to describe `count` test scenes, and the true statements about each."""
         ...
 
 

@@ -71,6 +71,10 @@ def run(
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="A published wording of the question; see docs/benchmarks.")] = None,
     scenes: Annotated[int | None, typer.Option(help="Pocket world: number of pictures.")] = None,
+    difficulty: Annotated[
+        list[str] | None,
+        typer.Option("--difficulty", help="Pocket world: a knob that makes pictures harder, such as noise=0.15; repeatable."),
+    ] = None,
     limit: Limit = None,
     missing: Annotated[str | None, typer.Option(help="If pictures are missing: refuse or skip.")] = None,
     decoding: Annotated[
@@ -117,8 +121,8 @@ def run(
     given = {
         "model": model, "methods": method, "images": images, "data": data, "dataset": dataset, "questions": questions,
         "splits": split, "kinds": kinds, "image_set": image_set, "prompt": prompt, "scenes": scenes, "limit": limit,
-        "missing": missing, "batch_size": batch_size, "prefill": prefill,
-        "workers": int(workers) if workers and workers.isdecimal() else workers, "profile": profile or None,
+        "difficulty": parse_settings(difficulty or []) or None, "missing": missing, "batch_size": batch_size,
+        "prefill": prefill, "workers": int(workers) if workers and workers.isdecimal() else workers, "profile": profile or None,
         "device": device, "dtype": dtype, "revision": revision, "trust_remote_code": trust_remote_code or None,
         "decoding": parse_settings(decoding or []) or None, "scoring": parse_settings(scoring or []) or None,
         "engine": engine, "engine_options": parse_settings(engine_option or []) or None,
@@ -136,7 +140,7 @@ def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]
         keys: dict[str, Any] = {"benchmark": what, "methods": ["vanilla", "mgap"], **given}
         return Config.of(keys, "the command line", settings, prior)
     keys = read_yaml(what)
-    for nested in ("decoding", "scoring", "engine_options"):
+    for nested in ("difficulty", "decoding", "scoring", "engine_options"):
         if nested in given and isinstance(keys.get(nested), dict):
             given[nested] = {**keys[nested], **given[nested]}
     return Config.of({**keys, **given}, what, settings, prior)

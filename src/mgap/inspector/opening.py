@@ -18,6 +18,7 @@ from mgap.inspector.archive import ScoredRun
 from mgap.inspector.cases import AskCase
 from mgap.io.images import open_image
 from mgap.pages.html_page import PagePicture
+from mgap.pocket.difficulty import Difficulty
 from mgap.pocket.samples import scene_of
 from mgap.pocket.scenes import Scene, render
 from mgap.pocket.showcase import describe
@@ -49,8 +50,9 @@ def picture_of(opened: ScoredRun, name: str) -> Scene | Image.Image:
     """
     digest = opened.digests.get(name)
     if opened.is_pocket:
+        difficulty = Difficulty.of(opened.run.plan.get("difficulty", {}))
         for held_out in (False, True):
-            scene = scene_of(name, held_out=held_out)
+            scene = scene_of(name, held_out=held_out, difficulty=difficulty)
             if digest in (None, picture_digest(render(scene))):
                 return scene
         raise ImageError(f"{name}: the world draws it otherwise than when the run was made; make the run again")

@@ -8,13 +8,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from mgap.errors import SettingError
+from mgap.pocket.difficulty import USUAL, Difficulty
 from mgap.pocket.drawing import COLOURS, STYLES
 from mgap.pocket.objects import NAMES
 from mgap.pocket.scenes import FORBIDDEN, MOST, Placed, Scene
 from mgap.pocket.showcase import STYLE, compose, put
 from mgap.pocket.themes import THEMES
 
-SIZES = (0.05, 1.0)  # of a thing, as shares of the picture's side
+SIZES = (0.01, 1.0)  # of a thing, as shares of the picture's side
 TURNS = (-180.0, 180.0)  # degrees
 SEEDS = 2**32  # exclusive bound, of a backdrop's texture
 LINE = 88  # columns of a line of Python
@@ -24,9 +25,10 @@ def scene_of(data: object) -> Scene:
     """Read a scene from plain data; refuses anything else.
 
     {"theme": "kitchen", "things": [{"name": "banana", "colour": "blue", "x": 0.3, "y": 0.4}]} is enough. A thing may also have
-    width, height, degrees, mirrored and style; a scene seed and horizon.
+    width, height, degrees, mirrored and style; a scene seed, horizon and difficulty. The things are already placed as the
+    difficulty says.
     """
-    given = _fields(data, "a scene", ("theme", "things"), ("seed", "horizon"))
+    given = _fields(data, "a scene", ("theme", "things"), ("seed", "horizon", "difficulty"))
     theme = _one_of(given["theme"], THEMES, "place")
     if not isinstance(given["things"], list):
         raise SettingError(f"the things of a scene are {_shown(given['things'])}: give a list of them")
@@ -38,23 +40,36 @@ def scene_of(data: object) -> Scene:
         raise SettingError(f"a scene's seed is {_shown(seed)}: give a whole number from 0 to {SEEDS - 1}")
     if seed in FORBIDDEN:
         raise SettingError(f"seeds {FORBIDDEN.start} to {FORBIDDEN.stop - 1} are kept for outside checks: choose another")
-    return replace(scene, seed=seed, horizon=_number(horizon, "a scene's horizon", 0.0, 1.0))
+    difficulty = Difficulty.of(given.get("difficulty", {}))
+    return replace(scene, seed=seed, horizon=_number(horizon, "a scene's horizon", 0.0, 1.0), difficulty=difficulty)
 
 
 def plain(scene: Scene) -> dict[str, Any]:
-    """A scene as JSON with every field; `scene_of` reads it back exactly."""
-    return {**asdict(scene), "things": [asdict(thing) for thing in scene.things]}
+    """A scene as JSON with every field, but of the difficulty only what is not usual; `scene_of` reads it back exactly."""
+    harder = {"difficulty": knobs} if (knobs := _knobs(scene)) else {}
+    without = {name: value for name, value in asdict(scene).items() if name != "difficulty"}
+    return {**without, "things": [asdict(thing) for thing in scene.things], **harder}
 
 
 def python_lines(scene: Scene) -> str:
     """Python source that builds this scene and draws it."""
-    things = "".join(_call("Placed", asdict(thing), 8) for thing in scene.things)
+    things, knobs = "".join(_call("Placed", asdict(thing), 8) for thing in scene.things), _knobs(scene)
+    imports = "from mgap.pocket.scenes import Placed, Scene, render\n\n"
+    if knobs:
+        imports = f"from mgap.pocket.difficulty import Difficulty\n{imports}"
     return (
-        "from mgap.pocket.scenes import Placed, Scene, render\n\n"
-        f"scene = Scene(\n    seed={scene.seed},\n    theme={_literal(scene.theme)},\n"
+        f"{imports}scene = Scene(\n    seed={scene.seed},\n    theme={_literal(scene.theme)},\n"
         + (f"    things=(\n{things}    ),\n" if things else "    things=(),\n")
-        + f"    horizon={scene.horizon!r},\n)\nimage = render(scene)\n"
+        + f"    horizon={scene.horizon!r},\n"
+        + (_call("difficulty=Difficulty", knobs, 4) if knobs else "")
+        + ")\nimage = render(scene)\n"
     )
+
+
+def _knobs(scene: Scene) -> dict[str, float]:
+    """The knobs of the difficulty that are not as usual."""
+    usual = asdict(USUAL)
+    return {name: value for name, value in asdict(scene.difficulty).items() if value != usual[name]}
 
 
 def _thing_of(data: object) -> Placed:

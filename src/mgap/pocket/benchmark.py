@@ -19,6 +19,7 @@ from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import SettingError
 from mgap.pocket import language
 from mgap.pocket.corpus import FIRST_TRAINING_SEED, other_count
+from mgap.pocket.difficulty import USUAL, Difficulty
 from mgap.pocket.drawing import COLOURS
 from mgap.pocket.objects import NAMES, OBJECTS
 from mgap.pocket.scenes import FORBIDDEN, WORLD, Scene, make_scene, scene_names
@@ -61,7 +62,7 @@ class ColourQuestion:
     usual: str
 
 
-def scenes(first: int, count: int, *, held_out: bool = False) -> Iterator[Scene]:
+def scenes(first: int, count: int, *, held_out: bool = False, difficulty: Difficulty = USUAL) -> Iterator[Scene]:
     """Scenes of consecutive seeds. Raises on seeds used in training or reserved for outside checks."""
     seeds = range(first, first + count)
     if seeds.stop > FORBIDDEN.start and seeds.start < FORBIDDEN.stop:
@@ -69,10 +70,12 @@ def scenes(first: int, count: int, *, held_out: bool = False) -> Iterator[Scene]
     if seeds.stop > FIRST_TRAINING_SEED:
         raise SettingError(f"seeds from {FIRST_TRAINING_SEED} on were trained on: choose smaller ones")
     for seed in seeds:
-        yield make_scene(seed, held_out=held_out)
+        yield make_scene(seed, held_out=held_out, difficulty=difficulty)
 
 
-def pope(split: str, first: int = TEST, count: int = 500, *, held_out: bool = False) -> Iterator[PocketQuestion]:
+def pope(
+    split: str, first: int = TEST, count: int = 500, *, held_out: bool = False, difficulty: Difficulty = USUAL
+) -> Iterator[PocketQuestion]:
     """Pocket-POPE: for each of `count` scenes three objects that are present and three that are absent.
 
     Scenes with fewer than three kinds of objects are skipped, as POPE skips such pictures. Absent objects are drawn at random,
@@ -80,7 +83,9 @@ def pope(split: str, first: int = TEST, count: int = 500, *, held_out: bool = Fa
     """
     if split not in SPLITS:
         raise SettingError(f"unknown split {split!r}: choose from {', '.join(SPLITS)}")
-    candidates = (scene for seed in itertools.count(first) for scene in scenes(seed, 1, held_out=held_out))
+    candidates = (
+        scene for seed in itertools.count(first) for scene in scenes(seed, 1, held_out=held_out, difficulty=difficulty)
+    )
     for scene in itertools.islice((scene for scene in candidates if len(scene.names) >= QUESTIONS_PER_SCENE // 2), count):
         rng = np.random.default_rng([WORLD, scene.seed, 3])
         present = [scene.names[int(i)] for i in rng.permutation(len(scene.names))[: QUESTIONS_PER_SCENE // 2]]
@@ -95,9 +100,11 @@ def chair_truth(first: int = TEST, count: int = 500) -> dict[str, dict[str, list
     return {str(s.seed): {"segmentation": sorted(s.names), "caption_only": []} for s in scenes(first, count)}
 
 
-def odd_colours(first: int = TEST, count: int = 4000, *, held_out: bool = False) -> Iterator[ColourQuestion]:
+def odd_colours(
+    first: int = TEST, count: int = 4000, *, held_out: bool = False, difficulty: Difficulty = USUAL
+) -> Iterator[ColourQuestion]:
     """Questions about objects in unnatural colours, such as blue bananas; about one scene in seven has one."""
-    for scene in scenes(first, count, held_out=held_out):
+    for scene in scenes(first, count, held_out=held_out, difficulty=difficulty):
         for name in scene.names:
             if name == "person" or scene.count(name) > 1:  # people have no colour
                 continue
@@ -121,15 +128,16 @@ def every_calibration_prompt() -> list[str]:
 
 
 def amber(
-    first: int = TEST, count: int = 500, *, held_out: bool = False
+    first: int = TEST, count: int = 500, *, held_out: bool = False, difficulty: Difficulty = USUAL
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     """Pocket-AMBER: queries and annotations in AMBER's format, generative ones first.
 
     Kinds: a request to describe; the colour of a single object (state); how many there are (number); absent objects typical of
     the theme (hallucination); the relation of two objects (relation). Yes and no come in pairs, except for hallucination, where
-    the truth is always no.
+    the truth is always no. Relations are those of the picture: where a difficulty brings two objects close together, none is
+    asked about.
     """
-    shown = list(scenes(first, count, held_out=held_out))
+    shown = list(scenes(first, count, held_out=held_out, difficulty=difficulty))
     items: list[tuple[Scene, str, str, dict[str, object]]]
     items = [(s, language.DESCRIBE[1], "generative", {"truth": list(s.names), "hallu": _typical_absent(s)}) for s in shown]
     for scene in shown:

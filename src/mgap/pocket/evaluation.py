@@ -16,6 +16,7 @@ from mgap.benchmarks.pope.scorer import PopeScore
 from mgap.benchmarks.statistics import Rate, wilson
 from mgap.decoding.model import Model
 from mgap.pocket.benchmark import TEST
+from mgap.pocket.difficulty import USUAL, Difficulty
 from mgap.pocket.drawing import COLOURS
 from mgap.pocket.samples import YES_NO_KINDS, amber_yes_no_samples, chair_samples, colour_samples, pope_samples
 from mgap.run.evaluate import Evaluation, answer_first_words, answer_in_full
@@ -45,18 +46,32 @@ class OddColours:
 
 
 def evaluate_pope(
-    model: Model, methods: Methods, first: int = TEST, count: int = 500, *, held_out: bool = False, **options: Any
+    model: Model,
+    methods: Methods,
+    first: int = TEST,
+    count: int = 500,
+    *,
+    held_out: bool = False,
+    difficulty: Difficulty = USUAL,
+    **options: Any,
 ) -> Scores:
     """Pocket-POPE scores by split and method. `options` are those of `answer_first_words`."""
-    benchmark = pope_samples(SPLITS, count, first=first, held_out=held_out)
+    benchmark = pope_samples(SPLITS, count, first=first, held_out=held_out, difficulty=difficulty)
     return yes_no_scores(answer_first_words(model, benchmark, methods, **options))
 
 
 def evaluate_amber(
-    model: Model, methods: Methods, first: int = TEST, count: int = 500, *, held_out: bool = False, **options: Any
+    model: Model,
+    methods: Methods,
+    first: int = TEST,
+    count: int = 500,
+    *,
+    held_out: bool = False,
+    difficulty: Difficulty = USUAL,
+    **options: Any,
 ) -> Scores:
     """Scores of pocket-AMBER's yes/no questions by kind and method. Read the accuracy: for existence the truth is always no."""
-    benchmark = amber_yes_no_samples(count, first=first, held_out=held_out)
+    benchmark = amber_yes_no_samples(count, first=first, held_out=held_out, difficulty=difficulty)
     scores = yes_no_scores(answer_first_words(model, benchmark, methods, **options))
     return {kind: scores.get(kind, dict.fromkeys(methods, PopeScore.of(None))) for kind in YES_NO_KINDS.values()}
 
@@ -75,11 +90,12 @@ def evaluate_captions(
     count: int = 500,
     *,
     held_out: bool = False,
+    difficulty: Difficulty = USUAL,
     max_new_tokens: int = 96,
     **options: Any,
 ) -> dict[str, CaptionScores]:
     """Pocket-CHAIR by method: one caption per scene. `options` are those of `answer_in_full`."""
-    benchmark = chair_samples(count, first=first, held_out=held_out)
+    benchmark = chair_samples(count, first=first, held_out=held_out, difficulty=difficulty)
     captions = answer_in_full(model, benchmark, methods, max_new_tokens=max_new_tokens, label="captions", **options)
     scores = {}
     for name, by_scene in captions.texts.items():
@@ -89,10 +105,17 @@ def evaluate_captions(
 
 
 def evaluate_odd_colours(
-    model: Model, methods: Methods, first: int = TEST, count: int = 4000, *, held_out: bool = False, **options: Any
+    model: Model,
+    methods: Methods,
+    first: int = TEST,
+    count: int = 4000,
+    *,
+    held_out: bool = False,
+    difficulty: Difficulty = USUAL,
+    **options: Any,
 ) -> dict[str, OddColours]:
     """The colour named for things drawn in an unnatural colour, by method."""
-    benchmark = colour_samples(count, first=first, held_out=held_out)
+    benchmark = colour_samples(count, first=first, held_out=held_out, difficulty=difficulty)
     answers = answer_in_full(model, benchmark, methods, max_new_tokens=12, label="odd colours", **options)
     scores, total = {}, len(benchmark.samples)
     for name, texts in answers.texts.items():

@@ -1,14 +1,15 @@
-"""Scenes: pure functions of the world's version and a seed, so their content is known exactly."""
+"""Scenes: pure functions of the world's version, a seed and a difficulty, so their content is known exactly."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from PIL import Image
 
 from mgap.errors import SettingError
+from mgap.pocket.difficulty import USUAL, Difficulty
 from mgap.pocket.drawing import COLOURS, HELD_OUT_STYLE, SPRITE, TRAINING_STYLES
 from mgap.pocket.objects import NAMES, OBJECTS
 from mgap.pocket.themes import THEMES
@@ -47,12 +48,16 @@ class Placed:
 
 @dataclass(frozen=True)
 class Scene:
-    """A theme and the objects in it, in drawing order."""
+    """A theme and the objects in it, in drawing order.
+
+    The objects are placed as the difficulty says; `render` does the rest of it.
+    """
 
     seed: int
     theme: str
     things: tuple[Placed, ...]
     horizon: float
+    difficulty: Difficulty = USUAL
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,11 +73,11 @@ class Scene:
         return thing
 
 
-def make_scene(seed: int, *, held_out: bool = False, anywhere: bool = False) -> Scene:
+def make_scene(seed: int, *, held_out: bool = False, anywhere: bool = False, difficulty: Difficulty = USUAL) -> Scene:
     """The scene of a seed.
 
     `held_out` draws it in the style that no model is trained on. `anywhere` allows any object in any theme, so that the theme
-    says nothing about the objects.
+    says nothing about the objects. `difficulty` makes the picture harder to read, with the same objects in the same colours.
     """
     rng, theme, names = _choose_content(seed, stray=1.0 if anywhere else OUT_OF_THEME)
     shrink = min(1.0, (4 / len(names)) ** 0.4)
@@ -87,7 +92,13 @@ def make_scene(seed: int, *, held_out: bool = False, anywhere: bool = False) -> 
         mirrored = bool(rng.random() < 0.5) and OBJECTS[name].mirrors
         style = HELD_OUT_STYLE if held_out else style
         things.append(Placed(name, colour, style, x, y, width, height, rng.uniform(-14, 14), mirrored))
-    return Scene(seed, theme, tuple(things), rng.uniform(0.4, 0.62))
+    things = [_make_harder(thing, difficulty) for thing in things]  # only now, to leave the random numbers the same
+    return Scene(seed, theme, tuple(things), rng.uniform(0.4, 0.62), difficulty)
+
+
+def _make_harder(thing: Placed, difficulty: Difficulty) -> Placed:
+    x, y = difficulty.move(thing.x, thing.y)
+    return replace(thing, x=x, y=y, width=thing.width * difficulty.size, height=thing.height * difficulty.size)
 
 
 def scene_names(seed: int) -> tuple[str, ...]:
@@ -149,7 +160,7 @@ def sprite(name: str, style: str, colour: str) -> Image.Image:
 
 
 def render(scene: Scene, side: int = SIDE) -> Image.Image:
-    """Draw a scene, RGB."""
+    """Draw a scene, RGB, as hard to read as its difficulty says."""
     rng = np.random.default_rng([WORLD, scene.seed, 1])
     picture = Image.fromarray(backdrop(scene, side, rng))
     for thing in scene.things:
@@ -157,7 +168,8 @@ def render(scene: Scene, side: int = SIDE) -> Image.Image:
         placed = drawn.transform((side, side), Image.Transform.AFFINE, _for_pillow(thing, side), Image.Resampling.BILINEAR)
         picture.paste(placed, (0, 0), placed)
     grain = rng.normal(0, 3, (side, side, 1))
-    return Image.fromarray((np.asarray(picture) + grain).clip(0, 255).astype(np.uint8))
+    finished = Image.fromarray((np.asarray(picture) + grain).clip(0, 255).astype(np.uint8))
+    return scene.difficulty.degrade(finished, side / SIDE, np.random.default_rng([WORLD, scene.seed, 13]))
 
 
 def backdrop(scene: Scene, side: int, rng: np.random.Generator) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

@@ -99,6 +99,7 @@ def facts_of(scores: Scores) -> Facts:
     decoding = {k: v for k, v in plan.get("decoding", {}).items() if k == "max_new_tokens" or v != PLAIN.get(k)}
     facts = [
         ("Benchmark", f"{plan['benchmark']['name']}: {', '.join(f'{count} {name}' for name, count in groups.items())}"),
+        ("Difficulty", _settings(plan.get("difficulty") or {})),
         ("Model", f"{scores.model} ({_settings(model)})" if model else scores.model),
         ("Answers", f"{scores.scored} of {len(scores.run.samples)} samples were answered by all methods, and are scored"),
         ("Decoding", f"{'sampled' if decoding.get('sample') else 'not sampled'}, {_settings(decoding)}"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 
 from mgap.benchmarks.base import Benchmark, BenchmarkSource, DrawnWorld, distinct_questions, split_by_picture
 from mgap.errors import SettingError
@@ -10,7 +10,19 @@ from mgap.registry import BENCHMARKS, WORLDS
 from mgap.run.config import Config
 from mgap.types import Sample
 
-CHOOSING = ("data", "questions", "splits", "kinds", "image_set", "prompt", "scenes", "held_out", "limit", "missing")
+CHOOSING = (
+    "data",
+    "questions",
+    "splits",
+    "kinds",
+    "image_set",
+    "prompt",
+    "scenes",
+    "held_out",
+    "difficulty",
+    "limit",
+    "missing",
+)
 
 
 def read_benchmark(config: Config) -> Benchmark:
@@ -26,7 +38,7 @@ def read_benchmark(config: Config) -> Benchmark:
 
 def refuse_chosen(config: Config) -> None:
     """Raise if a key chooses samples although the samples are given: it would be ignored."""
-    defaults = {f.name: f.default for f in fields(config)}
+    defaults = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(config)}
     if chosen := [name for name in CHOOSING if getattr(config, name) != defaults[name]]:
         raise SettingError(f"{chosen[0]}={getattr(config, chosen[0])!r} chooses samples, and these are given: leave it out")
 

@@ -62,6 +62,7 @@ class Config:
     prompt: str | None = None  # a published wording of the question; default: the paper's
     scenes: int = 500  # number of pictures in the pocket world
     held_out: bool = False  # pocket: drawing styles not seen in training
+    difficulty: Mapping[str, Any] = field(default_factory=dict)  # pocket: knobs such as noise, docs/pocket.md
     limit: int | None = None  # only this many pictures, the first ones
     missing: str = "refuse"  # pictures that cannot be found: refuse, or skip
     decoding: Mapping[str, Any] = field(default_factory=dict)
@@ -118,6 +119,8 @@ class Config:
             raise SettingError("the pocket world asks its own questions: leave out questions, or give images")
         if self.data_set != "pocket" and self.held_out:
             raise SettingError("held_out is of the pocket world's drawing styles: leave it out")
+        if self.data_set != "pocket" and self.difficulty:
+            raise SettingError("difficulty is of the pocket world's pictures: leave it out")
         if self.benchmark == "own" and self.questions is None:
             raise SettingError("benchmark own: give questions, a JSONL or CSV file with image, question and label")
         for key in self.departure:
@@ -236,7 +239,7 @@ class Config:
             values["splits"] = tuple(map(str, _sequence("splits", values["splits"], where)))
         if values.get("engine") == "vllm":
             values.setdefault("batch_size", BATCH_OF_VLLM)
-        for key in ("decoding", "scoring", "departure", "pocket", "published", "engine_options"):
+        for key in ("difficulty", "decoding", "scoring", "departure", "pocket", "published", "engine_options"):
             if not isinstance(values.get(key, {}), Mapping):
                 raise SettingError(f"{where}: {key} must hold keys and values, not {values[key]!r:.60}")
         config = cls(**values)

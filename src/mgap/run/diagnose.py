@@ -140,7 +140,7 @@ class Diagnosis:
         if not self.job.config.is_drawn or not any(method.seam is Seam.HEAD for method in self._methods.values()):
             return None
         world: DrawnWorld = WORLDS.get(self.job.config.data_set)
-        return TrueCaptions(*world.captions(min(PICTURES, self.job.config.scenes), held_out=self.job.config.held_out))
+        return TrueCaptions(*world.captions(self.job.config, min(PICTURES, self.job.config.scenes)))
 
     @cached_property
     def _readout(self) -> tuple[str, str] | None:

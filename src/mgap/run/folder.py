@@ -25,6 +25,8 @@ LOCK = ".lock"
 PREPARED = ("priors", "bank", "processes.jsonl")  # what a run writes before run.json
 SAME = (  # keys that change answers, besides the samples and the methods
     "benchmark",
+    "difficulty",
+    "held_out",
     "engine",
     "engine_options",
     "model",
@@ -142,7 +144,8 @@ def _comparable(plan: Mapping[str, Any]) -> Any:
     """The plan as JSON, without what may differ: the paths of files, and where the engine runs."""
     result = json.loads(json.dumps(plan))
     result["benchmark"]["sources"] = sorted(result["benchmark"].get("sources", {}).values())
-    result.setdefault("engine", "transformers")  # runs of earlier versions have no such key
+    for key, usual in (("difficulty", {}), ("held_out", False), ("engine", "transformers")):
+        result.setdefault(key, usual)  # runs of earlier versions have no such key
     options = result.get("engine_options", {})
     result["engine_options"] = {name: value for name, value in options.items() if name not in PLACING}
     return result

@@ -105,6 +105,8 @@ class Job:
                 "notes": list(benchmark.notes),
             },
             "images": config.images and os.path.abspath(config.images),  # so that the inspector finds the pictures later
+            "difficulty": dict(config.difficulty),
+            "held_out": config.held_out,
             "engine": config.engine,
             "engine_options": dict(config.engine_options),
             "decoding": asdict(config.decode()),
