@@ -118,7 +118,7 @@ def test_a_prompt_with_a_placeholder_of_its_own_is_refused(model):
                 model.answer(image, f"What is {token} here?")
 
 
-@pytest.mark.parametrize("null", ["black336", "mean_colour", "no_image", "black_same_size"])
+@pytest.mark.parametrize("null", ["black336", "mean_colour", "noise", "no_image", "black_same_size"])
 def test_a_null_image_can_stand_for_the_picture(model, null):
     inputs = model.backbone.blind([SHORT, LONG], null, size=(64, 48) if null == "black_same_size" else None)
     assert model.backbone.image_mask(inputs).any(1).tolist() == [null != "no_image"] * 2

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from mgap.errors import SettingError
 from mgap.io.images import check_size
 
-NULL_IMAGES = ("black336", "black_same_size", "mean_colour", "no_image")
-SIZED = ("black_same_size", "mean_colour")  # those that take a size
+NULL_IMAGES = ("black336", "black_same_size", "mean_colour", "noise", "no_image")
+SIZED = ("black_same_size", "mean_colour", "noise")  # those that take a size
+NOISE = 0.35  # standard deviation of "noise", as a share of full brightness
 
 
 def check_null_image(kind: str, size: tuple[int, int] | None) -> None:
@@ -35,8 +37,23 @@ def null_image(kind: str, processor: Any, size: tuple[int, int] | None = None) -
         return None
     if size is not None:
         check_size("the null image", size)
+    if kind == "noise":
+        return _noise(size or _own_size(processor))
     if kind != "mean_colour":
         return Image.new("RGB", size or (336, 336))
     mean = getattr(processor.image_processor, "image_mean", None) or (0.5, 0.5, 0.5)  # normalised to zero
     red, green, blue = (round(255 * channel) for channel in mean)
     return Image.new("RGB", size or (336, 336), (red, green, blue))
+
+
+def _noise(size: tuple[int, int]) -> Image.Image:
+    """Noise on grey, always the same: a picture in which nothing can be seen, though something might be there."""
+    width, height = size
+    values = np.random.default_rng(0).normal(0.5, NOISE, (height, width, 3))
+    return Image.fromarray((values.clip(0, 1) * 255).astype(np.uint8))
+
+
+def _own_size(processor: Any) -> tuple[int, int]:
+    """The size that every picture is brought to, so that noise is not smoothed; 336 x 336 where sizes vary."""
+    crop = getattr(processor.image_processor, "crop_size", None) or {}
+    return crop.get("width", 336), crop.get("height", 336)
