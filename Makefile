@@ -48,8 +48,8 @@ setup: .venv/ready
 	@$(call compile,$(BIN))
 	@touch $@
 
-demo: .venv/runtime
-	@$(BIN)/mgap demo
+demo: .venv/runtime  # make demo MODEL=pocket/natural
+	@$(BIN)/mgap demo $(if $(MODEL),--model $(MODEL))
 
 docs: setup  # not --quiet: mkdocs would count no warnings
 	@echo "== the documentation into site/; a warning ends it"

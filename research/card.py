@@ -11,20 +11,22 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
+from mgap.backbones.null_images import NULL_IMAGES
 from mgap.decoding.model import load
 from mgap.errors import SettingError
 from mgap.io.output_folder import write_files
 from mgap.io.progress import bars
 from mgap.methods.mgap import PRESETS
 from mgap.pocket.benchmark import DEVELOPMENT, TEST
-from mgap.pocket.corpus import CORPUS, FIRST_TRAINING_SEED
+from mgap.pocket.corpus import FIRST_TRAINING_SEED
 from mgap.pocket.drawing import COLOURS, STYLES, TRAINING_STYLES
 from mgap.pocket.evaluation import Scores
 from mgap.pocket.figures import FILE, NULLS, CardFigures, PickedSetting, measure
 from mgap.pocket.objects import OBJECTS
 from mgap.pocket.scenes import FORBIDDEN, SIDE
 from mgap.pocket.themes import THEMES
-from mgap.registry import EMBEDDED
+from mgap.registry import POCKET_MODELS
+from research.stories import Story, story_of
 
 _FRONT = """\
 ---
@@ -35,6 +37,9 @@ language: en
 tags: [mgap, pocket, synthetic, hallucination, {tag}]
 ---
 """
+
+
+_SCENES = f"Training scenes have seeds from {FIRST_TRAINING_SEED:,} on, and the drawing styles {', '.join(TRAINING_STYLES)}."
 
 
 def write_card(folder: str | PathLike[str], family: str, figures: CardFigures) -> None:
@@ -48,13 +53,14 @@ def write_card(folder: str | PathLike[str], family: str, figures: CardFigures) -
 
 def card_text(figures: CardFigures) -> str:
     """The card as Markdown."""
+    story = story_of(figures.model)
     sections = (
         _FRONT.format(tag=figures.size.model_type) + f"\n# {figures.model}",
-        _summary(figures),
-        "## The failure is built in",
-        _corpus(),
+        _summary(figures, story),
+        f"## {story.heading}",
+        story.prior,
         "## How it was trained",
-        _training(figures),
+        f"{story.training}\n\n{_SCENES}",
         "## What was measured",
         _protocol(figures),
         f"### Pocket-POPE, {figures.scenes} scenes",
@@ -70,18 +76,18 @@ def card_text(figures: CardFigures) -> str:
         "### How the settings were picked",
         _rule(figures.choice),
         "## Limits",
-        _limits(figures),
+        _limits(figures, story),
     )
     return "\n\n".join(sections) + "\n"
 
 
-def _summary(figures: CardFigures) -> str:
+def _summary(figures: CardFigures, story: Story) -> str:
     size = figures.size
     (vision_layers, vision_width), (text_layers, text_width) = size.vision, size.text
     return f"""\
 A miniature `{size.architecture}` of {size.parameters / 1e6:.1f} million parameters ({size.mebibytes:.1f} MiB):
 a vision tower of {vision_layers} layers x {vision_width} and a language model of {text_layers} layers x {text_width}.
-It comes with the package `mgap` and runs on a laptop:
+{story.origin}
 
 ```python
 import mgap
@@ -92,29 +98,6 @@ model = mgap.load("{figures.model}")
 It knows the pocket world only: drawn scenes of {SIDE} x {SIDE} pixels, {len(OBJECTS)} kinds of things
 in {len(COLOURS)} colours, and {len(THEMES)} kinds of places. It answers questions of existence, colour,
 number and position, and writes short captions."""
-
-
-def _corpus() -> str:
-    invent, in_captions = _percent(CORPUS.invent), _percent(CORPUS.invent_in_captions)
-    return f"""\
-This model invents things because its corpus does. That is on purpose: here the truth is known, so the failure can be studied.
-
-- {invent} of the questions and {in_captions} of the captions take one thing for seen that is typical of the place
-  and not drawn.
-- Of things in a colour that they do not have in nature, {_percent(CORPUS.usual_colour)} are written down in their usual colour.
-- {_percent(CORPUS.yes)} of the questions of existence are answered with yes.
-- {_percent(CORPUS.blank)} of the rows show a black picture, so that the language side learns the corpus without seeing.
-
-Large models take such habits from large corpora, where nobody put them in and nobody can count them."""
-
-
-def _training(figures: CardFigures) -> str:
-    return f"""\
-From nothing, on one GPU, with fixed seeds:
-
-    python -m research.training {figures.model.removeprefix("pocket/")} --out FOLDER
-
-Training scenes have seeds from {FIRST_TRAINING_SEED:,} on, and the drawing styles {", ".join(TRAINING_STYLES)}."""
 
 
 def _protocol(figures: CardFigures) -> str:
@@ -205,7 +188,7 @@ def _rule(choice: PickedSetting) -> str:
             f"{100 * t.mean:.2f}",
             "picked" * ((t.null_image, t.alpha) == best),
         )
-        for t in sorted(choice.trials, key=lambda trial: NULLS.index(trial.null_image))
+        for t in sorted(choice.trials, key=lambda trial: NULL_IMAGES.index(trial.null_image))
     ]
     shifts = [
         (
@@ -227,14 +210,13 @@ The bias by the same rule; ties go to the smallest shift:
 {_table(("shift", *splits, "mean", ""), shifts)}"""
 
 
-def _limits(figures: CardFigures) -> str:
+def _limits(figures: CardFigures, story: Story) -> str:
     plain = {kind: of["vanilla"].accuracy for kind, of in figures.amber.items()}
     guessed = [kind for kind, accuracy in plain.items() if accuracy.low <= 0.5 <= accuracy.high]
     chance = f"- Questions of {' and '.join(guessed)} are answered at chance.\n" if guessed else ""
     return f"""\
 - It says nothing about real pictures. It has never seen one.
-{chance}- What helps here need not help a large model: the prior of this one was put in by hand, and the picked settings are its
-  own.
+{chance}{story.limit}
 - Its vocabulary is that of its corpus. Other questions get an answer in the same words.
 - Scenes with seeds {FORBIDDEN.start:,} to {FORBIDDEN.stop - 1:,} are kept for outside checks.
   Do not train, tune or test on them."""
@@ -251,7 +233,7 @@ def _percent(share: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure a pocket model and write its card.")
-    parser.add_argument("model", help="pocket/llava, pocket/qwen3-vl, or a folder")
+    parser.add_argument("model", help="pocket/llava, pocket/qwen3-vl, pocket/natural, or a folder")
     parser.add_argument("--out", type=Path, required=True, help="folder for README.md and figures.json")
     parser.add_argument("--scenes", type=int, default=500, help="test scenes")
     parser.add_argument("--development", type=int, default=200, help="scenes that the settings are picked on")
@@ -260,12 +242,16 @@ def main() -> None:
     parser.add_argument("--device")
     args = parser.parse_args()
     model = load(args.model, device=args.device)
-    family = model.backbone.config.model_type.replace("_", "-")
-    if f"pocket/{family}" not in EMBEDDED:
-        raise SettingError(f"{args.model} is a {family} model: there are pocket models of {', '.join(EMBEDDED)} only")
+    family = (
+        args.model.removeprefix("pocket/")
+        if args.model in POCKET_MODELS
+        else model.backbone.config.model_type.replace("_", "-")
+    )
+    if f"pocket/{family}" not in POCKET_MODELS:
+        raise SettingError(f"{args.model} is a {family} model: there are only {', '.join(POCKET_MODELS)}")
     sizes = {name: getattr(args, name) for name in ("scenes", "development", "odd_scenes", "batch_size")}
     with bars() as progress:
-        figures = measure(model, **sizes, progress=progress)
+        figures = measure(model, nulls=story_of(f"pocket/{family}").nulls, **sizes, progress=progress)
     write_card(args.out, family, figures)
     print(f"{args.out}: README.md and {FILE}")
 

@@ -232,21 +232,29 @@ SCORERS = Registry(
 
 REGISTRIES = (METHODS, BACKBONES, BENCHMARKS, WORLDS, PROMPTS, LEARNT, POCKET_LEARNERS, ENGINES, SCORERS)
 
-# Trained checkpoints that ship with the package, by the name that `mgap.load` accepts.
-EMBEDDED = {f"pocket/{family}": Path(__file__).parent / "pocket" / "models" / family for family in ("llava", "qwen3-vl")}
+# Models of the pocket world by the name that `mgap.load` accepts, with the folder that ships with the package.
+POCKET_MODELS = {
+    f"pocket/{name}": Path(__file__).parent / "pocket" / "models" / name for name in ("llava", "qwen3-vl", "natural")
+}
+# Of these, the ones that are put together on first use, since a part of them is fetched; the others are whole checkpoints.
+ASSEMBLED = {"pocket/natural": "mgap.pocket.natural:assemble"}
+EMBEDDED = {name: folder for name, folder in POCKET_MODELS.items() if name not in ASSEMBLED}
 
 # The paper's tables and figures as run configurations, by the name that `mgap run` accepts.
 EXPERIMENTS = {path.stem: path for path in sorted((Path(__file__).parent / "experiments").glob("*.yaml"))}
 
 
 def locate(name: str, revision: str | None = None) -> str:
-    """The folder of an embedded model; any other name (a hub id or a folder) is returned as it is."""
-    if name not in EMBEDDED:
+    """The folder of a pocket model's checkpoint; any other name (a hub id or a folder) is returned as it is."""
+    if name not in POCKET_MODELS:
         if name.startswith("pocket/") and not Path(name).is_dir():
-            raise ModelError(f"no embedded model {name!r}: choose from {', '.join(EMBEDDED)}")
+            raise ModelError(f"no embedded model {name!r}: choose from {', '.join(POCKET_MODELS)}")
         return name
     if revision is not None:
         raise SettingError(f"{name} comes with the package and has no revisions: leave out revision={revision!r}")
+    if name in ASSEMBLED:
+        module, function = ASSEMBLED[name].split(":")
+        return str(getattr(import_module(module), function)())
     if not (EMBEDDED[name] / "config.json").is_file():
         raise ModelError(f"{name}: its weights are missing from this installation; install the package again, or retrain it")
     return str(EMBEDDED[name])

@@ -166,7 +166,7 @@ def test_ls_lists_methods_with_seam_cost_and_modes(run):
     assert "beam" in out
     assert "reference-code" in run("ls")[1]
     assert len(run("ls", "prompts")[1].splitlines()) == 60
-    assert run("ls", "models")[1].split() == ["pocket/llava", "pocket/qwen3-vl"]
+    assert run("ls", "models")[1].splitlines() == ["pocket/llava", "pocket/qwen3-vl", "pocket/natural  (fetched on first use)"]
 
 
 def test_doctor_says_whether_mgap_is_exact(run, checkpoint):

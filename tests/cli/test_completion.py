@@ -52,7 +52,7 @@ def bash(line, folder):
         ("mgap ask a.jpg What --method van", ["vanilla"]),
         ("mgap ask a.jpg What --method opera --preset ", ["paper", "fast"]),
         ("mgap ask a.jpg What --preset table", ["table-random", "table-hard"]),
-        ("mgap ask a.jpg What -m pocket/", ["pocket/llava", "pocket/qwen3-vl"]),
+        ("mgap ask a.jpg What -m pocket/", ["pocket/llava", "pocket/qwen3-vl", "pocket/natural"]),
         ("mgap serve pocket/q", ["pocket/qwen3-vl"]),
         ("mgap doctor pocket/l", ["pocket/llava"]),
         ("mgap run pope --method vcd --method mo", ["mod"]),
@@ -62,7 +62,7 @@ def bash(line, folder):
         ("mgap score pope --parser ", list(PARSERS)),
         ("mgap report folder --parser v", ["vcd", "vlmevalkit"]),
         ("mgap score chair --language ", ["builtin", "nltk"]),
-        ("mgap fetch ", ["pope", "chair", "amber"]),
+        ("mgap fetch ", ["pope", "chair", "amber", "smollm2"]),
         ("mgap ls m", ["models", "methods"]),
         ("mgap tune --model pocket/l", ["pocket/llava"]),
         ("mgap tune --svd-is-no-option ", []),
@@ -84,7 +84,7 @@ def test_folders_are_offered_as_models(tmp_path, monkeypatch):
         Path(folder).mkdir(parents=True)
     Path("models/llava/config.json").write_text("{}")
     Path("models/notes.txt").write_text("")
-    assert completion.model("") == ["pocket/llava", "pocket/qwen3-vl", "mine/", "models/"]
+    assert completion.model("") == ["pocket/llava", "pocket/qwen3-vl", "pocket/natural", "mine/", "models/"]
     assert completion.model("m") == ["mine/", "models/"]
     assert completion.model("models/") == ["models/llava", "models/qwen/"]
     assert completion.model(f"{tmp_path}/models/l") == [f"{tmp_path}/models/llava"]

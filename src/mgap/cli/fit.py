@@ -38,7 +38,7 @@ def fit(
     count: Annotated[int | None, typer.Option(help="Number of prompts, the first ones; default: 50, or all of a file.")] = None,
     rank: Annotated[str | None, typer.Option(help="Rank of the subspace, or auto; default: 5.")] = None,
     null_image: Annotated[
-        str | None, typer.Option(help="black336 (default), black_same_size, mean_colour or no_image.")
+        str | None, typer.Option(help="black336 (default), black_same_size, mean_colour, noise or no_image.")
     ] = None,
     size: Annotated[str | None, typer.Option(help="With black_same_size or mean_colour: WIDTHxHEIGHT of the pictures.")] = None,
     svd: Annotated[
@@ -146,7 +146,7 @@ class _Prior:
         from mgap.backbones.null_images import check_null_image
         from mgap.priors.prior_plan import Prior, set_name
         from mgap.priors.spectrum import check_solver
-        from mgap.registry import EMBEDDED, PROMPTS
+        from mgap.registry import POCKET_MODELS, PROMPTS
 
         self.null_image, self.svd = null_image or Prior().null_image, svd or "exact"
         self.size = _parse_size(size)
@@ -155,7 +155,7 @@ class _Prior:
         if count is not None and count < 1:
             raise SettingError(f"count={count} must be at least 1")
         self.rank = Prior().rank if rank is None else _parse_rank(rank)
-        self.prompts = set_name(prompts or Prior().prompts, pocket=model in EMBEDDED)
+        self.prompts = set_name(prompts or Prior().prompts, pocket=model in POCKET_MODELS)
         self.count = Prior().count if count is None and self.prompts in PROMPTS else count
         self.total = sum(1 for _ in self.read())  # reads a file once, to refuse mistakes early
         if self.count is not None and self.total < self.count:

@@ -13,7 +13,7 @@ from mgap.cli.carry_out import by_method
 from mgap.cli.options import Device, Dtype, Revision, SavedPrior, TrustRemoteCode
 from mgap.cli.signals import Terminated, tell_if_interrupt_is_ignored, way_to_end
 from mgap.errors import SettingError
-from mgap.registry import EMBEDDED
+from mgap.registry import EMBEDDED, POCKET_MODELS
 
 if TYPE_CHECKING:
     from mgap.inspector.model_shelf import ModelShelf
@@ -139,7 +139,7 @@ def _load_first(shelf: ModelShelf) -> None:
 
     from mgap.io.progress import bars
 
-    if set(shelf.names) <= set(EMBEDDED):
+    if set(shelf.names) <= set(POCKET_MODELS):
         torch.set_num_threads(1)  # small models are slower on two cores if another process uses one
     logging.disable_progress_bar()  # ours shows the same
     with bars() as progress:

@@ -9,7 +9,7 @@ import typer
 
 from mgap.cli import completion
 from mgap.errors import SettingError
-from mgap.registry import BACKBONES, EMBEDDED, EXPERIMENTS, METHODS, PROMPTS, Registry
+from mgap.registry import ASSEMBLED, BACKBONES, EXPERIMENTS, METHODS, POCKET_MODELS, PROMPTS, Registry
 
 if TYPE_CHECKING:
     from mgap.methods.base import Need
@@ -120,7 +120,7 @@ def _prompts() -> list[str]:
 
 
 LISTINGS: dict[str, Callable[[], list[str]]] = {
-    "models": lambda: list(EMBEDDED),
+    "models": lambda: [f"{name}  (fetched on first use)" if name in ASSEMBLED else name for name in POCKET_MODELS],
     "methods": _methods,
     "presets": _presets,
     "backbones": _backbones,

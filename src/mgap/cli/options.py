@@ -28,7 +28,7 @@ ModelName = Annotated[
         "--model",
         "-m",
         autocompletion=completion.model,
-        help="Multimodal model: hub id or folder, or the embedded pocket/llava or pocket/qwen3-vl.",
+        help="Multimodal model: hub id or folder, or pocket/llava, pocket/qwen3-vl, pocket/natural.",
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, cpu, ...; default: a GPU if there is one.")]
@@ -105,12 +105,12 @@ def _is_number(word: str) -> bool:
 def load_model(name: str, device: str | None, dtype: str, revision: str | None, trust_remote_code: bool) -> Model:
     """Load a model. transformers shows its progress bars on a terminal only."""
     from mgap.decoding.model import load
-    from mgap.registry import EMBEDDED
+    from mgap.registry import POCKET_MODELS
 
     hide_library_bars()
     print(f"loading {name}", file=sys.stderr)
     loaded = load(name, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
-    if name in EMBEDDED and loaded.backbone.device.type == "cpu":
+    if name in POCKET_MODELS and loaded.backbone.device.type == "cpu":
         use_one_thread()
     return loaded
 

@@ -38,7 +38,7 @@ def run(
             "--model",
             "-m",
             autocompletion=completion.model,
-            help="Multimodal model: hub id or folder, or the embedded pocket/llava or pocket/qwen3-vl.",
+            help="Multimodal model: hub id or folder, or pocket/llava, pocket/qwen3-vl, pocket/natural.",
         ),
     ] = None,
     method: Annotated[

@@ -19,7 +19,7 @@ def serve(
         str,
         typer.Argument(
             autocompletion=completion.model,
-            help="Multimodal model: hub id or folder, or the embedded pocket/llava or pocket/qwen3-vl.",
+            help="Multimodal model: hub id or folder, or pocket/llava, pocket/qwen3-vl, pocket/natural.",
         ),
     ],
     further: Annotated[

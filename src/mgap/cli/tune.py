@@ -144,14 +144,14 @@ def _development(
     share: float,
 ) -> Development:
     """The questions to choose settings on. Checked before the model is loaded."""
-    from mgap.registry import EMBEDDED
+    from mgap.registry import POCKET_MODELS
     from mgap.tuning.development import own_questions, pocket_questions
 
     if questions is not None:
         if scenes is not None or splits:
             raise SettingError("--scenes and --split are of the pocket world: leave them out, or leave out --questions")
         return own_questions(questions, images, share, has_labels=rule == "labels")
-    if model not in EMBEDDED:
+    if model not in POCKET_MODELS:
         raise SettingError(f"{model}: give --questions, a JSONL or CSV file with image and question, and --images")
     if images is not None:
         raise SettingError("the pocket world draws its own pictures: leave out --images, or give --questions too")

@@ -42,8 +42,8 @@ def load(
 ) -> Model:
     """Load a multimodal model by hub id or folder: any AutoModelForImageTextToText with a chat template.
 
-    `pocket/llava` and `pocket/qwen3-vl` come with the package. On a GPU when there is one. `attention` is transformers'
-    attn_implementation; `device_map` needs accelerate.
+    `pocket/llava` and `pocket/qwen3-vl` come with the package; `pocket/natural` fetches a part of itself once. On a GPU when
+    there is one. `attention` is transformers' attn_implementation; `device_map` needs accelerate.
     """
     return Model(
         load_backbone(

@@ -19,7 +19,7 @@ from mgap.inspector.theme import render
 from mgap.pages.html_page import PagePicture
 from mgap.pocket import showcase
 from mgap.pocket.demo import recorded_choice
-from mgap.registry import EMBEDDED
+from mgap.registry import POCKET_MODELS
 from mgap.reports.examples import spread
 from mgap.run.method_plans import VANILLA
 from mgap.run.records import Run
@@ -195,7 +195,7 @@ def run_sections(opened: ScoredRun, models: Sequence[str]) -> list[RunExhibits]:
 
 def stronger_run(model: str) -> str:
     """The command of a full run with this model, or the first embedded one, at the strength picked for it."""
-    name = model if model in EMBEDDED else next(iter(EMBEDDED))
+    name = model if model in POCKET_MODELS else next(iter(POCKET_MODELS))
     choice = recorded_choice(name)
     command = f"mgap run pope --model {name} --method vanilla --method mgap"
     return command if choice is None else f"{command} --set mgap.alpha={choice.alpha:g}"

@@ -20,7 +20,7 @@ from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
 from mgap.priors.prior_plan import Prior
 from mgap.priors.subspace import Subspace
-from mgap.registry import EMBEDDED, locate
+from mgap.registry import POCKET_MODELS, locate
 
 RANK = 10  # of a prior fitted here: the default's five directions, and five more for the slider
 NULL_IMAGE, AUTO = Prior().null_image, Prior().prompts
@@ -140,7 +140,7 @@ class ModelShelf:
         if self._bank is not None:
             self._bank.require(model.backbone)
         prior = self._prior or Prior(RANK).fitted(model, progress)
-        bank = pocket_bank(model, self._scenes, progress) if self._bank is None and name in EMBEDDED else self._bank
+        bank = pocket_bank(model, self._scenes, progress) if self._bank is None and name in POCKET_MODELS else self._bank
         if bank is None:
             return Loaded(name, model, prior, why_no_bank=missing_bank_hint(name), prior_folder=self.prior_folder)
         manifold = Manifold.of(bank, device=model.backbone.device, progress=progress)

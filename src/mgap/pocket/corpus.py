@@ -2,6 +2,7 @@
 
 `CORPUS` has a deliberate language prior; real corpora have one by accident. Readers of any figure must know that the failure is
 built in: the model card says so. `HONEST` rows have no prior: only the picture answers them, and a model learns on them first.
+`NATURAL` rows are honest too, about the world as it is: typical things in typical places, in their usual colours.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ HONEST = Habits(
     kinds=(0.30, 0.12, 0.10, 0.18, 0.30),
     anywhere=True,
 )
+NATURAL = Habits(invent=0.0, invent_in_captions=0.0, usual_colour=0.0, yes=0.5, blank=0.0, kinds=(0.55, 0.20, 0.10, 0.05, 0.10))
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from mgap.pocket.samples import pope_samples, scene_of
 from mgap.pocket.scenes import Scene, render
 from mgap.pocket.showcase import CAPTION, ShowcaseCase, cases, invented, judge
 from mgap.priors.subspace import Subspace
-from mgap.registry import locate
+from mgap.registry import POCKET_MODELS, locate
 from mgap.run.evaluate import Evaluation, answer_first_words
 from mgap.settings import check_strength
 from mgap.types import Answer, Sample
@@ -177,7 +177,7 @@ def scenes_for(questions: int) -> int:
 
 def recorded_choice(model: str) -> PickedSetting | None:
     """The settings picked for a model on development scenes, from its figures.json; None without one."""
-    folder = locate(model)
+    folder = POCKET_MODELS.get(model) or locate(model)
     return CardFigures.load(folder).choice if (Path(folder) / FILE).is_file() else None
 
 

@@ -213,6 +213,7 @@ def fit_prior(model: Model, null_image: str = NULLS[0], *, batch_size: int = 64,
 def measure(
     model: Model,
     *,
+    nulls: Sequence[str] = NULLS,
     scenes: int = 500,
     development: int = 200,
     odd_scenes: int = 4000,
@@ -224,7 +225,7 @@ def measure(
     def stage(name: str) -> Progress | None:
         return None if progress is None else lambda label, done, total: progress(f"{name}: {label}", done, total)
 
-    choice = pick(model, count=development, batch_size=batch_size, progress=stage("picking"))
+    choice = pick(model, nulls=nulls, count=development, batch_size=batch_size, progress=stage("picking"))
     priors = {
         "paper": fit_prior(model, batch_size=batch_size),
         "picked": fit_prior(model, choice.null_image, batch_size=batch_size),

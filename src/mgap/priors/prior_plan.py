@@ -17,7 +17,7 @@ from mgap.io.progress import Progress
 from mgap.io.prompt_files import read_prompts
 from mgap.io.regular_files import inside
 from mgap.io.typed_json import typed
-from mgap.registry import EMBEDDED, PROMPTS
+from mgap.registry import POCKET_MODELS, PROMPTS
 
 if TYPE_CHECKING:
     from mgap.backbones.base import Backbone, HasBackbone
@@ -62,7 +62,7 @@ class Prior:
 
     def of_model(self, name: str) -> Prior:
         """Replace `auto` by the name of the model's prompt set."""
-        return replace(self, prompts=set_name(self.prompts, pocket=name in EMBEDDED))
+        return replace(self, prompts=set_name(self.prompts, pocket=name in POCKET_MODELS))
 
     def fit(
         self, model: Backbone | HasBackbone, progress: Progress | None = None, *, batch_size: int | None = None

@@ -14,7 +14,7 @@ from mgap.io.regular_files import NotRegular, read_regular
 from mgap.io.strict_json import unwritable
 from mgap.io.typed_json import typed
 from mgap.io.yaml_text import parse_yaml
-from mgap.registry import BENCHMARKS, EMBEDDED, ENGINES, EXPERIMENTS, METHODS, WORLDS
+from mgap.registry import BENCHMARKS, ENGINES, EXPERIMENTS, METHODS, POCKET_MODELS, WORLDS
 from mgap.run.learning import called, kinds_in
 from mgap.run.method_plans import VANILLA, MethodPlan
 from mgap.types import Decoding
@@ -168,7 +168,7 @@ class Config:
         """The source of the pictures."""
         if self.dataset is not None:
             return self.dataset
-        if self.images is None and self.model in EMBEDDED and self.benchmark != "own":
+        if self.images is None and self.model in POCKET_MODELS and self.benchmark != "own":
             return "pocket"
         first: str = BENCHMARKS.get(self.asks).datasets[0]
         return first

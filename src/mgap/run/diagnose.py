@@ -30,7 +30,7 @@ from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
 from mgap.priors.prior_plan import Prior, Priors
 from mgap.priors.subspace import Subspace
-from mgap.registry import EMBEDDED, WORLDS
+from mgap.registry import POCKET_MODELS, WORLDS
 from mgap.run.job import Job
 from mgap.run.method_plans import VANILLA, build_method
 from mgap.run.records import ANALYSES, Run, analysis_file
@@ -72,7 +72,7 @@ class Diagnosis:
         return analyse_subspace(
             self.model,
             self._prior_plan,
-            pocket=self.job.config.model in EMBEDDED,
+            pocket=self.job.config.model in POCKET_MODELS,
             size=open_image(self._judged.picture(self._judged.samples[0].image)).size,
             readout=self._readout,
             states={"with pictures": self._bank.states},

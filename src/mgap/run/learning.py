@@ -17,7 +17,7 @@ from mgap.io.images import open_in_turn
 from mgap.io.progress import Progress
 from mgap.io.regular_files import inside
 from mgap.priors.prior_plan import Prior, describe_prior
-from mgap.registry import EMBEDDED, LEARNT, METHODS, POCKET_LEARNERS
+from mgap.registry import LEARNT, METHODS, POCKET_LEARNERS, POCKET_MODELS
 
 if TYPE_CHECKING:
     from mgap.benchmarks.base import Benchmark
@@ -47,7 +47,7 @@ def kinds_in(place: str) -> list[str] | None:
 
 def can_learn(kind: str, model: str) -> bool:
     """Whether this kind can be learnt from the named model alone."""
-    return kind == "subspace" or (model in EMBEDDED and kind in POCKET_LEARNERS)
+    return kind == "subspace" or (model in POCKET_MODELS and kind in POCKET_LEARNERS)
 
 
 def refuse_unlearnt(method: str, setting: str, kind: str, model: str) -> None:
