@@ -95,6 +95,7 @@ def test_pope_all_wrong_all_unparsed_and_nothing_at_all():
     silent = score_labels(["yes", "no"], [None, None], [1, 1])
     assert (silent.accuracy.value, silent.unparsed, silent.yes_ratio.value) == (0.0, 2, 0.0)
     assert PopeScore.of(None).accuracy == Rate(0.0, 0.0, 1.0, 0)
+    assert (PopeScore.of(None).questions, PopeScore.of(None).unparsed) == (0, 0)
 
 
 def test_pope_refuses_a_label_that_is_neither():

@@ -42,6 +42,7 @@ def test_every_published_verdict_holds(shared):
         ("no.5", None),  # a full stop before a digit stays
         ("no-one", "no"),
         ("no-one - really", None),  # a hyphen touches a space, so all of them are deleted
+        ("no-one- really", None),  # on one side is enough
         ("no/1,000", None),  # and so is every mark beside such a number
         ("." * 32 + "no.", None),  # only so many full stops are deleted
         ("." * 31 + "no.", "no"),

@@ -237,6 +237,12 @@ def test_settings_that_make_no_sense_are_refused(kind, settings, word):
         getattr(mgap, kind)(**settings)
 
 
+@pytest.mark.parametrize(("kind", "settings"), [("VCD", {"noise_step": 0}), ("M3ID", {"most": 0.5}), ("M3ID", {"most": 0})])
+def test_the_least_that_makes_sense_is_allowed(kind, settings):
+    method = getattr(mgap, kind)(**settings)
+    assert {name: getattr(method, name) for name in settings} == settings
+
+
 def test_the_favourite_always_stays():
     logits = torch.randn(5, 40)
     scores = contrast(logits, torch.randn(5, 40), 1.0, 1.0)

@@ -113,7 +113,8 @@ def test_a_layer_that_is_sure_of_another_token_is_no_anchor():
 @pytest.mark.parametrize(
     ("settings", "named"),
     [({"alpha": -1}, "alpha"), ({"alpha": math.inf}, "alpha"), ({"top_p": 2}, "top_p"), ({"top_k": 0}, "top_k"),
-     ({"top_k": 2.5}, "top_k"), ({"layers": []}, "layers"), ({"layers": "low"}, "layers")],
+     ({"top_k": 2.5}, "top_k"), ({"layers": []}, "layers"), ({"layers": "low"}, "layers"),
+     ({"layers": [2, True]}, "layers"), ({"layers": [2, -1]}, "layers")],
 )  # fmt: skip
 def test_a_setting_out_of_range_is_refused(settings, named):
     with pytest.raises(SettingError, match=named):

@@ -113,6 +113,11 @@ def test_a_strength_that_is_no_finite_number_of_at_least_zero_is_refused(prior, 
         mgap.MGAP(prior, **{name: bad})
 
 
+def test_a_threshold_that_no_share_reaches_is_refused(prior):
+    with pytest.raises(SettingError, match=r"threshold=1\.0 must be below 1"):
+        mgap.MGAP(prior, threshold=1.0)
+
+
 def test_alpha_above_one_is_allowed_with_a_warning(prior):
     with pytest.warns(UserWarning, match="alpha=2"):
         mgap.MGAP(prior, alpha=2)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import mgap
 from mgap.errors import DegenerateSubspace, NonFiniteStates, SettingError
-from mgap.priors.spectrum import SOLVERS, CentredRows, auto_rank, lanczos, principal_directions, solve
+from mgap.priors.spectrum import SOLVERS, CentredRows, GramSpectrum, auto_rank, lanczos, principal_directions, solve
 
 
 def states(n, d, seed=0, signal=3):
@@ -109,6 +109,20 @@ def test_auto_rank_finds_the_directions_that_stand_out():
 def test_auto_rank_refuses_states_that_are_all_alike_or_of_two_kinds(distinct, named):
     with pytest.raises(DegenerateSubspace, match=named):
         mgap.Subspace.from_states(states(distinct, 16).repeat(10, 1), rank="auto")
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_what_rounding_leaves_of_a_lost_value_is_zero_at_any_scale(scale):
+    rows = scale * states(20, 2, signal=1).double() @ states(30, 2, signal=1).double().T
+    values = GramSpectrum.of(rows).values
+    assert values[1] > 0
+    assert not values[2:].any()
+
+
+@pytest.mark.parametrize(("count", "width", "times"), [(201, 200, 2.86), (101, 200, 2.1725), (206, 41, 1.76048)])
+def test_auto_rank_counts_what_is_above_the_threshold_of_its_aspect_ratio(count, width, times):
+    values = torch.tensor([times * 1.001, times * 0.999, *[1.0] * 9])  # their median is 1
+    assert auto_rank(values, count, width) == 1
 
 
 def test_auto_rank_refuses_a_flat_spectrum():

@@ -188,3 +188,8 @@ def test_two_hub_models_with_the_same_weights_are_told_apart_by_name(prior):
 def test_bare_states_of_another_width_are_refused(model):
     with pytest.raises(BackboneMismatch, match="width"):
         mgap.Subspace.from_states(torch.randn(30, 8), rank=2).require(model.backbone)
+
+
+def test_a_subspace_of_states_without_variance_explains_nothing():
+    bare = mgap.Subspace(torch.eye(4)[:, :1].double(), torch.zeros(1), torch.zeros(4), total_variance=0.0, count=2)
+    assert bare.explained_variance == 0
