@@ -22,6 +22,7 @@ from research.natural.adapters import Adapted, adapt, trained_tensors
 from research.natural.recipe import NaturalRecipe, train
 
 PICTURE = render(make_scene(1))
+READ = smollm2.read
 SHORT = replace(NaturalRecipe(), rank=2, see_steps=1, see_batch=2, look_steps=2, look_batch=2, keep=(1,))
 
 
@@ -176,6 +177,7 @@ def test_the_real_one_answers_and_can_be_attenuated(tmp_path, monkeypatch):
         pytest.skip(f"the package index was not reached: {error}")
     tensors = load_file(POCKET_MODELS["pocket/natural"] / natural.ADAPTERS)
     assert sum(name.endswith(natural.UP) for name in tensors) == 30 * 7
+    monkeypatch.setattr(smollm2, "read", READ)  # not the tiny one
     monkeypatch.setenv("MGAP_CACHE", str(tmp_path))
     shutil.copytree(language_model.parent, tmp_path / "smollm2")
     model = mgap.load("pocket/natural", dtype="float32")
