@@ -164,8 +164,13 @@ class Launch:
         return compile(ASTSource(self.kernel, signature, constants), target=target, options=options)
 
 
-@pytest.mark.long  # a compiler, started in a process of its own
-@pytest.mark.parametrize("name", ["bfloat16", "scale and cap", "neither", "rank 20 for several rows"])
+@pytest.mark.parametrize(  # a compiler, started in a process of its own: one in make test
+    "name",
+    [
+        "bfloat16",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("scale and cap", "neither", "rank 20 for several rows")),
+    ],
+)
 def test_the_kernels_compile_for_a_hopper_card_without_one(name, monkeypatch, tmp_path):
     """The interpreter lets pass what the compiler does not, such as a variable that changes its shape in a loop."""
     from triton.backends.compiler import GPUTarget
