@@ -26,7 +26,7 @@ from mgap.pocket.objects import OBJECTS
 from mgap.pocket.scenes import FORBIDDEN, SIDE
 from mgap.pocket.themes import THEMES
 from mgap.registry import POCKET_MODELS
-from research.stories import Story, story_of
+from research.stories import Story, percent, story_of
 
 _FRONT = """\
 ---
@@ -112,8 +112,8 @@ An answer that says neither yes nor no is wrong.
 {_methods(figures.choice)}
 
 A prior has rank {paper.rank} and is fitted on {paper.prompts} questions of existence, none of them a test question and none in
-the wording of a test. With the null image `{paper.null_image}` it holds {_percent(paper.explained_variance)} of the variance of
-their states, with the picked one, `{picked.null_image}`, {_percent(picked.explained_variance)}.
+the wording of a test. With the null image `{paper.null_image}` it holds {percent(paper.explained_variance)} of the variance of
+their states, with the picked one, `{picked.null_image}`, {percent(picked.explained_variance)}.
 The figures are reported as they came out. `{FILE}` has them all. To measure again:
 
     python -m research.card {figures.model} --out FOLDER"""
@@ -225,10 +225,6 @@ def _limits(figures: CardFigures, story: Story) -> str:
 def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}%"
 
 
 def main() -> None:

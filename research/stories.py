@@ -33,11 +33,11 @@ def _from_nothing(family: str) -> Story:
         prior=f"""\
 This model invents things because its corpus does. That is on purpose: here the truth is known, so the failure can be studied.
 
-- {_percent(CORPUS.invent)} of the questions and {_percent(CORPUS.invent_in_captions)} of the captions take one thing for seen that is typical of the place
+- {percent(CORPUS.invent)} of the questions and {percent(CORPUS.invent_in_captions)} of the captions take one thing for seen that is typical of the place
   and not drawn.
-- Of things in a colour that they do not have in nature, {_percent(CORPUS.usual_colour)} are written down in their usual colour.
-- {_percent(CORPUS.yes)} of the questions of existence are answered with yes.
-- {_percent(CORPUS.blank)} of the rows show a black picture, so that the language side learns the corpus without seeing.
+- Of things in a colour that they do not have in nature, {percent(CORPUS.usual_colour)} are written down in their usual colour.
+- {percent(CORPUS.yes)} of the questions of existence are answered with yes.
+- {percent(CORPUS.blank)} of the rows show a black picture, so that the language side learns the corpus without seeing.
 
 Large models take such habits from large corpora, where nobody put them in and nobody can count them.""",  # noqa: E501
         training=f"From nothing, on one GPU, with fixed seeds:\n\n    python -m research.training {family} --out FOLDER",
@@ -47,7 +47,8 @@ Large models take such habits from large corpora, where nobody put them in and n
     )
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share without decimals."""
     return f"{100 * share:.0f}%"
 
 
@@ -59,7 +60,7 @@ They are merged on first use:""",
     heading="Nobody put its prior in",
     prior=f"""\
 The language model brings its own pretraining. All rows that it learnt from here are true: nothing is invented in a question, a
-caption or a colour, and {_percent(NATURAL.yes)} of the questions of existence are answered with yes.
+caption or a colour, and {percent(NATURAL.yes)} of the questions of existence are answered with yes.
 
 Its prior can come from two sources: the pretraining, and the world, in which typical things are in typical places in their
 usual colours. Pictures are shown at every visibility, with noise of a standard deviation between 0 and {NaturalRecipe.noise:g}

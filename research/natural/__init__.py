@@ -1,1 +1,1 @@
-"""The recipe of `pocket/natural`: `python -m research.natural train --out FOLDER`."""
+"""The recipe of `pocket/natural`: `python -m research.natural --out FOLDER`."""
