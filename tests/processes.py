@@ -8,6 +8,7 @@
 A limit of time (pytest-timeout) interrupts a test wherever it waits, so that these blocks are left then too.
 """
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -57,3 +58,11 @@ def run(command: Sequence[Any], *, input=None, capture_output=False, check=False
     if check:
         done.check_returncode()
     return done
+
+
+def workers_left() -> list[Any]:
+    """Those of this process's own workers that do not end: torch sends a slow one SIGTERM, and does not wait for its end."""
+    workers = multiprocessing.active_children()
+    for worker in workers:
+        worker.join(60)
+    return [worker for worker in workers if worker.is_alive()]

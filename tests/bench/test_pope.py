@@ -1,12 +1,13 @@
 """The benchmark of a POPE run works where there is no GPU; what it says of time is not looked at."""
 
-import multiprocessing
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 from PIL import Image
+
+from tests import processes
 
 
 @pytest.fixture
@@ -40,4 +41,4 @@ def test_all_ways_answer_and_the_stages_are_told(pope, capsys):
     assert [row[0] for row in rows[1:6]] == ["one by one", *ways]
     assert rows[6] == ["seconds (share)", *ways]
     assert {row[0] for row in rows[7:]} >= {"waiting for pictures", "reading pictures", "first token", "next tokens", "all"}
-    assert not multiprocessing.active_children()
+    assert not processes.workers_left()

@@ -99,7 +99,7 @@ def test_answers_are_the_same_with_any_number_of_workers(answer, clock, tmp_path
     (reason,) = {record.failed for record in summary.failed["vanilla"]}
     assert "ImageError" in reason
     assert "3.png: the picture is damaged" in reason
-    assert not multiprocessing.active_children(), "workers end with the run"
+    assert not processes.workers_left(), "workers end with the run"
     for label, stages in (("vanilla", {READING}), ("vcd", set())):
         spent = summary.spent[label]
         assert {STARTING, WAITING, INPUTS, FIRST, NEXT, WRITING} | stages <= set(spent.stages)
@@ -116,7 +116,7 @@ def test_workers_go_on_from_method_to_method_and_end_with_the_run_however_it_end
     answer(tmp_path / "whole", listener=look, workers=2)
     assert len(seen["vanilla"]) == 2
     assert seen["vcd"] == seen["vanilla"]
-    assert not multiprocessing.active_children()
+    assert not processes.workers_left()
     for error in (KeyboardInterrupt, RuntimeError):
 
         def stop(state, error=error):
@@ -126,7 +126,7 @@ def test_workers_go_on_from_method_to_method_and_end_with_the_run_however_it_end
 
         with pytest.raises(error):
             answer(tmp_path / error.__name__, listener=stop, workers=2)
-        assert not multiprocessing.active_children()
+        assert not processes.workers_left()
     assert len(seen["vcd"]) == 6
 
 
@@ -148,7 +148,7 @@ def test_pictures_can_be_expected_again_after_their_workers_have_ended(photos):
         with pictures:
             pictures.prefetch(["0.png", "1.png", "2.png"])
             assert isinstance(pictures.take(["0.png"])["0.png"], Ready)
-        assert not multiprocessing.active_children()
+        assert not processes.workers_left()
         assert isinstance(pictures.take(["1.png"])["1.png"], Ready), "without workers it is opened here"
 
 
@@ -221,7 +221,7 @@ def test_workers_serve_what_is_asked_for_and_more_than_once(model, photos):
             assert isinstance(pictures.take(["5.png"])["5.png"], Ready), "what nobody foresaw is opened here"
         assert torch.equal(torch.random.get_rng_state(), before), "the caller's lots are not drawn from"
         assert len(multiprocessing.active_children()) == 1
-    assert not multiprocessing.active_children()
+    assert not processes.workers_left()
 
 
 def test_a_worker_that_is_killed_is_told_in_a_sentence_and_a_defect_is_not_swallowed(photos):
