@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 import mgap
+from mgap.cli.options import score_run
+from mgap.errors import SettingError
 from mgap.registry import METHODS
 from tests import processes
 
@@ -208,6 +210,8 @@ MISTAKES = {  # what is wrong: the words typed, and what the sentence must name
     "no image file": (["ask", "none.png", *ASK[2:]], "none.png"),
     "a broken image": (["ask", "broken.png", *ASK[2:]], "broken.png"),
     "one pixel": (["ask", "dot.png", *ASK[2:]], "1 x 1"),
+    "a difficulty without a value": (["run", "pope", "--difficulty", "noise"], "--difficulty 'noise' is not of the form"),
+    "an option of the engine without a value": (["run", "pope", "--engine-option", "x"], "such as --engine-option tensor"),
     "an empty prompt": (["ask", "PICTURE", "", *ASK[3:]], "empty"),
     "blank lines": ([*FIT, "--prompts", "blank.txt"], "line 2"),
     "no prompts file": ([*FIT, "--prompts", "none.txt"], "none.txt"),
@@ -292,6 +296,11 @@ def test_a_mistake_gets_one_sentence_and_status_2(
     assert named in lines[0]
     assert "Traceback" not in err
     assert not Path("out").exists(), "nothing half-written"
+
+
+def test_a_setting_of_the_scorer_is_given_once():
+    with pytest.raises(SettingError, match="parser is given twice: leave out --parser, or --set parser="):
+        score_run("runs/any", None, False, "vcd", None, ["parser=vcd"])
 
 
 def test_a_mistake_typed_in_a_shell_shows_no_traceback(tmp_path):

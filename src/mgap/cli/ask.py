@@ -82,7 +82,7 @@ def ask(
     picture = open_image(image)
     check_prompt(question)
     named = {"alpha": alpha, "lam": lam, "preset": preset}
-    settings = {**parse_settings(set_ or []), **{k: v for k, v in named.items() if v is not None}}
+    settings = {**parse_settings(set_), **{k: v for k, v in named.items() if v is not None}}
     build = _prepare(method, prior, settings, model)
     loaded = load_model(model, device, dtype, revision, trust_remote_code)
     chosen = build(loaded)

@@ -134,19 +134,21 @@ def hide_library_bars() -> None:
         logging.disable_progress_bar()
 
 
-def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """Parse key=value words. Values are read as YAML: numbers, true, false, strings."""
+def parse_settings(pairs: list[str] | None, option: str = "--set", example: str = "alpha=1") -> dict[str, Any]:
+    """Parse the key=value words of a repeatable option. Values are read as YAML: numbers, true, false, strings."""
     from mgap.io.yaml_text import parse_yaml
 
     settings = {}
-    for pair in pairs:
+    for pair in pairs or []:
         key, equals, value = pair.partition("=")
         if not (key and equals):
-            raise SettingError(f"--set {pair!r:.60} is not of the form key=value, such as --set alpha=1")
+            raise SettingError(f"{option} {pair!r:.60} is not of the form key=value, such as {option} {example}")
         try:
             settings[key] = parse_yaml(value)
         except ValueError:
-            raise SettingError(f"--set {pair!r:.60}: the value cannot be read; write a number, true, false or a word") from None
+            raise SettingError(
+                f"{option} {pair!r:.60}: the value cannot be read; write a number, true, false or a word"
+            ) from None
     return settings
 
 
@@ -163,7 +165,10 @@ def score_run(
     from mgap.run.records import Run
 
     given = {name: value for name, value in {"parser": parser, "language": language}.items() if value is not None}
-    return score(Run.load(folder), against=against, match_length=match_length, **given, **parse_settings(settings or []))
+    others = parse_settings(settings, example="parser=vcd")
+    if twice := [name for name in others if name in given]:
+        raise SettingError(f"{twice[0]} is given twice: leave out --{twice[0]}, or --set {twice[0]}=...")
+    return score(Run.load(folder), against=against, match_length=match_length, **given, **others)
 
 
 def working(label: str) -> Status:

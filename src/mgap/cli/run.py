@@ -121,11 +121,13 @@ def run(
     given = {
         "model": model, "methods": method, "images": images, "data": data, "dataset": dataset, "questions": questions,
         "splits": split, "kinds": kinds, "image_set": image_set, "prompt": prompt, "scenes": scenes, "limit": limit,
-        "difficulty": parse_settings(difficulty or []) or None, "missing": missing, "batch_size": batch_size,
+        "difficulty": parse_settings(difficulty, "--difficulty", "noise=0.15") or None,
+        "missing": missing, "batch_size": batch_size,
         "prefill": prefill, "workers": int(workers) if workers and workers.isdecimal() else workers, "profile": profile or None,
         "device": device, "dtype": dtype, "revision": revision, "trust_remote_code": trust_remote_code or None,
-        "decoding": parse_settings(decoding or []) or None, "scoring": parse_settings(scoring or []) or None,
-        "engine": engine, "engine_options": parse_settings(engine_option or []) or None,
+        "decoding": parse_settings(decoding, "--decoding", "max_new_tokens=64") or None,
+        "scoring": parse_settings(scoring, "--scoring", "parser=vcd") or None, "engine": engine,
+        "engine_options": parse_settings(engine_option, "--engine-option", "tensor_parallel_size=4") or None,
     }  # fmt: skip
     config = _config(what, {key: value for key, value in given.items() if value is not None}, by_method(set_ or []), prior)
     _, done, _, summary = answer(config, out, shard, retry_failed)
