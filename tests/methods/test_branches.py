@@ -38,16 +38,35 @@ def test_vcd_is_what_its_equations_say(exact, picture, alpha, beta, step):
     follow(exact, picture, method, branch, reference.contrastive(alpha, beta))
 
 
-@pytest.mark.parametrize("null", ["black_same_size", "mean_colour", "no_image"])
+@pytest.mark.parametrize("null", ["black_same_size", "mean_colour", "noise", "no_image"])
 def test_the_blind_contrast_is_what_its_equation_says(exact, picture, null):
     def branch(main, question):
         if null == "no_image":
             return exact.backbone.encode([None], [question])
         if null == "mean_colour":
             return {**main, "pixel_values": torch.zeros_like(main["pixel_values"])}
+        if null == "noise":
+            return {**main, **exact.backbone.null_pixels(main, "noise")}
         return exact.backbone.encode([Image.new("RGB", picture.size)], [question])
 
     follow(exact, picture, mgap.Blind(rho=2.0, null_image=null), branch, reference.contrastive(2.0, 0.0))
+
+
+@pytest.mark.both_families
+def test_blind_noise_is_noise_on_grey_and_the_same_in_every_batch(exact, picture):
+    backbone = exact.backbone
+    other = picture.resize((picture.width * 2, picture.height))
+    inputs = backbone.encode([other, picture], QUESTIONS[:2])
+    noise = backbone.null_pixels(inputs, "noise")["pixel_values"]
+    alone = backbone.null_pixels(backbone.encode([picture], QUESTIONS[:1]), "noise")["pixel_values"]
+    assert torch.equal(noise[backbone.pictures(inputs)[1]], alone)
+    images = backbone.processor.image_processor
+    mean, std = (backbone.per_channel(torch.tensor(of), noise) for of in (images.image_mean, images.image_std))
+    levels = noise * std + mean  # from 0 to 1 again
+    assert levels.min() > -1e-6
+    assert levels.max() < 1 + 1e-6
+    assert abs(levels.mean() - 0.5) < 0.01
+    assert abs(levels.std() - 0.30) < 0.01  # 0.35, of which the tails are clipped
 
 
 def test_subtracting_chooses_as_extrapolating_does(exact, picture):

@@ -20,7 +20,7 @@ from mgap.backbones.clock import Clock
 from mgap.backbones.decoding_limits import check_characters, check_tokens
 from mgap.backbones.head import Head, find_head
 from mgap.backbones.identity import Identity, describe_tensors, named_weights, sample_embedding
-from mgap.backbones.null_images import null_image
+from mgap.backbones.null_images import NOISE, null_image
 from mgap.backbones.prepared_pictures import Picture, Prepared, assemble, process
 from mgap.backbones.template_rendering import broken_template, render_template
 from mgap.backbones.token_rows import Ids, find_block, join_rows, split_rows
@@ -160,12 +160,15 @@ class Backbone:
         return [slice(row, row + 1) for row in range(len(inputs[self.pixel_keys[0]]))]
 
     def null_pixels(self, inputs: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-        """Normalised pixels of the same shape that show a null image: "mean_colour" or "black_same_size"."""
+        """Normalised pixels of the same shape that show a null image: "mean_colour", "black_same_size" or "noise"."""
         null = {}
         for key in self.pixel_keys:
             pixels = inputs[key]
-            mean = torch.zeros_like(pixels)
-            null[key] = mean if kind == "mean_colour" else mean + self.per_channel(self._black(), pixels)
+            null[key] = torch.zeros_like(pixels)  # the mean colour
+            if kind == "black_same_size":
+                null[key] += self.per_channel(self._black(), pixels)
+            elif kind == "noise":
+                null[key] += torch.cat([self._noise(pixels[rows]) for rows in self.pictures(inputs)]).to(pixels.device)
         return null
 
     def _black(self) -> Tensor:
@@ -173,6 +176,12 @@ class Backbone:
         images = self._require_processor().image_processor
         mean, std = torch.tensor(images.image_mean), torch.tensor(images.image_std)
         return -mean / std
+
+    def _noise(self, pixels: Tensor) -> Tensor:
+        """Noise on grey in place of one picture: the same for every picture of a size, whatever else is in the batch."""
+        values = (torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0)) * NOISE + 0.5).clamp(0, 1)
+        std = torch.tensor(self._require_processor().image_processor.image_std)
+        return self.per_channel(self._black(), values) + values / self.per_channel(std, values)
 
     def per_channel(self, values: Tensor, pixels: Tensor) -> Tensor:
         """Values [channels] with the pixels' dtype and device, in a shape that broadcasts to [..., channels, height, width]."""

@@ -24,7 +24,7 @@ from mgap.methods.kinds.branch import BranchMethod, Build, plausible
 from mgap.methods.kinds.paired_forward import Inputs
 from mgap.settings import check_choice, check_share, check_strength
 
-NULLS = ("black_same_size", "mean_colour", "no_image")
+NULLS = ("black_same_size", "mean_colour", "noise", "no_image")
 FORMS = ("extrapolate", "subtract")
 
 
