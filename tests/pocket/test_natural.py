@@ -19,6 +19,7 @@ from mgap.pocket.scenes import make_scene, render
 from mgap.registry import POCKET_MODELS, locate
 from research.card import card_text
 from research.natural.adapters import Adapted, adapt, trained_tensors
+from research.natural.checkpoints import load_trained
 from research.natural.recipe import NaturalRecipe, train
 
 PICTURE = render(make_scene(1))
@@ -77,6 +78,48 @@ def test_the_recipe_writes_what_is_assembled_into_a_stock_checkpoint(trained, ca
     before = (folder / "model.safetensors").stat().st_mtime_ns
     assert natural.assemble() == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_checkpoint_of_the_users_own_takes_the_place_of_the_fetched_file(trained, cache, monkeypatch, tmp_path):
+    monkeypatch.setattr(natural, "FOLDER", trained)
+    monkeypatch.setattr(smollm2, "fetch", lambda: pytest.fail("fetched"))
+    tokenizer, model = smollm2.read(trained)  # the tiny one
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight.add_(1.0)
+    own = tmp_path / "own"
+    model.save_pretrained(own)
+    tokenizer.save_pretrained(own)
+    monkeypatch.setattr(smollm2, "read", READ)
+    monkeypatch.setattr(smollm2, "SHAPE", {"hidden_size": 32})
+    monkeypatch.setenv(smollm2.VARIABLE, str(own))
+    folder = natural.assemble()
+    loaded = mgap.load(str(folder), dtype="float32")
+    assert loaded.answer(PICTURE, "Is there a dog in the image?", max_new_tokens=3).token_ids
+    weights = {name: weight for name, weight in loaded.backbone.model.named_parameters() if "layers.0.mlp.up_proj" in name}
+    (shifted,) = (weight for name, weight in weights.items() if "language_model" in name)
+    assert shifted.mean() > 0.9
+    monkeypatch.setenv(smollm2.VARIABLE, str(tmp_path))
+    assert natural._is_whole(folder)
+    with pytest.raises(ModelError, match=r"no SmolLM2 can be loaded from there .* or unset it to have the file fetched"):
+        natural.assemble()
+    monkeypatch.setattr(smollm2, "SHAPE", {"hidden_size": 576})
+    with pytest.raises(ModelError, match="its hidden_size is 32, not SmolLM2-135M's 576"):
+        smollm2.read(own)
+
+
+def test_a_checkpoint_of_the_training_is_loaded_as_it_would_be_assembled(trained, cache, monkeypatch):
+    monkeypatch.setattr(natural, "FOLDER", trained)
+    monkeypatch.setattr(smollm2, "fetch", lambda: trained)
+    whole, model = (
+        mgap.load(str(natural.assemble()), dtype="float32"),
+        load_trained(str(trained), device="cpu", dtype="float32"),
+    )
+    weights = dict(whole.backbone.model.named_parameters())
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.backbone.model.named_parameters())
+    assert model.backbone.name == "pocket/natural"
+    early = load_trained(str(trained / "step-1"), device="cpu", dtype="float32").backbone.model
+    assert not all(torch.equal(weight, weights[name]) for name, weight in early.named_parameters())
+    assert load_trained("pocket/llava", device="cpu").backbone.name == "pocket/llava"
 
 
 def test_what_was_cut_off_while_it_was_put_together_is_made_again(trained, cache, monkeypatch):

