@@ -6,14 +6,14 @@
 - both: the same as captions-near, among settings whose F1 is within half a point of the family's best.
 
 Ties go to the first. A family has no choice where all its settings fail, nor, near the plain states, if it decodes from no
-state.
+state. What its authors published is kept beside the choices.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ import mgap
 from mgap.benchmarks.chair.scorer import mean_words
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, RunError, SettingError, one_line
-from mgap.io.output_folder import write_files
 from mgap.io.progress import Progress
 from mgap.io.regular_files import read_regular
 from mgap.io.typed_json import BROKEN, typed
@@ -30,9 +29,10 @@ from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT
 from mgap.pocket.figures import Scored, best_of
 from mgap.pocket.scenes import WORLD
 from mgap.run.first_words import CachingEncoder, Encode
-from research.frontier.contenders import BOTH, CAPTIONS, NEAR, PLAIN, QUESTIONS, Contender
+from research.frontier.contenders import BOTH, CAPTIONS, NEAR, PLAIN, PUBLISHED, QUESTIONS, Contender
 from research.frontier.kit import Judges, Kit
 from research.frontier.measures import SceneCaptions, Sheet, SheetAnswers, ask, describe
+from research.frontier.shared_files import add_to_file
 
 FILE = "choices.json"
 RECALL = 0.03  # how much lower than plain decoding's the recall of captions may be
@@ -76,8 +76,10 @@ class Choices:
     about: dict[str, Any]  # model, sizes and seeds
     tried: dict[str, Tried]
 
-    def save(self, folder: str | PathLike[str]) -> None:
-        write_files(folder, {FILE: json.dumps(asdict(self), indent=1) + "\n"})
+    def add(self, folder: str | PathLike[str], family: str, tried: Tried) -> Choices:
+        """Save one more family, beside those that other processes have saved there meanwhile; return all of them."""
+        path = Path(folder) / FILE
+        return add_to_file(path, self, Choices.load, lambda now: replace(now, tried={**now.tried, family: tried}))
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Choices:
@@ -111,9 +113,9 @@ def is_near(trial: CaptionTrial, plain: CaptionTrial) -> bool:
     return trial.departed < DEPARTED or trial.departed <= plain.departed
 
 
-def pick(tried: Tried, plain: Tried, chosen_for: Sequence[str]) -> dict[str, str]:
-    """The chosen labels of one family, by purpose."""
-    found: dict[str, str] = {}
+def pick(tried: Tried, plain: Tried, chosen_for: Sequence[str], published: str = "") -> dict[str, str]:
+    """The chosen labels of one family, by purpose, and the published one."""
+    found = {PUBLISHED: published} if published else {}
     if QUESTIONS in chosen_for:
         found[QUESTIONS] = pick_questions(tried.questions).label
     for purpose in (CAPTIONS, NEAR):
@@ -183,9 +185,8 @@ def choose(
     for contender in missing:
         trials = _try_captions(model, contender, kit, judges, sheet, batch_size, encoder, progress)
         tried = Tried(answered[contender.family], trials, {})
-        plain = choices.tried.get(PLAIN, tried)
-        choices.tried[contender.family] = replace(tried, chosen=pick(tried, plain, contender.chosen_for))
-        choices.save(folder)
+        chosen = pick(tried, choices.tried.get(PLAIN, tried), contender.chosen_for, contender.published)
+        choices = choices.add(folder, contender.family, replace(tried, chosen=chosen))
         log(f"{contender.family}: {len(contender.settings)} tried")
     return choices
 

@@ -1,7 +1,7 @@
 """The families of methods that are compared, each with the settings to choose from.
 
 A method is built from a `Kit` just before it runs. To add a family, add a `Contender` to FAMILIES; the first of its settings
-wins a tie.
+wins a tie. A family whose authors published a setting is reported with that one too, whatever the rule chooses.
 """
 
 from __future__ import annotations
@@ -11,26 +11,41 @@ from dataclasses import dataclass
 from itertools import product
 
 from mgap.errors import SettingError
+from mgap.methods.asd import ASD
 from mgap.methods.base import Method
 from mgap.methods.bias import Bias
 from mgap.methods.blind import NULLS as BLIND_NULLS
 from mgap.methods.blind import Blind
+from mgap.methods.code import CODE
+from mgap.methods.deco import DeCo
 from mgap.methods.dola import DoLa
-from mgap.methods.mgap import MGAP
+from mgap.methods.haltrapper.haltrapper import HalTrapper
+from mgap.methods.icd import ICD
+from mgap.methods.m3id import M3ID
+from mgap.methods.mod import MoD
 from mgap.methods.opera.opera import OPERA
+from mgap.methods.pai import PAI
 from mgap.methods.predicted_prior import PredictedPrior
 from mgap.methods.prompt_prior import PromptPrior
 from mgap.methods.tether import Tether
 from mgap.methods.vcd import VCD
 from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, mgap_at
+from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
 from research.frontier.kit import Kit
 
 PLAIN = "vanilla"  # the baseline
 QUESTIONS, CAPTIONS, NEAR, BOTH = "questions", "captions", "captions-near", "both"  # purposes that a setting is chosen for
+PUBLISHED = "published"  # not chosen: its authors' own
+AS_PUBLISHED = "as published"
 RANKS = (1, 5)
 RHOS = (0.25, 0.5, 1.0, 2.0, 4.0)
-VCD_ALPHAS = (0.25, 0.5, 1.0, 2.0)
-PRIOR_NULLS = {"black_same_size": "black336", "no_image": "no_image"}  # null image of a branch -> of its prior
+CONTRASTS = (0.25, 0.5, 1.0, 2.0)  # strengths of contrasts whose authors take 1
+MGAP_NULLS = (*NULLS, "noise")
+PRIOR_NULLS = {
+    "black_same_size": "black336",
+    "no_image": "no_image",
+    "noise": "noise",
+}  # null image of a branch -> of its prior
 
 
 @dataclass(frozen=True)
@@ -48,11 +63,14 @@ class Contender:
     family: str
     settings: tuple[Setting, ...]
     chosen_for: tuple[str, ...] = (QUESTIONS, CAPTIONS, NEAR, BOTH)
+    published: str = ""  # the label of its authors' setting
 
     def __post_init__(self) -> None:
         labels = [setting.label for setting in self.settings]
         if not labels or len(set(labels)) < len(labels):
             raise SettingError(f"{self.family} has the settings {labels}: give at least one, each under a label of its own")
+        if self.published and self.published not in labels:
+            raise SettingError(f"{self.family} has no setting {self.published!r}, which is to be the published one")
 
     def setting(self, label: str) -> Setting:
         for setting in self.settings:
@@ -69,12 +87,40 @@ def _blind(rho: float, null_image: str) -> Setting:
     return Setting(f"rho {rho:g}, {null_image}", lambda _: Blind(rho=rho, null_image=null_image))
 
 
-def _bias(shift: float) -> Setting:
-    return Setting(f"shift {shift:g}", lambda _: Bias(shift=shift))
+def _along(name: str, values: Iterable[float], method: Callable[..., Method]) -> tuple[Setting, ...]:
+    """A method at several values of one setting, the others as they are by default."""
+
+    def at(value: float) -> Setting:
+        return Setting(f"{name} {value:g}", lambda _: method(**{name: value}))
+
+    return tuple(at(value) for value in values)
 
 
-def _vcd(alpha: float) -> Setting:
-    return Setting(f"alpha {alpha:g}", lambda _: VCD(alpha=alpha))
+def _vcd(alpha: float, step: int) -> Setting:
+    at = "" if step == VCD.noise_step else f", step {step}"
+    return Setting(f"alpha {alpha:g}{at}", lambda _: VCD(alpha=alpha, noise_step=step))
+
+
+def _asd(alpha: float) -> Setting:
+    return Setting(f"alpha {alpha:g}", lambda kit: ASD(steering=kit.steering(), alpha=alpha))
+
+
+def _haltrapper(alpha: float) -> Setting:
+    # miniatures garble the replies that it prompts for: longer ones give no more candidates
+    return Setting(f"alpha {alpha:g}", lambda _: HalTrapper(alpha=alpha, length=MAX_ANSWER_TOKENS))
+
+
+def _pai(alpha: float, gamma: float) -> Setting:
+    return Setting(f"alpha {alpha:g}, gamma {gamma:g}", lambda _: PAI(alpha=alpha, gamma=gamma))
+
+
+def _mod(strength: float) -> Setting:
+    label = AS_PUBLISHED if strength == 1 else f"a1 and a2 times {strength:g}"
+    return Setting(label, lambda _: MoD(a1=strength * MoD.a1, a2=strength * MoD.a2))
+
+
+def _as_published(make: Callable[[], Method]) -> Setting:
+    return Setting(AS_PUBLISHED, lambda _: make())
 
 
 def _prompt_prior(rho: float, null_image: str, rank: int, form: str) -> Setting:
@@ -127,11 +173,14 @@ def _limited(rho: float) -> Setting:
 
 FAMILIES: tuple[Contender, ...] = (
     Contender(PLAIN, (Setting("plain", lambda _: None),)),
-    Contender("bias", tuple(_bias(shift) for shift in sorted(SHIFTS, key=abs)), (QUESTIONS,)),
-    Contender("mgap", tuple(_mgap(alpha, null, rank) for alpha in ALPHAS for null in NULLS for rank in RANKS)),
-    Contender("mgap-paper", (Setting("as published", lambda kit: MGAP(kit.prior(NULLS[0]))),)),
+    Contender("bias", _along("shift", sorted(SHIFTS, key=abs), Bias), (QUESTIONS,)),
+    Contender(
+        "mgap",
+        tuple(_mgap(*one) for one in product(ALPHAS, MGAP_NULLS, RANKS)),
+        published=f"alpha 0.75, {NULLS[0]}, rank 5",
+    ),
     Contender("blind", tuple(_blind(rho, null) for rho in RHOS for null in BLIND_NULLS)),
-    Contender("vcd", tuple(_vcd(alpha) for alpha in VCD_ALPHAS)),
+    Contender("vcd", tuple(_vcd(*one) for one in product(CONTRASTS, (500, 999))), published="alpha 1"),
     Contender(
         "prompt-prior",
         (
@@ -151,8 +200,20 @@ FAMILIES: tuple[Contender, ...] = (
         tuple(_tether(*one) for one in product((1.0, 2.0, 3.0, 4.0), (1.0, 1.5), (0.0, 4.0), (0.05, 0.02, 0.01))),
     ),
     Contender("limited", tuple(_limited(rho) for rho in (1.0, 2.0))),
-    Contender("dola", (Setting("as published", lambda _: DoLa()),)),
-    Contender("opera", (Setting("as published", lambda _: OPERA()),)),
+    Contender("icd", _along("alpha", CONTRASTS, ICD), published="alpha 1"),
+    Contender(
+        "code",
+        (_as_published(CODE), Setting("as HalTrapper's authors have it", lambda _: CODE(preset="haltrapper"))),
+        published=AS_PUBLISHED,
+    ),
+    Contender("m3id", _along("lam", (0.005, 0.01, 0.02, 0.05, 0.1), M3ID), published="lam 0.02"),
+    Contender("deco", _along("alpha", (0.1, 0.3, 0.6), DeCo), published="alpha 0.6"),
+    Contender("dola", (_as_published(DoLa), Setting("later layers", lambda _: DoLa(layers="high"))), published=AS_PUBLISHED),
+    Contender("pai", tuple(_pai(*one) for one in product((0.2, 0.5), (1.1, 1.5, 2.0))), published="alpha 0.5, gamma 1.1"),
+    Contender("mod", tuple(_mod(strength) for strength in (0.25, 0.5, 1.0)), published=AS_PUBLISHED),
+    Contender("asd", tuple(_asd(alpha) for alpha in CONTRASTS), published="alpha 1"),
+    Contender("haltrapper", tuple(_haltrapper(alpha) for alpha in CONTRASTS[:3]), published="alpha 1"),
+    Contender("opera", (_as_published(OPERA),)),
 )
 
 
@@ -163,3 +224,9 @@ def take(names: Iterable[str] | None = None, families: Sequence[Contender] = FAM
         known = ", ".join(contender.family for contender in families)
         raise SettingError(f"unknown family {unknown[0]!r}: choose from {known}")
     return [contender for contender in families if contender.family in wanted]
+
+
+def in_order(families: Iterable[str]) -> list[str]:
+    """Names of families in the order of FAMILIES; others last."""
+    known = [contender.family for contender in FAMILIES]
+    return sorted(families, key=lambda family: known.index(family) if family in known else len(known))

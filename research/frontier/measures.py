@@ -2,18 +2,12 @@
 
 Yes/no questions count by the first word. Captions are greedy (except for methods that search), up to
 MAX_ANSWER_TOKENS tokens. The state that a word is decoded from has departed if its d_k exceeds tau of the plain states of
-`Judges`; a method that does not decode from a single state has no departures.
-
-Forwards per token: passes of rows through the decoder's first block, divided by tokens. Captions are decoded one by one: in a
-batch, a row that needs its blind state makes all others run too. A pass is a row in a call of the block with a non-empty KV
-cache; prefill does not count. Everything a method runs counts, such as a description before the first token and the beams of
-a search; a row that reads three tokens in one call is one pass. The first token of an answer comes from prefill and does not
-count. Milliseconds are of the same captions, prefill included, divided by all their tokens.
+`Judges`; a method that does not decode from a single state has no departures. What captions cost is in pricing.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,13 +30,15 @@ from mgap.errors import CorruptFile
 from mgap.io.progress import Progress, report_progress
 from mgap.methods.base import Method
 from mgap.methods.kinds.blind_branch import BlindMethod
+from mgap.pocket.difficulty import USUAL, Difficulty
+from mgap.pocket.evaluation import COLOUR_TOKENS, OddColours, score_colours
 from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
-from mgap.pocket.samples import amber_yes_no_samples, chair_samples, pope_samples
+from mgap.pocket.samples import amber_yes_no_samples, chair_samples, colour_samples, pope_samples
 from mgap.priors.manifold import Manifold
 from mgap.run.evaluate import Evaluation, answer_first_words
 from mgap.run.first_words import Encode, Methods, Row, encode_rows, using
 from mgap.types import Decoding, Sample
-from research.comparison import counting
+from research.frontier.pricing import Price
 
 HARDEST = SPLITS[-1]
 POPE, HELD_OUT, AMBER = "", "held-out ", "amber "  # prefixes of the names of groups
@@ -53,10 +49,11 @@ _VERDICTS = {letter: verdict for verdict, letter in _LETTERS.items()}
 
 @dataclass(frozen=True)
 class Sheet:
-    """The questions: yes/no questions, and the scenes to describe."""
+    """The questions: yes/no questions, the scenes to describe, and questions about odd colours."""
 
     asked: dict[str, Benchmark]  # by the prefix of their groups' names
     described: Benchmark
+    coloured: Benchmark | None = None
 
     @cached_property
     def groups(self) -> dict[str, list[Sample]]:
@@ -69,14 +66,25 @@ class Sheet:
         return replace(self.asked[POPE], samples=tuple(self.groups[HARDEST]))
 
     @classmethod
-    def of(cls, first: int, *, scenes: int, captions: int, held_out: int = 0, amber: int = 0) -> Sheet:
-        """About scenes from seed `first` on: how many for POPE, for captions, for POPE in the held-out style, and for AMBER."""
-        asked = {POPE: pope_samples(SPLITS, scenes, first=first)}
+    def of(
+        cls,
+        first: int,
+        *,
+        scenes: int,
+        captions: int,
+        held_out: int = 0,
+        amber: int = 0,
+        colours: int = 0,
+        difficulty: Difficulty = USUAL,
+    ) -> Sheet:
+        """About scenes from seed `first` on: how many for each use. `colours` are searched for oddly coloured things."""
+        shown: dict[str, Any] = {"first": first, "difficulty": difficulty}
+        asked = {POPE: pope_samples(SPLITS, scenes, **shown)}
         if held_out:
-            asked[HELD_OUT] = pope_samples(SPLITS, held_out, first=first, held_out=True)
+            asked[HELD_OUT] = pope_samples(SPLITS, held_out, held_out=True, **shown)
         if amber:
-            asked[AMBER] = amber_yes_no_samples(amber, first=first)
-        return cls(asked, chair_samples(captions, first=first))
+            asked[AMBER] = amber_yes_no_samples(amber, **shown)
+        return cls(asked, chair_samples(captions, **shown), colour_samples(colours, **shown) if colours else None)
 
 
 @dataclass(frozen=True)
@@ -89,25 +97,6 @@ class SceneCaptions:
 
 
 @dataclass(frozen=True)
-class Price:
-    """The cost of captions decoded one by one."""
-
-    tokens: int
-    passes: int  # after prefill
-    steps: int  # tokens after the first of each caption
-    milliseconds: float
-
-    @property
-    def forwards(self) -> float | None:
-        """Per token, as defined above; None if every caption has one token."""
-        return self.passes / self.steps if self.steps else None
-
-    @property
-    def milliseconds_a_token(self) -> float:
-        return self.milliseconds / self.tokens
-
-
-@dataclass(frozen=True)
 class SheetAnswers:
     """One method's answers to a sheet. Figures need no model beyond this."""
 
@@ -115,6 +104,7 @@ class SheetAnswers:
     described: SceneCaptions
     departed_first: list[int] | None  # 1 for each question of the hardest split whose first state has departed
     price: Price | None = None  # None: not measured
+    colours: list[str] | None = None  # answers to the questions about odd colours; None: not asked
 
     def tally(self, sheet: Sheet, group: str) -> Tally:
         """POPE's tally of one group of questions."""
@@ -131,6 +121,15 @@ class SheetAnswers:
         evaluation = Evaluation(sheet.described, {"": {s.id: text for s, text in zip(samples, texts, strict=True)}})
         (tally,) = evaluation.tallies("").values()
         return tally
+
+    def score_colours(self, sheet: Sheet) -> OddColours | None:
+        """The colours named; None: not asked."""
+        if self.colours is None or sheet.coloured is None:
+            return None
+        samples = sheet.coloured.samples
+        if len(self.colours) != len(samples):
+            raise CorruptFile(f"{len(self.colours)} answers to {len(samples)} questions about colours: measure again")
+        return score_colours(samples, {s.id: text for s, text in zip(samples, self.colours, strict=True)})
 
     def first_departures(self, sheet: Sheet) -> Rate | None:
         """The share of departed first states, with an interval from a bootstrap over scenes."""
@@ -204,7 +203,7 @@ def judge_first(
         return None
     departed: list[int] = []
     with first_states(model, method) as read:
-        for inputs, done in encode(model, _rows(questions), questions.picture, batch_size):
+        for inputs, done in encode(model, rows_to_ask(questions), questions.picture, batch_size):
             departed += (judge.distances(read(inputs).at()) > judge.tau).int().tolist()
             report_progress(progress, "first states", done, len(questions.samples))
     return departed
@@ -214,25 +213,25 @@ def describe(
     model: Model,
     method: Method | None,
     shown: Benchmark,
-    judge: Manifold,
+    judge: Manifold | None = None,
     *,
     batch_size: int = 64,
     encode: Encode = encode_rows,
     progress: Progress | None = None,
 ) -> SceneCaptions:
-    """Captions and their departures, in one pass of decoding."""
+    """Captions and, with a judge, their departures, in one pass of decoding."""
     texts: list[str] = []
     tokens: list[int] = []
-    departed: list[int] | None = [] if method is None or method.has_state else None
+    departed: list[int] | None = [] if judge is not None and (method is None or method.has_state) else None
     if isinstance(method, BlindMethod):  # the same tokens in half as many calls, if most steps have a row that needs its branch
         method = replace(method, branch_mode="batched")
     with _decoding(model, method) as decode:
-        for inputs, done in encode(model, _rows(shown), shown.picture, batch_size):
+        for inputs, done in encode(model, rows_to_ask(shown), shown.picture, batch_size):
             answers = decode(inputs)
             for ids, _ in answers:
                 texts.append(model.backbone.tokenizer.decode(ids, skip_special_tokens=True).strip())
                 tokens.append(len(ids))
-            if departed is not None:
+            if departed is not None and judge is not None:
                 used = [states for _, states in answers if states is not None]
                 beyond = judge.distances(torch.cat(used)) > judge.tau  # of all captions of the batch at once
                 departed += [int(part.sum()) for part in beyond.split([len(states) for states in used])]
@@ -240,34 +239,28 @@ def describe(
     return SceneCaptions(texts, tokens, departed)
 
 
-def price(
+def name_colours(
     model: Model,
     method: Method | None,
-    shown: Benchmark,
-    count: int,
+    asked: Benchmark,
     *,
+    batch_size: int = 64,
     encode: Encode = encode_rows,
     progress: Progress | None = None,
-) -> Price:
-    """The cost of `count` captions, one after the other. The first runs twice and counts once, to leave out one-time work."""
-    tokens = steps = 0
-    rows = _rows(shown)[:count]
-    batches, decoding = list(encode(model, rows, shown.picture, 1)), Decoding(max_new_tokens=MAX_ANSWER_TOKENS)
-    end = end_ids(model.backbone)
+) -> list[str]:
+    """Answers to questions about odd colours."""
+    texts: list[str] = []
+    end, tokenizer, decoding = end_ids(model.backbone), model.backbone.tokenizer, Decoding(max_new_tokens=COLOUR_TOKENS)
     with using(model, method):
-        generate(model.backbone, batches[0][0], decoding)
-        with counting(model, passes) as passed:
-            milliseconds = 0.0
-            for inputs, done in batches:
-                made = generate(model.backbone, inputs, decoding)
-                milliseconds += made.milliseconds
-                length = len(until_end(made.tokens[0].tolist(), end))
-                tokens, steps = tokens + length, steps + length - 1
-                report_progress(progress, "prices", done, len(rows))
-    return Price(tokens, passed[0], steps, milliseconds)
+        for inputs, done in encode(model, rows_to_ask(asked), asked.picture, batch_size):
+            for ids in generate(model.backbone, inputs, decoding).tokens.tolist():
+                texts.append(tokenizer.decode(until_end(ids, end), skip_special_tokens=True).strip())
+            report_progress(progress, "odd colours", done, len(asked.samples))
+    return texts
 
 
-def _rows(benchmark: Benchmark) -> list[Row]:
+def rows_to_ask(benchmark: Benchmark) -> list[Row]:
+    """The picture and the prompt of every sample."""
     return [(sample.image, sample.prompt) for sample in benchmark.samples]
 
 
@@ -285,9 +278,3 @@ def _decoding(model: Model, method: Method | None) -> Iterator[Decode]:
     end = end_ids(model.backbone)
     with using(model, method):
         yield lambda inputs: [(until_end(ids, end), None) for ids in generate(model.backbone, inputs, decoding).tokens.tolist()]
-
-
-def passes(states: Tensor, call: Mapping[str, Any]) -> int:
-    """Rows in a call of the first block with states [B, T, d]; 0 during prefill."""
-    cache = call.get("past_key_values")
-    return 0 if cache is None or cache.get_seq_length() == 0 else len(states)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Difference, compare
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, RunError, one_line
-from mgap.io.output_folder import write_files
 from mgap.io.progress import Progress
 from mgap.io.regular_files import read_regular
 from mgap.io.typed_json import BROKEN, typed
@@ -28,12 +27,25 @@ from mgap.pocket.benchmark import REPORT
 from mgap.run.first_words import CachingEncoder, Encode, encode_rows
 from research.frontier.choosing import FILE as CHOICES
 from research.frontier.choosing import Choices, about, check_about
-from research.frontier.contenders import BOTH, CAPTIONS, PLAIN, QUESTIONS, Contender
+from research.frontier.contenders import BOTH, CAPTIONS, PLAIN, QUESTIONS, Contender, in_order
 from research.frontier.kit import Judges, Kit
-from research.frontier.measures import HARDEST, HELD_OUT, NEITHER, Sheet, SheetAnswers, ask, describe, judge_first, price
+from research.frontier.measures import (
+    HARDEST,
+    HELD_OUT,
+    NEITHER,
+    Sheet,
+    SheetAnswers,
+    ask,
+    describe,
+    judge_first,
+    name_colours,
+)
+from research.frontier.pricing import price
+from research.frontier.shared_files import add_to_file
 
 ANSWERS = "answers.json"
-PRICED = 20  # captions decoded one by one to measure the cost
+PRICED = 20  # captions decoded one by one to measure the cost, unless another number is given
+ASKED = ("scenes", "held_out", "captions", "amber", "colours")  # what a report has sizes of
 RIVALS = (
     ("mgap", QUESTIONS),
     ("mgap", CAPTIONS),
@@ -79,8 +91,10 @@ class Answers:
     about: dict[str, Any]
     results: dict[str, Result]
 
-    def save(self, folder: str | PathLike[str]) -> None:
-        write_files(folder, {ANSWERS: json.dumps(asdict(self)) + "\n"})
+    def add(self, folder: str | PathLike[str], name: str, result: Result) -> Answers:
+        """Save one more result, beside those that other processes have saved there meanwhile; return all of them."""
+        path = Path(folder) / ANSWERS
+        return add_to_file(path, self, Answers.load, lambda now: replace(now, results={**now.results, name: result}))
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Answers:
@@ -107,6 +121,12 @@ def chosen_settings(choices: Choices, families: Sequence[str]) -> dict[str, Chos
     return found
 
 
+def sheet_of(answers: Answers) -> Sheet:
+    """The questions that these are the answers to."""
+    sizes: dict[str, Any] = {name: answers.about["sizes"].get(name, 0) for name in ASKED}
+    return Sheet.of(answers.about["first_seeds"]["report"], **sizes)
+
+
 def report(
     model: Model,
     contenders: Sequence[Contender],
@@ -118,20 +138,23 @@ def report(
     held_out: int = 500,
     captions: int = 500,
     amber: int = 500,
+    colours: int = 0,
+    priced: int = PRICED,
     batch_size: int = 64,
     progress: Progress | None = None,
     log: Callable[[str], None] = lambda _: None,
 ) -> tuple[Sheet, Answers]:
     """Measure the chosen settings; fits and reference states have the sizes used in choosing."""
     sizes = {name: choices.about["sizes"][name] for name in ("fit", "judge")}
-    facts = about(model, {**sizes, "scenes": scenes, "held_out": held_out, "captions": captions, "amber": amber}, first)
+    asked = dict(zip(ASKED, (scenes, held_out, captions, amber, colours), strict=True))
+    facts = about(model, {**sizes, **{name: size for name, size in asked.items() if size}}, first)
     same = {name: facts[name] for name in ("sizes", "first_seeds")}
     check_about(Path(folder) / CHOICES, {**choices.about, **same}, facts)  # the same model and world as the choice
     answers = Answers(facts, {})
     if (Path(folder) / ANSWERS).exists():
         answers = Answers.load(folder)
         check_about(Path(folder) / ANSWERS, answers.about, facts)
-    sheet = Sheet.of(first, scenes=scenes, captions=captions, held_out=held_out, amber=amber)
+    sheet = sheet_of(answers)
     how: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
     kit = Kit(model, scenes=sizes["fit"], **how)
     by_family = {contender.family: contender for contender in contenders}
@@ -144,12 +167,12 @@ def report(
         judges, how = Judges.of(model, sizes["judge"], **how), {**how, "encode": CachingEncoder()}
         verdicts = ask(model, sheet, made, **how)  # together, because methods share forwards
         for name, chosen in missing.items():
-            answers.results[name] = Result(chosen, measure(model, made[name], sheet, judges, verdicts[name], **how))
-            answers.save(folder)
+            told = measure(model, made[name], sheet, judges, verdicts[name], priced=priced, **how)
+            answers = answers.add(folder, name, Result(chosen, told))
             log(f"{name}: measured")
     shown = {  # as chosen now; the file may also have settings no longer chosen
         name: Result(chosen, answers.results[name].told)
-        for name, chosen in chosen_settings(choices, list(choices.tried)).items()
+        for name, chosen in chosen_settings(choices, in_order(choices.tried)).items()
         if name in answers.results
     }
     return sheet, replace(answers, results=shown)
@@ -162,17 +185,19 @@ def measure(
     judges: Judges,
     verdicts: dict[str, str],
     *,
+    priced: int = PRICED,
     batch_size: int = 64,
     encode: Encode = encode_rows,
     progress: Progress | None = None,
 ) -> SheetAnswers:
-    """All answers of one method; `verdicts` are those to the questions."""
+    """All answers of one method; `verdicts` are those to the questions, and the cost is that of `priced` captions."""
     how: dict[str, Any] = {"batch_size": batch_size, "encode": encode, "progress": progress}
     return SheetAnswers(
         verdicts=verdicts,
         described=describe(model, method, sheet.described, judges.along, **how),
         departed_first=judge_first(model, method, sheet.hardest, judges.first, **how),
-        price=price(model, method, sheet.described, PRICED, encode=encode, progress=progress),
+        price=price(model, method, sheet.described, priced, encode=encode, progress=progress),
+        colours=name_colours(model, method, sheet.coloured, **how) if sheet.coloured else None,
     )
 
 
@@ -180,6 +205,7 @@ def figures(sheet: Sheet, told: SheetAnswers) -> dict[str, Rate | float | None]:
     """One method's row of the table; None: an empty cell."""
     rates = {group: told.tally(sheet, group).rates() for group in (*SPLITS, HELD_OUT + HARDEST)}
     captions = told.tally_captions(sheet).rates()
+    colours = told.score_colours(sheet)
     return {
         **{f"{split} F1": rates[split]["f1"] for split in SPLITS},
         "random accuracy": rates["random"]["accuracy"],
@@ -190,6 +216,8 @@ def figures(sheet: Sheet, told: SheetAnswers) -> dict[str, Rate | float | None]:
         "recall": captions["recall"],
         "words": mean_words(told.described.texts),
         "AMBER accuracy": told.amber(sheet),
+        "odd colours: usual": None if colours is None else colours.usual,
+        "odd colours: true": None if colours is None else colours.true,
         "departed: first words": told.first_departures(sheet),
         "departed: captions": told.caption_departures(sheet),
         "forwards a token": None if told.price is None else told.price.forwards,

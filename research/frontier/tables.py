@@ -12,7 +12,7 @@ from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Difference
 from mgap.io.output_folder import write_files
 from research.frontier.choosing import Choices
-from research.frontier.contenders import BOTH, CAPTIONS, NEAR, QUESTIONS
+from research.frontier.contenders import BOTH, CAPTIONS, NEAR, PUBLISHED, QUESTIONS
 from research.frontier.measures import Sheet
 from research.frontier.reporting import PAIRED, Answers, Result, figures, paired
 
@@ -64,7 +64,7 @@ def tables(choices: Choices, answers: Answers, shown: Mapping[str, Figures], pai
         "The method less its rival on the same scenes; less CHAIRi is better. An interval without 0 is in bold.",
     ]
     for rival, against in pairs.items():
-        rows = ((name, *(_difference(of[key]) for key in PAIRED)) for name, of in against.items())
+        rows = ((name, *(difference_text(of[key]) for key in PAIRED)) for name, of in against.items())
         parts += [f"### Against {rival}", _markdown(("method", *PAIRED), rows)]
     return "\n\n".join(parts) + "\n"
 
@@ -76,6 +76,7 @@ def _chosen(choices: Choices, results: Mapping[str, Result]) -> str:
         tried = choices.tried[family]
         count = max(len(tried.questions), len(tried.captions))
         purposes = [*([QUESTIONS] if tried.questions else []), *([CAPTIONS, NEAR, BOTH] if tried.captions else [])]
+        purposes += [PUBLISHED] if PUBLISHED in tried.chosen else []
         rows += [(family, str(count), purpose, tried.chosen.get(purpose, "none passes")) for purpose in purposes]
     return _markdown(("family", "settings tried", "chosen for", "setting"), rows)
 
@@ -86,7 +87,8 @@ def _cell(key: str, value: Rate | float | None) -> str:
     return str(value) if isinstance(value, Rate) else f"{value:.{_DIGITS[key]}f}"
 
 
-def _difference(found: Difference) -> str:
+def difference_text(found: Difference) -> str:
+    """In points, with its interval; in bold if that leaves out 0."""
     text = f"{100 * found.value:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
     return text if found.is_noise else f"**{text}**"
 

@@ -6,15 +6,11 @@ import argparse
 from dataclasses import fields, replace
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file
-
-from mgap.decoding.model import wrap
 from mgap.io.progress import bars
 from mgap.pocket import smollm2
 from mgap.pocket.figures import measure
-from mgap.pocket.natural import ADAPTERS, build, merge
 from research.card import write_card
+from research.natural.checkpoints import load_trained
 from research.natural.recipe import NaturalRecipe, train
 from research.stories import story_of
 
@@ -36,9 +32,7 @@ def main() -> None:
     language_model = args.language_model or smollm2.fetch()
     train(language_model, args.out, recipe, device=args.device, workers=args.workers)
     if args.card:
-        network, processor = build(language_model)
-        merge(network, load_file(args.out / ADAPTERS))
-        model = wrap(network.to(args.device, torch.bfloat16), processor, name="pocket/natural")
+        model = load_trained(str(args.out), language_model, device=args.device)
         with bars() as progress:
             figures = measure(model, nulls=story_of("pocket/natural").nulls, batch_size=256, progress=progress)
         write_card(args.out, "natural", figures)

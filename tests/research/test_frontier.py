@@ -11,33 +11,34 @@ import torch
 import mgap
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.errors import CorruptFile, RunError, SettingError
+from mgap.methods.blind import NULLS as BLIND_NULLS
 from mgap.pocket.benchmark import DEVELOPMENT, FIT, JUDGE, REPORT, TEST, pope
-from mgap.pocket.evaluation import evaluate_amber, evaluate_captions, evaluate_pope
+from mgap.pocket.evaluation import evaluate_amber, evaluate_captions, evaluate_odd_colours, evaluate_pope
 from mgap.pocket.figures import mgap_at
 from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS, collect, rows_of
 from mgap.pocket.samples import chair_samples
 from mgap.pocket.scenes import render
 from mgap.priors.bank import Bank
+from mgap.registry import METHODS
 from mgap.run.first_words import first_words
 from research.comparison import counting
 from research.frontier import choosing, reporting
 from research.frontier.__main__ import main
 from research.frontier.choosing import CaptionTrial, Choices, QuestionTrial, Tried, pick, pick_captions, pick_questions
-from research.frontier.contenders import BOTH, CAPTIONS, FAMILIES, NEAR, QUESTIONS, Contender, Setting, take
+from research.frontier.contenders import BOTH, CAPTIONS, FAMILIES, NEAR, PUBLISHED, QUESTIONS, Contender, Setting, take
 from research.frontier.kit import Judges, Kit
 from research.frontier.measures import (
     HARDEST,
-    Price,
     SceneCaptions,
     Sheet,
     SheetAnswers,
     ask,
     describe,
     judge_first,
-    passes,
-    price,
 )
+from research.frontier.pricing import Price, passes, price
 from research.frontier.tables import REPORT_FILE, TABLES, write_report
+from research.frontier.thresholds import at_equal_recall
 
 pytestmark = pytest.mark.long
 
@@ -47,6 +48,7 @@ def words_of(model, questions, methods, **options):
 
 
 SIZES = {"scenes": 2, "captions": 2, "fit": 2, "judge": 4}
+REPORTED = {"scenes": 2, "held_out": 1, "captions": 2, "amber": 1, "colours": 40}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,8 @@ def sheet():
 def few():
     """Small families of every kind: plain, at the head without a state, at the head, and with a branch."""
     small = {"bias": 2, "mgap": 2, "blind": 2}
-    return [replace(each, settings=each.settings[: small.get(each.family, 1)]) for each in take(small)]
+    kept = [replace(each, published="", settings=each.settings[: small.get(each.family, 1)]) for each in take(small)]
+    return [replace(each, published=each.settings[-1].label) if each.family == "mgap" else each for each in kept]
 
 
 # --- the rule ------------------------------------------------------------------------------------------------------
@@ -130,14 +133,22 @@ def test_a_family_is_chosen_for_what_it_is_meant_for():
 def test_every_setting_makes_its_method(kit):
     made = {c.family: {s.label: s.make(kit) for s in c.settings} for c in FAMILIES}
     assert made["vanilla"] == {"plain": None}
-    assert len(made["mgap"]) == 60
+    assert len(made["mgap"]) == 80
     strong = made["mgap"]["alpha 4, mean_colour, rank 1"]
     assert (strong.alpha, strong.prior.rank, strong.prior.origin["null_image"]) == (4.0, 1, "mean_colour")
-    (paper,) = made["mgap-paper"].values()
+    published = {contender.family: contender.published for contender in FAMILIES if contender.published}
+    paper = made["mgap"][published["mgap"]]
     assert (paper.alpha, paper.lam, paper.prior.rank, paper.prior.origin["null_image"]) == (0.75, 0.5, 5, "black336")
     assert made["blind"]["rho 0.25, no_image"] == mgap.Blind(rho=0.25, null_image="no_image")
     assert made["vcd"]["alpha 2"] == mgap.VCD(alpha=2.0, noise_step=500)
-    assert {"dola", "opera", "bias"} < set(made)
+    assert made["vcd"][published["vcd"]] == mgap.VCD()
+    defaults = {"icd": mgap.ICD(), "code": mgap.CODE(), "m3id": mgap.M3ID(), "deco": mgap.DeCo(), "dola": mgap.DoLa()}
+    for family, method in {**defaults, "mod": mgap.MoD()}.items():
+        assert made[family][published[family]] == method
+    pai = made["pai"][published["pai"]]
+    assert (pai.alpha, pai.gamma) == (mgap.PAI().alpha, mgap.PAI().gamma)
+    assert made["haltrapper"][published["haltrapper"]].alpha == mgap.HalTrapper().alpha
+    assert {*METHODS.names()} - {"vanilla"} <= {*made}  # every method is a family
 
 
 def test_what_is_made_is_kept(kit):
@@ -272,7 +283,7 @@ def folder(loaded, tmp_path_factory):
     """With a choice and a report in it."""
     folder = tmp_path_factory.mktemp("frontier")
     choices = choosing.choose(loaded, few(), folder, **SIZES)
-    found = reporting.report(loaded, few(), choices, folder, scenes=2, held_out=1, captions=2, amber=1)
+    found = reporting.report(loaded, few(), choices, folder, **REPORTED, priced=2)
     write_report(folder, choices, *found)
     return folder
 
@@ -290,8 +301,10 @@ def test_every_trial_is_kept_and_the_choice_is_the_rules(folder, loaded):
         labels = [setting.label for setting in contender.settings]
         assert [trial.label for trial in tried.questions] == labels
         assert [trial.label for trial in tried.captions] == (labels if contender.family != "bias" else [])
-        assert tried.chosen == pick(tried, choices.tried["vanilla"], contender.chosen_for)
+        assert tried.chosen == pick(tried, choices.tried["vanilla"], contender.chosen_for, contender.published)
+    assert choices.tried["mgap"].chosen[PUBLISHED] == few()[2].settings[-1].label
     scores = evaluate_pope(loaded, {"it": mgap.Blind(rho=0.25, null_image="mean_colour")}, DEVELOPMENT, 2)
+    assert choices.tried["blind"].questions[1].label == "rho 0.25, mean_colour"
     assert choices.tried["blind"].questions[1].f1 == {split: scores[split]["it"].f1.value for split in SPLITS}
 
 
@@ -299,7 +312,7 @@ def test_what_was_tried_is_not_tried_again(folder, loaded, monkeypatch):
     monkeypatch.setattr(choosing, "ask", refuse)
     monkeypatch.setattr(choosing, "describe", refuse)
     assert choosing.choose(loaded, few(), folder, **SIZES) == Choices.load(folder)
-    more = [*few()[:3], replace(few()[3], settings=FAMILIES[4].settings[:3])]
+    more = [*few()[:3], replace(few()[3], settings=FAMILIES[3].settings[:3])]
     with pytest.raises(AssertionError, match="measured again"):
         choosing.choose(loaded, more, folder, **SIZES)  # other settings than those in the file
     with pytest.raises(RunError, match="its sizes is"):
@@ -327,7 +340,7 @@ def test_a_report_is_of_every_chosen_setting_and_nothing_is_measured_again(folde
     monkeypatch.setattr(reporting, "measure", refuse)
     monkeypatch.setattr(reporting, "Judges", SimpleNamespace(of=refuse))
     choices, heard = Choices.load(folder), []
-    sizes = {"scenes": 2, "held_out": 1, "captions": 2, "amber": 1}
+    sizes = REPORTED
     _, answers = reporting.report(loaded, few(), choices, folder, **sizes, log=heard.append)
     chosen = {f"{family} ({label})" for family, tried in choices.tried.items() for label in tried.chosen.values()}
     assert set(answers.results) == chosen
@@ -347,7 +360,7 @@ def test_what_is_chosen_no_more_leaves_the_tables(folder, loaded):
     bias = choices.tried["bias"]
     other = next(trial.label for trial in bias.questions if trial.label != bias.chosen[QUESTIONS])
     changed = replace(choices, tried={**choices.tried, "bias": replace(bias, chosen={QUESTIONS: other})})
-    _, answers = reporting.report(loaded, few()[:1], changed, folder, scenes=2, held_out=1, captions=2, amber=1)
+    _, answers = reporting.report(loaded, few()[:1], changed, folder, **REPORTED)
     assert not [name for name in answers.results if name.startswith("bias")]
 
 
@@ -358,6 +371,11 @@ def test_the_report_says_what_was_measured(folder, loaded):
     found = report["figures"]["vanilla (plain)"]
     assert found["adversarial F1"]["value"] == plain.f1.value
     assert found["forwards a token"] == 1.0
+    colours = evaluate_odd_colours(loaded, {"it": None}, REPORT, 40)["it"]
+    assert (found["odd colours: usual"]["value"], found["odd colours: true"]["value"]) == (
+        colours.usual.value,
+        colours.true.value,
+    )
     (blind,) = (name for name, of in answers.results.items() if of.chosen.family == "blind" and QUESTIONS in of.chosen.purposes)
     (bias,) = (name for name in answers.results if name.startswith("bias"))
     assert report["figures"][blind]["forwards a token"] == 2.0
@@ -400,8 +418,8 @@ def test_broken_answers_are_refused(tmp_path):
 def test_the_command_chooses_then_reports(tmp_path, capsys):
     where = ["pocket/llava", "--out", str(tmp_path), "--device", "cpu"]
     main(["choose", *where, "--scenes", "1", "--captions", "1", "--fit", "1", "--judge", "4", "--family", "dola"])
-    assert "dola: 1 tried" in capsys.readouterr().out
-    main(["report", *where, "--scenes", "1", "--captions", "1", "--held-out", "1", "--amber", "1"])
+    assert "dola: 2 tried" in capsys.readouterr().out
+    main(["report", *where, "--scenes", "1", "--captions", "1", "--held-out", "1", "--amber", "1", "--colours", "0"])
     shown = capsys.readouterr().out
     assert "dola (as published): measured" in shown
     assert (tmp_path / TABLES).read_text() in shown
@@ -434,11 +452,65 @@ def test_every_trial_is_in_the_figures_data(tmp_path, folder):
 def test_probes_that_are_taught_the_truth_answer_better_the_later_the_layer(tmp_path, capsys):
     main(["ceiling", "pocket/llava", "--out", str(tmp_path), "--scenes", "12", "--reported", "8", "--device", "cpu"])
     found = json.loads((tmp_path / "ceiling.json").read_text())
+    assert set(found["margins"]) == {"plain", *(f"plain and {null}" for null in BLIND_NULLS)}
     f1 = [of["adversarial"]["value"] for _, of in sorted(found["probes"].items(), key=lambda item: int(item[0]))]
     assert len(f1) == 7  # what the first block reads, and six blocks
     assert max(f1[:3]) < 0.8 < min(f1[5:])
     assert found["best_threshold"]["adversarial"]["value"] >= found["plain"]["adversarial"]["value"]
     assert "plain, best threshold: random F1" in capsys.readouterr().out
+
+
+def test_a_method_that_is_a_constant_does_not_differ_from_the_constant():
+    sheet = Sheet.of(TEST, scenes=40, captions=1)
+    questions, rng = sheet.groups[HARDEST], np.random.default_rng(3)
+    margins = [float(rng.normal(1.0 if q.truth == "yes" else -0.5)) for q in questions]
+    least = sorted(m for q, m in zip(questions, margins, strict=True) if q.truth == "yes")[
+        40
+    ]  # the constant ends at a right yes
+    moved = at_equal_recall(questions, "".join("y" if margin >= least else "n" for margin in margins), margins)
+    assert (moved.f1.value, moved.f1.low, moved.f1.high) == (0.0, 0.0, 0.0)
+    assert moved.false_yes == moved.false_yes_of_constant > 0
+    knowing = "".join("y" if q.truth == "yes" and m >= least else "n" for q, m in zip(questions, margins, strict=True))
+    better = at_equal_recall(questions, knowing, margins)
+    assert better.f1.low > 0
+    assert (better.recall, better.false_yes) == (moved.recall, 0.0)
+    silent = at_equal_recall(questions, "n" * len(questions), margins)
+    assert (silent.recall, silent.false_yes, silent.false_yes_of_constant) == (0.0, 0.0, 0.0)
+
+
+def test_equal_margins_are_ranked_whatever_their_truth():
+    questions = Sheet.of(TEST, scenes=40, captions=1).groups[HARDEST]
+    half = "".join("yn"[number // 2 % 2] for number in range(len(questions)))  # every other pair of a yes and a no
+    tied = at_equal_recall(questions, half, [0.0] * len(questions))
+    assert tied.recall == 0.5
+    assert 0.35 < tied.false_yes_of_constant < 0.65
+
+
+def test_thresholds_are_of_the_questions_of_the_report(folder, capsys):
+    answers = reporting.Answers.load(folder)
+    sheet = reporting.sheet_of(answers)
+    (folder / "margins.json").write_text(json.dumps({split: [0.5] * len(sheet.groups[split]) for split in SPLITS}))
+    main(["thresholds", "--out", str(folder)])
+    shown = capsys.readouterr().out
+    assert all(f"| {name} |" in shown for name in answers.results)
+    assert set(json.loads((folder / "thresholds.json").read_text())) == set(answers.results)
+    (folder / "margins.json").write_text(json.dumps({split: [0.5] for split in SPLITS}))
+    with pytest.raises(SystemExit):
+        main(["thresholds", "--out", str(folder)])
+    assert "1 margins of 12 random questions" in capsys.readouterr().err
+
+
+def test_processes_that_share_a_folder_keep_each_others_families(tmp_path):
+    empty = Choices({"model": "m"}, {})
+    one, other = Tried([asked("a", 0.1, 0.1, 0.1)], [], {}), Tried([asked("b", 0.2, 0.2, 0.2)], [], {})
+    empty.add(tmp_path, "first", one)
+    made = empty.add(tmp_path, "second", other)  # a process that began when the folder was empty
+    assert made == Choices.load(tmp_path) == Choices({"model": "m"}, {"first": one, "second": other})
+
+
+def test_a_published_setting_that_is_not_tried_is_refused():
+    with pytest.raises(SettingError, match="no setting 'b', which is to be the published one"):
+        Contender("it", (Setting("a", refuse),), published="b")
 
 
 def test_a_setting_for_both_is_near_and_answers_as_well_as_the_best_of_its_family():

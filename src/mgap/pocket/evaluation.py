@@ -7,6 +7,7 @@ word counts.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,11 @@ from mgap.pocket.drawing import COLOURS
 from mgap.pocket.samples import YES_NO_KINDS, amber_yes_no_samples, chair_samples, colour_samples, pope_samples
 from mgap.run.evaluate import Evaluation, answer_first_words, answer_in_full
 from mgap.run.first_words import Methods
+from mgap.types import Sample
 
 Scores = dict[str, dict[str, PopeScore]]  # by split or kind, then by method
 
+COLOUR_TOKENS = 12  # of an answer about a colour, at most
 _COLOUR = re.compile(rf"\b(?:{'|'.join(COLOURS)})\b")
 
 
@@ -116,14 +119,16 @@ def evaluate_odd_colours(
 ) -> dict[str, OddColours]:
     """The colour named for things drawn in an unnatural colour, by method."""
     benchmark = colour_samples(count, first=first, held_out=held_out, difficulty=difficulty)
-    answers = answer_in_full(model, benchmark, methods, max_new_tokens=12, label="odd colours", **options)
-    scores, total = {}, len(benchmark.samples)
-    for name, texts in answers.texts.items():
-        said = [(read_colour(texts[sample.id], sample.truth["thing"]), sample.truth) for sample in benchmark.samples]
-        usual = sum(colour == truth["usual"] for colour, truth in said)
-        true = sum(colour == truth["true"] for colour, truth in said)
-        scores[name] = OddColours(total, wilson(usual, total), wilson(true, total), wilson(total - usual - true, total))
-    return scores
+    answers = answer_in_full(model, benchmark, methods, max_new_tokens=COLOUR_TOKENS, label="odd colours", **options)
+    return {name: score_colours(benchmark.samples, texts) for name, texts in answers.texts.items()}
+
+
+def score_colours(samples: Sequence[Sample], texts: Mapping[str, str]) -> OddColours:
+    """Which colour each answer names; answers are by sample id."""
+    total, said = len(samples), [(read_colour(texts[s.id], s.truth["thing"]), s.truth) for s in samples]
+    usual = sum(colour == truth["usual"] for colour, truth in said)
+    true = sum(colour == truth["true"] for colour, truth in said)
+    return OddColours(total, wilson(usual, total), wilson(true, total), wilson(total - usual - true, total))
 
 
 def read_colour(text: str, thing: str) -> str | None:
