@@ -69,7 +69,7 @@ def test_a_runs_keys(keys):
         json.dumps(found.to_json(), default=str, ensure_ascii=False, allow_nan=False).encode()
 
 
-@cases(25)
+@cases(15)
 @given(st.one_of(byte_files(YAML), st.sampled_from(ODD_YAML).map(lambda text: text.encode("utf-8", "surrogatepass"))))
 @example(b"benchmark: 2001-99-99")
 @example(LAUGHS)
@@ -113,7 +113,7 @@ def test_settings_of_a_method(name, data):
     assert isinstance(found, Refused) or found.name == name
 
 
-@cases(35)
+@cases(20)
 @given(st.lists(st.one_of(st.tuples(TEXTS, st.sampled_from(ODD_YAML) | TEXTS).map("=".join), TEXTS), max_size=3))
 @example(["alpha=2001-99-99"])
 @example(["alpha=" + "[" * 3000])

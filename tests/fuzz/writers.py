@@ -43,7 +43,7 @@ METHODS = [RunMethod("plain", "vanilla"), RunMethod("ours", "mgap")]
 RECORDS = [Record(str(n), f"Yes, number {n}.", prompt="x" * 50) for n in range(3)]
 FACTS = [{"versions": {"mgap": str(n)}, "device": "cpu"} for n in range(2)]
 TEXTS = [{name: f"{name} {version} " * 20 for name in ("report.md", "report.json", "scores.json")} for version in range(2)]
-CHOICES = [Choices({"model": "m", "version": version}, {"mgap": Tried([], [], {"questions": "x"})}) for version in range(2)]
+CHOICES, TRIED = Choices({"model": "m"}, {}), [Tried([], [], {"questions": f"version {version}"}) for version in range(2)]
 SPENT = [{"plain": Spent(1.0 + version, 3, {})} for version in range(2)]
 WIDE = bank()  # rows 0 to 4
 
@@ -98,7 +98,7 @@ WRITERS = {
     "report": lambda folder, version: write_files(folder, TEXTS[version]),
     "figure": printed,
     "cached": cached,
-    "choices": lambda folder, version: CHOICES[version].save(folder),
+    "choices": lambda folder, version: CHOICES.add(folder, "mgap", TRIED[version]),
     "fetched": fetched,
     "servable": lambda folder, version: servable(str(folder.parent / f"checkpoint-{version}"), folder / "served"),
 }

@@ -376,7 +376,6 @@ def test_short_paths_are_shown_close_up():
     assert [text.get_text() for text in close.texts] == ["0", "0.5", "1"]
 
 
-@pytest.mark.long
 def test_any_number_of_methods_has_a_panel_each():
     path = tuple(PathPoint(x, 3 * x, -x, 1.0) for x in STRENGTHS)
     for count in (1, 4, 5):
