@@ -56,6 +56,7 @@ def parse() -> argparse.ArgumentParser:
         for name, size in sizes.items():
             of.add_argument(f"--{name}", type=int, default=size, metavar="N", help=f"scenes {HELP[name]} (default {size})")
         if verb == "report":
+            of.add_argument("--choices", type=Path, help="folder of `choose`, if it is another; precision may differ from it")
             of.add_argument("--first", type=int, default=FIRST, help="seed of the first scene; another one is another report")
             of.add_argument(
                 "--priced", type=int, default=reporting.PRICED, metavar="N", help="captions decoded one by one for the cost"
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
     is_choice = args.verb == "choose"
     files = [choosing.FILE] if is_choice else [reporting.ANSWERS, tables.REPORT_FILE, tables.TABLES]
     check_folder(args.out, files)
-    choices = None if is_choice else choosing.Choices.load(args.out)
+    choices = None if is_choice else choosing.Choices.load(args.choices or args.out)
     if choices is not None and args.family is None:
         contenders = [contender for contender in contenders if contender.family in choices.tried]
     model = load(args.model, device=args.device, dtype=args.dtype)

@@ -148,8 +148,8 @@ def report(
     sizes = {name: choices.about["sizes"][name] for name in ("fit", "judge")}
     asked = dict(zip(ASKED, (scenes, held_out, captions, amber, colours), strict=True))
     facts = about(model, {**sizes, **{name: size for name, size in asked.items() if size}}, first)
-    same = {name: facts[name] for name in ("sizes", "first_seeds")}
-    check_about(Path(folder) / CHOICES, {**choices.about, **same}, facts)  # the same model and world as the choice
+    free = {name: facts[name] for name in ("sizes", "first_seeds", "dtype")}
+    check_about(Path(CHOICES), {**choices.about, **free}, facts)  # the same model and world as the choice
     answers = Answers(facts, {})
     if (Path(folder) / ANSWERS).exists():
         answers = Answers.load(folder)

@@ -28,7 +28,7 @@ from mgap.methods.base import Method
 from mgap.pocket.benchmark import REPORT
 from mgap.pocket.difficulty import LIMITS, USUAL, Difficulty
 from mgap.run.first_words import CachingEncoder
-from research.frontier.choosing import Choices
+from research.frontier.choosing import Choices, about, check_about
 from research.frontier.contenders import CAPTIONS, PLAIN, PUBLISHED, QUESTIONS, take
 from research.frontier.kit import Kit
 from research.frontier.measures import HARDEST, SceneCaptions, Sheet, SheetAnswers, ask, describe, name_colours
@@ -65,7 +65,7 @@ class Measured:
 class Conditions:
     """All that was measured: by condition, then by label of SERIES."""
 
-    sizes: dict[str, int]
+    about: dict[str, Any]  # model, precision, sizes and seeds, and the settings of SERIES
     found: dict[str, dict[str, Measured]]
 
     @classmethod
@@ -123,6 +123,12 @@ def measure_condition(
     return found
 
 
+def facts(model: Model, choices: Choices, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """What all conditions of a file share. Checkpoints of a training run count as one model."""
+    families = dict.fromkeys(family for family, _, _ in SERIES.values())
+    return {**about(model, sizes), "chosen": {family: choices.tried[family].chosen for family in families}}
+
+
 def parse_condition(words: str) -> tuple[str, Difficulty]:
     """`noise=0.1` as a condition's name and the difficulty."""
     knob, _, value = words.partition("=")
@@ -157,7 +163,7 @@ def main() -> None:
 def run(args: argparse.Namespace) -> None:
     """Draw, or measure what has not been measured yet."""
     if args.draw:
-        from research.natural.drawing import draw_conditions
+        from research.natural.conditions_figure import draw_conditions
 
         for figure in draw_conditions(Conditions.load(args.out)):
             print(*figure.save(args.out), sep="\n")
@@ -168,17 +174,17 @@ def run(args: argparse.Namespace) -> None:
     if args.step is not None:
         wanted = {f"step {args.step}": USUAL}
     choices = Choices.load(args.choices)
-    conditions = Conditions({name: getattr(args, name) for name in SIZES}, {})
-    if (args.out / FILE).exists():
-        sizes, conditions = conditions.sizes, Conditions.load(args.out)
-        if sizes != conditions.sizes:
-            raise SettingError(f"{args.out / FILE}: measured with {conditions.sizes}, not {sizes}; name another folder")
     model = load_trained(args.model, args.language_model, device=args.device, dtype=args.dtype)
+    sizes = {name: getattr(args, name) for name in SIZES}
+    conditions = Conditions(facts(model, choices, sizes), {})
+    if (args.out / FILE).exists():
+        conditions, current = Conditions.load(args.out), conditions.about
+        check_about(args.out / FILE, conditions.about, current)
     with bars() as progress:
         for name, difficulty in wanted.items():
             if name not in conditions.found:
                 options: dict[str, Any] = {"batch_size": args.batch_size, "progress": progress}
-                measured = measure_condition(model, choices, difficulty, conditions.sizes, **options)
+                measured = measure_condition(model, choices, difficulty, sizes, **options)
                 conditions = conditions.add(args.out, name, measured)
             print(f"{name}: measured", flush=True)
 

@@ -25,7 +25,7 @@ from research.natural.conditions import (
     measure_condition,
     parse_condition,
 )
-from research.natural.drawing import draw_conditions, points_of
+from research.natural.conditions_figure import draw_conditions, points_of
 from research.natural.null_images import least_sure, measure_doubt
 from research.natural.null_images import table as table_of_nulls
 
@@ -74,7 +74,7 @@ def test_a_condition_is_what_evaluation_says_of_such_pictures(loaded):
 def test_conditions_are_kept_beside_those_of_other_processes(tmp_path):
     rate = Rate(0.5, 0.4, 0.6, 10)
     measured = dict.fromkeys(SERIES, Measured(rate, rate, rate, rate, rate, rate))
-    empty = Conditions(SIZES, {})
+    empty = Conditions({}, {})
     empty.add(tmp_path, AS_USUAL, measured)
     assert list(empty.add(tmp_path, "noise 0.3", measured).found) == [AS_USUAL, "noise 0.3"]
     assert list(Conditions.load(tmp_path).found) == [AS_USUAL, "noise 0.3"]
@@ -98,7 +98,7 @@ def test_both_figures_hold_all_that_was_measured(tmp_path):
         "step 100": 0.4,
         "step 250": 0.3,
     }
-    conditions = Conditions(SIZES, {name: measured(value) for name, value in names.items()})
+    conditions = Conditions({}, {name: measured(value) for name, value in names.items()})
     assert list(points_of(conditions, "noise")) == [0.0, 0.05, 0.3]
     assert list(points_of(conditions, "size")) == [0.5, 1.0]
     assert list(points_of(conditions, "step")) == [100.0, 250.0, 500.0]  # the usual pictures are of the finished model
