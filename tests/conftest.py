@@ -21,7 +21,7 @@ from PIL import Image
 
 import mgap
 from tests.processes import listen_to_signals
-from tests.tiers import TINY, mark_the_rest
+from tests.tiers import TINY, is_left_out, mark_the_rest
 
 settings.register_profile("mgap", deadline=None, derandomize=True, max_examples=60)
 settings.register_profile(  # make nightly: --hypothesis-profile=nightly
@@ -52,7 +52,10 @@ def pytest_collection_finish():
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by markers
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    left_out = [item for item in items if is_left_out(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
     mark_the_rest(items)
     for item in items:
         if item.get_closest_marker("gpu") and "MGAP_TEST_GPU" not in os.environ:

@@ -6,6 +6,7 @@ rest of the product of methods, modes and families, is marked `product` here, wh
 
 `@pytest.mark.both_families` keeps a test, or with `pytestmark` a file, on both families: where the family is what is tested.
 `@pytest.mark.each_kind` leaves all but one method of each kind to the rest: where what a kind has in common is tested.
+`@pytest.mark.one_family` has a test, or one of its cases, on the first family alone: where the family has no part in it.
 """
 
 import pytest
@@ -33,6 +34,14 @@ def is_in_the_rest(item) -> bool:
         return True
     modes = [value for value in params if isinstance(value, Mode) and value is not Mode.GREEDY]
     return any(is_second or mode in METHODS.get(method).modes for mode in modes)
+
+
+def is_left_out(item) -> bool:
+    """Whether a test is for the first family alone, and this is the second."""
+    names = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return item.get_closest_marker("one_family") is not None and not {SECOND, f"pocket/{SECOND}"}.isdisjoint(
+        name for name in names if isinstance(name, str)
+    )
 
 
 def mark_the_rest(items) -> None:

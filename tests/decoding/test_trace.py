@@ -10,6 +10,7 @@ from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.registry import METHODS
 from mgap.types import Mode
 from tests.methods.builders import build
+from tests.tiers import ONE_OF_A_KIND
 
 pytestmark = pytest.mark.filterwarnings("ignore:alpha=")
 
@@ -103,7 +104,7 @@ def test_a_trace_needs_a_method(model, picture):
         model.answer(picture, "What is this?", trace=True)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS.names() if Mode.COMPILE in METHODS.get(name).modes])
+@pytest.mark.parametrize("name", [name for name in ONE_OF_A_KIND.values() if Mode.COMPILE in METHODS.get(name).modes])
 @pytest.mark.long
 @pytest.mark.usefixtures("uncompiled_graphs")
 def test_a_compiled_answer_has_the_trace_of_a_plain_one(model, prior, picture, name):

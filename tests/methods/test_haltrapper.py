@@ -312,7 +312,7 @@ def test_a_picture_is_searched_once(exact, picture):
     [
         ({}, {}),
         *(
-            pytest.param(settings, {"num_beams": 2}, marks=pytest.mark.product)
+            pytest.param(settings, {"num_beams": 2}, marks=[pytest.mark.product, pytest.mark.one_family])
             for settings in ({"branch_mode": "sequential"}, {"seed": 5})
         ),
     ],
@@ -353,6 +353,7 @@ def test_words_that_fill_up_follow_the_picture_or_the_seed(exact, picture):
     assert len(mgap.HalTrapper(length=2, preset="reference-code-5").search(exact, one).candidates) == 5
 
 
+@pytest.mark.one_family
 @pytest.mark.parametrize("mode", ["batched", pytest.param("sequential", marks=pytest.mark.product)])
 @pytest.mark.parametrize("options", [{}, pytest.param({"num_beams": 3}, marks=pytest.mark.product)], ids=["one", "beams"])
 def test_a_row_without_candidates_is_decoded_plainly(pocket, scenes, mode, options):

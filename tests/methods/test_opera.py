@@ -57,7 +57,7 @@ def test_opera_is_what_its_equations_say(exact, picture, settings):
     assert told != without, "the penalty must have had a say"
 
 
-@pytest.mark.parametrize("r", [pytest.param(0, marks=pytest.mark.product), 1])
+@pytest.mark.parametrize("r", [pytest.param(0, marks=[pytest.mark.product, pytest.mark.one_family]), 1])
 def test_it_goes_back_where_its_rule_says(exact, picture, r):
     """Alone and in a batch of mixed lengths, in which some samples go back and others do not, each at its own time."""
     with exact.using(mgap.OPERA(**BACK, r=r)):
@@ -91,7 +91,7 @@ def own_zero(exact, beams):
     return mgap.OPERA(alpha=0.0, candidates=exact.backbone.head_module.weight.shape[0], window=0, beams=beams)
 
 
-@pytest.mark.parametrize("beams", [1, 3, pytest.param(5, marks=pytest.mark.product)])
+@pytest.mark.parametrize("beams", [1, 3, pytest.param(5, marks=[pytest.mark.product, pytest.mark.one_family])])
 def test_its_zero_is_transformers_own_search(exact, picture, beams):
     plain = [tell(exact, picture, question, SHORT, num_beams=beams) for question in QUESTIONS]
     with exact.using(own_zero(exact, beams)):
@@ -127,9 +127,9 @@ def test_without_a_penalty_it_is_beam_search_among_the_candidates(exact, picture
 @pytest.mark.parametrize(
     "options",
     [{"repetition_penalty": 1.5}, {"num_return_sequences": 3, "output_scores": True, "return_dict_in_generate": True},
-     *(pytest.param(rest, marks=pytest.mark.product) for rest in ({}, {"length_penalty": -1.0}, {"early_stopping": True},
-       {"length_penalty": 0.0}, {"early_stopping": "never"},
-       {"min_new_tokens": 8}, {"bad_words_ids": [[65], [66, 67]]}))],
+     *(pytest.param(rest, marks=[pytest.mark.product, pytest.mark.one_family])
+       for rest in ({}, {"length_penalty": -1.0}, {"early_stopping": True}, {"length_penalty": 0.0},
+                    {"early_stopping": "never"}, {"min_new_tokens": 8}, {"bad_words_ids": [[65], [66, 67]]}))],
     ids=str,
 )  # fmt: skip
 def test_answers_end_as_in_transformers_own_search(exact, picture, options):

@@ -452,7 +452,7 @@ def test_every_trial_is_in_the_figures_data(tmp_path, folder):
 
 
 def test_probes_that_are_taught_the_truth_answer_better_the_later_the_layer(tmp_path, capsys):
-    main(["ceiling", "pocket/llava", "--out", str(tmp_path), "--scenes", "12", "--reported", "8", "--device", "cpu"])
+    main(["ceiling", "pocket/llava", "--out", str(tmp_path), "--scenes", "8", "--reported", "4", "--device", "cpu"])
     found = json.loads((tmp_path / "ceiling.json").read_text())
     assert set(found["margins"]) == {"plain", *(f"plain and {null}" for null in BLIND_NULLS)}
     f1 = [of["adversarial"]["value"] for _, of in sorted(found["probes"].items(), key=lambda item: int(item[0]))]
