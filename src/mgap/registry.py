@@ -141,7 +141,7 @@ BACKBONES = Registry(
     "mgap.backbones",
     {
         "llava": "mgap.backbones.llava:Llava",
-        "llava_next": "mgap.backbones.llava:Llava",
+        "llava_next": "mgap.backbones.llava:LlavaNext",
         "llava_onevision": "mgap.backbones.llava:LlavaOneVision",
         "qwen2_vl": "mgap.backbones.qwen_vl:QwenVL",
         "qwen2_5_vl": "mgap.backbones.qwen_vl:QwenVL",

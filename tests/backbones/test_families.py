@@ -20,7 +20,7 @@ from mgap.backbones.gemma import Gemma3
 from mgap.backbones.head import Head
 from mgap.backbones.idefics import Idefics3, SmolVLM
 from mgap.backbones.internvl import InternVL
-from mgap.backbones.llava import Llava, LlavaOneVision
+from mgap.backbones.llava import LlavaNext, LlavaOneVision
 from mgap.backbones.qwen_vl import QwenVL
 from mgap.backbones.shared_vision import shared_pictures
 from mgap.errors import ModelError, PromptError, UnsupportedDecoding
@@ -29,7 +29,7 @@ from mgap.methods.dola import contrast_layers
 from tests.backbones import families
 
 BACKBONES = {
-    "llava_next": Llava, "llava_onevision": LlavaOneVision, "qwen2_vl": QwenVL, "qwen2_5_vl": QwenVL,
+    "llava_next": LlavaNext, "llava_onevision": LlavaOneVision, "qwen2_vl": QwenVL, "qwen2_5_vl": QwenVL,
     "gemma3": Gemma3, "idefics3": Idefics3, "smolvlm": SmolVLM, "internvl": InternVL,
 }  # fmt: skip
 SHORT, LONG = "Is there a dog?", "Describe this picture in a few words, and count the people in it."
