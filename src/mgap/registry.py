@@ -127,6 +127,7 @@ METHODS = Registry(
         "opera": "mgap.methods.opera.opera:OPERA",
         "pai": "mgap.methods.pai:PAI",
         "prompt-prior": "mgap.methods.prompt_prior:PromptPrior",
+        "ritual": "mgap.methods.ritual:RITUAL",
         "tether": "mgap.methods.tether:Tether",
         "vcd": "mgap.methods.vcd:VCD",
         "deco": "mgap.methods.deco:DeCo",
