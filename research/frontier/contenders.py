@@ -27,6 +27,7 @@ from mgap.methods.opera.opera import OPERA
 from mgap.methods.pai import PAI
 from mgap.methods.predicted_prior import PredictedPrior
 from mgap.methods.prompt_prior import PromptPrior
+from mgap.methods.ritual import RITUAL
 from mgap.methods.tether import Tether
 from mgap.methods.vcd import VCD
 from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, mgap_at
@@ -213,6 +214,7 @@ FAMILIES: tuple[Contender, ...] = (
     Contender("mod", tuple(_mod(strength) for strength in (0.25, 0.5, 1.0)), published=AS_PUBLISHED),
     Contender("asd", tuple(_asd(alpha) for alpha in CONTRASTS), published="alpha 1"),
     Contender("haltrapper", tuple(_haltrapper(alpha) for alpha in CONTRASTS[:3]), published="alpha 1"),
+    Contender("ritual", _along("alpha", (0.5, 1.0, 3.0), RITUAL), published="alpha 3"),
     Contender("opera", (_as_published(OPERA),)),
 )
 

@@ -35,6 +35,7 @@ _HOMES = {
     "OPERA": "mgap.methods.opera.opera",
     "PAI": "mgap.methods.pai",
     "PromptPrior": "mgap.methods.prompt_prior",
+    "RITUAL": "mgap.methods.ritual",
     "Tether": "mgap.methods.tether",
     "VCD": "mgap.methods.vcd",
     "Bias": "mgap.methods.bias",
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from mgap.methods.pai import PAI as PAI
     from mgap.methods.predicted_prior import PredictedPrior as PredictedPrior
     from mgap.methods.prompt_prior import PromptPrior as PromptPrior
+    from mgap.methods.ritual import RITUAL as RITUAL
     from mgap.methods.tether import Tether as Tether
     from mgap.methods.vcd import VCD as VCD
     from mgap.priors.bank import Bank as Bank

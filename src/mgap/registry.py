@@ -127,6 +127,7 @@ METHODS = Registry(
         "opera": "mgap.methods.opera.opera:OPERA",
         "pai": "mgap.methods.pai:PAI",
         "prompt-prior": "mgap.methods.prompt_prior:PromptPrior",
+        "ritual": "mgap.methods.ritual:RITUAL",
         "tether": "mgap.methods.tether:Tether",
         "vcd": "mgap.methods.vcd:VCD",
         "deco": "mgap.methods.deco:DeCo",
@@ -141,7 +142,7 @@ BACKBONES = Registry(
     "mgap.backbones",
     {
         "llava": "mgap.backbones.llava:Llava",
-        "llava_next": "mgap.backbones.llava:Llava",
+        "llava_next": "mgap.backbones.llava:LlavaNext",
         "llava_onevision": "mgap.backbones.llava:LlavaOneVision",
         "qwen2_vl": "mgap.backbones.qwen_vl:QwenVL",
         "qwen2_5_vl": "mgap.backbones.qwen_vl:QwenVL",

@@ -66,3 +66,5 @@ def test_the_generic_backbone_declares_nothing():
     for capability in ("prepares_pictures", "embeds_pictures", "shares_prefill", "captures_steps"):
         assert getattr(Backbone, capability) is False
         assert set(families_that(capability)) < set(ours)
+    assert Backbone.picture_layout is None
+    assert families_that("picture_layout") == ["gemma3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe"]

@@ -20,7 +20,8 @@ from mgap.backbones.gemma import Gemma3
 from mgap.backbones.head import Head
 from mgap.backbones.idefics import Idefics3, SmolVLM
 from mgap.backbones.internvl import InternVL
-from mgap.backbones.llava import Llava, LlavaOneVision
+from mgap.backbones.llava import LlavaNext, LlavaOneVision
+from mgap.backbones.picture_layout import from_pictures, to_pictures
 from mgap.backbones.qwen_vl import QwenVL
 from mgap.backbones.shared_vision import shared_pictures
 from mgap.errors import ModelError, PromptError, UnsupportedDecoding
@@ -29,7 +30,7 @@ from mgap.methods.dola import contrast_layers
 from tests.backbones import families
 
 BACKBONES = {
-    "llava_next": Llava, "llava_onevision": LlavaOneVision, "qwen2_vl": QwenVL, "qwen2_5_vl": QwenVL,
+    "llava_next": LlavaNext, "llava_onevision": LlavaOneVision, "qwen2_vl": QwenVL, "qwen2_5_vl": QwenVL,
     "gemma3": Gemma3, "idefics3": Idefics3, "smolvlm": SmolVLM, "internvl": InternVL,
 }  # fmt: skip
 SHORT, LONG = "Is there a dog?", "Describe this picture in a few words, and count the people in it."
@@ -278,6 +279,27 @@ def test_a_second_branch_runs_or_is_refused_by_name(family, model, method):
             alone = [model.answer(i, p, max_new_tokens=6).token_ids for i, p in zip(pictures, prompts, strict=True)]
             assert together == alone
     assert [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)] == plain
+
+
+WHOLE = ("gemma3", "qwen2_vl", "qwen2_5_vl")  # pixels hold whole pictures
+
+
+def test_a_picture_is_changed_whole_or_refused_by_name(family, model):
+    pictures, prompts = [WIDE, TALL], [SHORT, LONG]
+    method = mgap.RITUAL(alpha=9.0, beta=0.0, transform="rotation")
+    if family not in WHOLE:
+        with pytest.raises(ModelError, match=f"ritual changes whole pictures, and {family} cuts"), model.using(method):
+            pass
+        return
+    inputs = model.backbone.encode(pictures, prompts)
+    whole = to_pictures("ritual", model.backbone, inputs)
+    pixels = from_pictures("ritual", model.backbone, whole, inputs["pixel_values"])
+    torch.testing.assert_close(pixels, inputs["pixel_values"], rtol=0, atol=1e-5)
+    with model.using(method):
+        together = [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
+        alone = [model.answer(i, p, max_new_tokens=6).token_ids for i, p in zip(pictures, prompts, strict=True)]
+    assert together == alone
+    assert together != [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)]
 
 
 @pytest.mark.parametrize("refresh", ["prefill", "every_step"])

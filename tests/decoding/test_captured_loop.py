@@ -153,7 +153,7 @@ def test_a_trace_of_captured_steps_is_that_of_eager_ones(model, prior):
             assert step.values == pytest.approx(same.values, rel=1e-3, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["blind", "code", "haltrapper", "icd", "m3id", "vcd"])
+@pytest.mark.parametrize("name", ["blind", "code", "haltrapper", "icd", "m3id", "ritual", "vcd"])
 def test_a_branch_is_rows_of_the_same_step(model, prior, name):
     rows, method = ([A, B, A], ASKED[:3]), build(name, prior)
     with model.using(method):

@@ -37,6 +37,7 @@ AT = {
     "blind": lambda s, _: mgap.Blind(rho=s),
     "blind subtract": lambda s, _: mgap.Blind(rho=s, form="subtract"),
     "m3id": lambda s, _: mgap.M3ID(lam=math.log1p(s), beta=0.0),
+    "ritual": lambda s, _: mgap.RITUAL(alpha=s, beta=0.0),
     "mod where both agree": lambda s, _: mgap.MoD(theta=10.0, a1=s, a2=7.0, beta=0.0),
     "mod where they do not": lambda s, _: mgap.MoD(theta=0.0, a1=7.0, a2=s, beta=0.0),
     "asd": asd,

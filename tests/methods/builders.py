@@ -22,6 +22,7 @@ STRONG = {  # settings by method, or by a variant: without them a method has its
     "opera": {"alpha": 60.0, "beams": 3, "candidates": 3},
     "pai": {"alpha": 2.0, "gamma": 2.0, "start": 0},
     "prompt-prior": {"rho": 8.0},
+    "ritual": {"alpha": 9.0, "beta": 0.0, "transform": "vertical_flip"},
     "tether": {"rho": 3.0},
     "vcd": {"alpha": 4.0, "noise_step": 999},
     "deco": {"alpha": 40.0, "layers": [1, 2]},

@@ -109,7 +109,7 @@ def test_both_ways_of_running_a_branch_agree(exact, prior, picture, name, option
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("name", ["blind", "code", "haltrapper", "icd", "m3id", "vcd"])
+@pytest.mark.parametrize("name", ["blind", "code", "haltrapper", "icd", "m3id", "ritual", "vcd"])
 def test_a_token_costs_the_forwards_that_are_declared(exact, prior, picture, name):
     """A later one; what is done before the first, such as describing the picture, is kept from the answer before."""
     method, rows = build(name, prior), []
@@ -216,7 +216,7 @@ def test_states_of_the_main_rows_come_back(exact, picture):
     assert {len(state) for step in made.hidden_states for state in step} == {1}
 
 
-@pytest.mark.parametrize("method", [mgap.VCD(), mgap.Blind(), mgap.M3ID()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [mgap.VCD(), mgap.Blind(), mgap.M3ID(), mgap.RITUAL()], ids=lambda m: m.name)
 def test_without_a_picture_it_is_refused(exact, method):
     with exact.using(method), pytest.raises(PromptError, match=f"leave {method.name} off"):
         exact.answer(None, "What?", max_new_tokens=2)

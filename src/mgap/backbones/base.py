@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from jinja2 import TemplateError
@@ -30,6 +30,9 @@ from mgap.io.prompt_files import check_prompt
 from mgap.io.strict_json import lone_surrogate
 from mgap.registry import BACKBONES
 
+if TYPE_CHECKING:
+    from mgap.backbones.picture_layout import PictureLayout
+
 
 class Backbone:
     """A transformers model and its processor. Batches are left padded; rows never see each other."""
@@ -43,6 +46,7 @@ class Backbone:
     embeds_pictures: ClassVar[bool] = False  # accepts encoded pictures at the text decoder if the forward takes none
     shares_prefill: ClassVar[bool] = False  # rows of one picture give the same answers from a shared prefill
     captures_steps: ClassVar[bool] = False  # a step at fixed addresses decodes like transformers' own
+    picture_layout: ClassVar[PictureLayout | None] = None  # how pixels hold whole pictures; None: in tiles, or not checked
 
     def __init__(self, model: nn.Module, processor: Any = None, *, name: str | None = None) -> None:
         self.model: Any = getattr(model, "_orig_mod", model)  # under torch.compile's wrapper

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from mgap.backbones.base import Backbone
+from mgap.backbones.picture_layout import FixedGrid, PictureLayout
 
 
 class Llava(Backbone):
-    """LLaVA-1.5 and LLaVA-Next. Older checkpoints lack the chat template and three settings of the processor."""
+    """LLaVA-1.5. Older checkpoints lack the chat template and three settings of the processor."""
 
     prepares_pictures = embeds_pictures = shares_prefill = captures_steps = True
+    picture_layout: ClassVar[PictureLayout | None] = FixedGrid()
     fallback_template = (
         "{% for message in messages %}{{ 'USER: ' if message['role'] == 'user' else 'ASSISTANT: ' }}"
         "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<image>\\n' }}"
@@ -25,6 +29,12 @@ class Llava(Backbone):
             processor.vision_feature_select_strategy = config.vision_feature_select_strategy
         if not processor.num_additional_image_tokens and config.vision_config.model_type == "clip_vision_model":
             processor.num_additional_image_tokens = 1  # CLIP's class token
+
+
+class LlavaNext(Llava):
+    """LLaVA-Next, which adds tiles to the picture."""
+
+    picture_layout = None
 
 
 class LlavaOneVision(Backbone):

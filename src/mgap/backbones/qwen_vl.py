@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.image_embeddings import by_picture
+from mgap.backbones.picture_layout import FlattenedPatches
 
 
 class QwenVL(Backbone):
@@ -18,6 +19,7 @@ class QwenVL(Backbone):
     """
 
     prepares_pictures = embeds_pictures = shares_prefill = captures_steps = True
+    picture_layout = FlattenedPatches()
     fallback_template = (
         "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"
         "{% for part in message['content'] %}{% if part['type'] == 'image' %}"

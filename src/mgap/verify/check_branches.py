@@ -9,6 +9,7 @@ import torch
 from mgap.methods.code import CODE
 from mgap.methods.icd import ICD
 from mgap.methods.m3id import M3ID
+from mgap.methods.ritual import RITUAL, blur_kernel
 from mgap.methods.vcd import VCD, add_noise, schedule
 from mgap.verify.compare import VectorDifference, Vectors, differ, tensor
 
@@ -67,3 +68,12 @@ def check_m3id(vectors: Vectors) -> Iterator[VectorDifference]:
     yield differ("argmax", out.argmax(-1), vectors["argmax"])
     yield differ("out_gate_variant", torch.stack([gated.combine(main, branch, int(t))[0] for t in vectors["t"]]),
                  vectors["out_gate_variant"])  # fmt: skip
+
+
+def check_ritual(vectors: Vectors) -> Iterator[VectorDifference]:
+    """Section 2: the sum with the transformed view, and the weights of the blur."""
+    method = RITUAL(alpha=float(vectors["alpha"]), beta=float(vectors["beta"]))
+    out, _ = method.combine(tensor(vectors, "logits"), tensor(vectors, "logits_transformed"), step=1)
+    yield differ("out", out, vectors["out"])
+    yield differ("argmax", out.argmax(-1), vectors["argmax"])
+    yield differ("blur_kernel", blur_kernel(float(vectors["blur_sigma"])), vectors["blur_kernel"])

@@ -35,6 +35,7 @@ CHECKS = {
     "haltrapper.json": "mgap.verify.check_haltrapper:check_search",
     "icd": "mgap.verify.check_branches:check_icd",
     "m3id": "mgap.verify.check_branches:check_m3id",
+    "ritual": "mgap.verify.check_branches:check_ritual",
     "asd": "mgap.verify.check_inner:check_asd",
     "mod": "mgap.verify.check_inner:check_mod",
     "pai": "mgap.verify.check_inner:check_pai",
