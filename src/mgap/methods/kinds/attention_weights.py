@@ -1,4 +1,4 @@
-"""Attention weights of every row's newest token, averaged over heads and summed over blocks.
+"""Attention weights of every row's newest token, averaged over heads, and a choice by them.
 
 Only watched forwards pay for it: they compute the last query's scores beside torch's fused attention. All other forwards keep
 the model's own kernel, and no weights of the size of the prompt squared are computed.
@@ -6,6 +6,7 @@ the model's own kernel, and no weights of the size of the prompt squared are com
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,13 +21,20 @@ def mean_of_heads(weights: Tensor) -> Tensor:
     return weights[..., -1, :].mean(-2)
 
 
-class SummedWeights(AttentionPass):
-    """The weights of one forward, summed over the blocks so far."""
+def least_attended(attention: Tensor, images: Tensor, counts: Tensor) -> Tensor:
+    """The image positions of least attention, bool [B, T], `counts` [B] in each row; of equal weights, the first positions."""
+    order = attention.masked_fill(~images, torch.inf).argsort(dim=-1, stable=True)
+    rank = order.argsort(dim=-1)  # [B, T]
+    return images & (rank < counts.unsqueeze(-1))
+
+
+class NewestWeights(AttentionPass):
+    """The weights of one forward, block by block."""
 
     def __init__(self, name: str, length: int) -> None:
         super().__init__(name)
         self.length = length
-        self.weights: Tensor | None = None  # [B, positions so far]
+        self.blocks: list[Tensor] = []  # [B, positions so far] each
 
     def attend(self, block: BlockAttention) -> Tensor:
         scores, _ = block.newest_scores()
@@ -35,15 +43,14 @@ class SummedWeights(AttentionPass):
 
     def add(self, weights: Tensor) -> None:
         """Add one block's weights [B, kv]; a sliding window keeps the newest keys only, the others get 0."""
-        weights = F.pad(weights, (self.length - weights.shape[1], 0))
-        self.weights = weights if self.weights is None else self.weights + weights.to(self.weights.device)
+        self.blocks.append(F.pad(weights, (self.length - weights.shape[1], 0)))
 
 
 class AttentionWatch:
     """Watches a model for the method `name`: `start` before a forward, `take` after it, `stop` if it may have failed."""
 
     def __init__(self, backbone: Backbone, name: str) -> None:
-        self.name, self.sums = name, list[SummedWeights]()  # of the forward that is watched
+        self.name, self.passes = name, list[NewestWeights]()  # of the forward that is watched
         self.interceptor = AttentionInterceptor(backbone, name, self._begin)
 
     @property
@@ -57,16 +64,16 @@ class AttentionWatch:
     def stop(self) -> None:
         """Restore the model's own kernel and discard what was read."""
         self.interceptor.stop()
-        self.sums.clear()
+        self.passes.clear()
 
     def take(self) -> Tensor:
-        """The weights of the watched forward, [B, positions so far]."""
-        weights = [one.weights for one in self.sums[-1:] if one.weights is not None]
+        """The weights of the watched forward, [blocks, B, positions so far]."""
+        blocks = self.passes[-1].blocks if self.passes else []
         self.stop()
-        if not weights:
+        if not blocks:
             raise ModelError(f"this model's forward does not pass through its text decoder: {self.name} cannot watch it")
-        return weights[0]
+        return torch.stack([weights.to(blocks[0].device) for weights in blocks])
 
-    def _begin(self, _kwargs: Call, length: int) -> SummedWeights:
-        self.sums.append(SummedWeights(self.name, length))
-        return self.sums[-1]
+    def _begin(self, _kwargs: Call, length: int) -> NewestWeights:
+        self.passes.append(NewestWeights(self.name, length))
+        return self.passes[-1]

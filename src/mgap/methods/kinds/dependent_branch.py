@@ -23,12 +23,13 @@ from mgap.backbones.token_rows import TOKEN_KEYS
 from mgap.errors import ModelError, NonFiniteScores, UnsupportedDecoding
 from mgap.methods.base import Tap
 from mgap.methods.kinds.attention_weights import AttentionWatch
-from mgap.methods.kinds.paired_forward import TYPE_KEYS, ObservedCache, PairedCache, PairedForward, newest
+from mgap.methods.kinds.paired_forward import TYPE_KEYS, ObservedCache, PairedCache, PairedForward, RowState, newest
 
 if TYPE_CHECKING:
     from mgap.methods.kinds.branch import BranchMethod
 
-Hide = Callable[[Tensor, Tensor], Tensor]  # attention and image positions, [B, T] each -> positions to zero, bool [B, T]
+# attention [blocks, B, T], image positions [B, T] -> positions to zero, bool [B, T], and numbers [B] to keep for the answer
+Hide = Callable[[Tensor, Tensor], tuple[Tensor, RowState]]
 
 
 class DependentCache(ObservedCache):
@@ -96,9 +97,11 @@ class DependentBranch(PairedForward):
     def _both_logits(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, list[Tensor]]:
         if not self.attention.is_on or not isinstance(cache, DependentCache) or not cache.branch_caches:
             return super()._split_logits(model, logits, cache)
-        weights = self.attention.take()[:, : cache.images.shape[1]]  # on the prompt
+        weights = self.attention.take()[..., : cache.images.shape[1]]  # on the prompt
         images = cache.images.to(weights.device)
-        shown = blank(cache.features, self.hide(weights, images)[images])
+        hidden, numbers = self.hide(weights, images)
+        cache.row_state.update(numbers)
+        shown = blank(cache.features, hidden[images])
         (prompt,), (branch_cache,) = cache.branch_inputs, cache.branch_caches
         call = {**prompt, **self.embedder.arguments(prompt["input_ids"], shown)}
         if (answer := cache.answer_after()) is not None:
