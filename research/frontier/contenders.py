@@ -28,7 +28,9 @@ from mgap.methods.pai import PAI
 from mgap.methods.predicted_prior import PredictedPrior
 from mgap.methods.prompt_prior import PromptPrior
 from mgap.methods.tether import Tether
+from mgap.methods.vaf import VAF
 from mgap.methods.vcd import VCD
+from mgap.methods.vista import VISTA
 from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, mgap_at
 from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
 from research.frontier.kit import Kit
@@ -211,7 +213,9 @@ FAMILIES: tuple[Contender, ...] = (
     Contender("dola", (_as_published(DoLa), Setting("later layers", lambda _: DoLa(layers="high"))), published=AS_PUBLISHED),
     Contender("pai", tuple(_pai(*one) for one in product((0.2, 0.5), (1.1, 1.5, 2.0))), published="alpha 0.5, gamma 1.1"),
     Contender("mod", tuple(_mod(strength) for strength in (0.25, 0.5, 1.0)), published=AS_PUBLISHED),
+    Contender("vaf", _along("enhance", (1.15, 1.3, 1.6), VAF), published="enhance 1.15"),
     Contender("asd", tuple(_asd(alpha) for alpha in CONTRASTS), published="alpha 1"),
+    Contender("vista", _along("lam", (0.01, 0.05, 0.1, 0.17), VISTA), published="lam 0.17"),
     Contender("haltrapper", tuple(_haltrapper(alpha) for alpha in CONTRASTS[:3]), published="alpha 1"),
     Contender("opera", (_as_published(OPERA),)),
 )

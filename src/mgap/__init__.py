@@ -36,7 +36,9 @@ _HOMES = {
     "PAI": "mgap.methods.pai",
     "PromptPrior": "mgap.methods.prompt_prior",
     "Tether": "mgap.methods.tether",
+    "VAF": "mgap.methods.vaf",
     "VCD": "mgap.methods.vcd",
+    "VISTA": "mgap.methods.vista",
     "Bias": "mgap.methods.bias",
     "DeCo": "mgap.methods.deco",
     "DoLa": "mgap.methods.dola",
@@ -73,7 +75,9 @@ if TYPE_CHECKING:
     from mgap.methods.predicted_prior import PredictedPrior as PredictedPrior
     from mgap.methods.prompt_prior import PromptPrior as PromptPrior
     from mgap.methods.tether import Tether as Tether
+    from mgap.methods.vaf import VAF as VAF
     from mgap.methods.vcd import VCD as VCD
+    from mgap.methods.vista import VISTA as VISTA
     from mgap.priors.bank import Bank as Bank
     from mgap.priors.prior_map import PriorMap as PriorMap
     from mgap.priors.prompts import default_prompts as default_prompts

@@ -23,7 +23,9 @@ STRONG = {  # settings by method, or by a variant: without them a method has its
     "pai": {"alpha": 2.0, "gamma": 2.0, "start": 0},
     "prompt-prior": {"rho": 8.0},
     "tether": {"rho": 3.0},
+    "vaf": {"enhance": 8.0, "suppress": 0.2, "start": 0, "end": 3},
     "vcd": {"alpha": 4.0, "noise_step": 999},
+    "vista": {"lam": 1.0, "alpha": 0.5},
     "deco": {"alpha": 40.0, "layers": [1, 2]},
     "dola": {"layers": [1, 2]},
 }

@@ -14,6 +14,7 @@ PRESETS = {  # `mgap ls presets` would import every method; a test keeps the two
     "mgap": ("paper", "table-random", "table-hard", "reference-code", "tuned"),
     "opera": ("paper", "fast"),
     "pai": ("paper", "reference-code"),
+    "vista": ("captions", "questions"),
 }
 
 
