@@ -146,6 +146,8 @@ def test_every_setting_makes_its_method(kit):
     defaults = {"icd": mgap.ICD(), "code": mgap.CODE(), "m3id": mgap.M3ID(), "deco": mgap.DeCo(), "dola": mgap.DoLa()}
     for family, method in {**defaults, "mod": mgap.MoD()}.items():
         assert made[family][published[family]] == method
+    for family, method in {"vaf": mgap.VAF(), "vista": mgap.VISTA()}.items():
+        assert made[family][published[family]] == method
     pai = made["pai"][published["pai"]]
     assert (pai.alpha, pai.gamma) == (mgap.PAI().alpha, mgap.PAI().gamma)
     assert made["haltrapper"][published["haltrapper"]].alpha == mgap.HalTrapper().alpha

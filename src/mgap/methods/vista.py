@@ -4,7 +4,7 @@
     m  <- ||m|| unit(m / ||m|| + lam g v_i / ||v_i||)      m the MLP output of block i, at every position of prompt and answer
     s   = (1 - alpha) l + alpha mean_{i in window} W x_i   x_i without the final norm;   g = 1 + max(0, cos(m, -v_i))
 
-Each row has its own vectors (kinds/visual_steering.py). Cost: 1 forward per token, about ten small kernels per steered block,
+Each row has its own vectors (kinds/visual_steering.py). Cost: 1 forward per token, eleven small kernels per steered block,
 and one more head product, since the head is linear and reads the mean; two prefills per prompt, one without the picture. At lam
 0 there are no vectors and no prefills. Where paper and code differ, or may:
 
@@ -51,9 +51,9 @@ def turn(m: Tensor, unit: Tensor, *, lam: float, gain: bool) -> Tensor:
 
     A vector of zeros leaves m as it is, and so does lam 0; nothing is divided by zero.
     """
-    length = torch.linalg.vector_norm(m, dim=-1, keepdim=True)  # [..., T, 1]
+    length: Tensor = torch.linalg.vector_norm(m, dim=-1, keepdim=True)  # [..., T, 1]
     moved = torch.addcmul(m, gained(m, unit, length) if gain else length, unit, value=lam)
-    divisor = torch.linalg.vector_norm(moved, dim=-1, keepdim=True).clamp_min(torch.finfo(m.dtype).tiny)
+    divisor: Tensor = torch.linalg.vector_norm(moved, dim=-1, keepdim=True).clamp_min(torch.finfo(m.dtype).tiny)
     return moved * (length / divisor)
 
 
