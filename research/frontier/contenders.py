@@ -31,7 +31,9 @@ from mgap.methods.prompt_prior import PromptPrior
 from mgap.methods.ritual import RITUAL
 from mgap.methods.sid import SID
 from mgap.methods.tether import Tether
+from mgap.methods.vaf import VAF
 from mgap.methods.vcd import VCD
+from mgap.methods.vista import VISTA
 from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, mgap_at
 from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
 from research.frontier.kit import Kit
@@ -216,7 +218,9 @@ FAMILIES: tuple[Contender, ...] = (
     Contender("mod", tuple(_mod(strength) for strength in (0.25, 0.5, 1.0)), published=AS_PUBLISHED),
     Contender("sid", _along("alpha", CONTRASTS, SID), published="alpha 1"),
     Contender("avisc", _along("alpha", (0.5, 1.0, 2.5), AvisC), published="alpha 1"),
+    Contender("vaf", _along("enhance", (1.15, 1.3, 1.6), VAF), published="enhance 1.15"),
     Contender("asd", tuple(_asd(alpha) for alpha in CONTRASTS), published="alpha 1"),
+    Contender("vista", _along("lam", (0.01, 0.05, 0.1, 0.17), VISTA), published="lam 0.17"),
     Contender("haltrapper", tuple(_haltrapper(alpha) for alpha in CONTRASTS[:3]), published="alpha 1"),
     Contender("ritual", _along("alpha", (0.5, 1.0, 3.0), RITUAL), published="alpha 3"),
     Contender("opera", (_as_published(OPERA),)),

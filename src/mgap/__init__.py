@@ -39,7 +39,9 @@ _HOMES = {
     "RITUAL": "mgap.methods.ritual",
     "SID": "mgap.methods.sid",
     "Tether": "mgap.methods.tether",
+    "VAF": "mgap.methods.vaf",
     "VCD": "mgap.methods.vcd",
+    "VISTA": "mgap.methods.vista",
     "Bias": "mgap.methods.bias",
     "DeCo": "mgap.methods.deco",
     "DoLa": "mgap.methods.dola",
@@ -79,7 +81,9 @@ if TYPE_CHECKING:
     from mgap.methods.ritual import RITUAL as RITUAL
     from mgap.methods.sid import SID as SID
     from mgap.methods.tether import Tether as Tether
+    from mgap.methods.vaf import VAF as VAF
     from mgap.methods.vcd import VCD as VCD
+    from mgap.methods.vista import VISTA as VISTA
     from mgap.priors.bank import Bank as Bank
     from mgap.priors.prior_map import PriorMap as PriorMap
     from mgap.priors.prompts import default_prompts as default_prompts

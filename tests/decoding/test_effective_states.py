@@ -50,6 +50,8 @@ AT = {
     "prompt-prior": lambda s, prior: mgap.PromptPrior(prior=prior, rho=s),
     "prompt-prior gated": lambda s, prior: mgap.PromptPrior(prior=prior, rho=s, gate=True, protect=True, centre=False),
     "tether": lambda s, prior: replace(build("tether", prior), rho=s),
+    "vista": lambda s, _: mgap.VISTA(lam=0.0, alpha=s, window=[1, 2]),
+    "vista normed": lambda s, _: mgap.VISTA(lam=0.0, alpha=s, window=[1, 2], normed=True),
     "deco": lambda s, _: mgap.DeCo(alpha=s, layers=[1, 2]),  # all but its candidates are dropped
     "deco of one layer": lambda s, _: mgap.DeCo(alpha=s, layers=0, top_p=1.0, top_k=300),
 }
@@ -64,8 +66,8 @@ ONLY_ITS_OWN = {  # no setting moves these
     "mgap reference-code": lambda prior: mgap.MGAP(prior, preset="reference-code"),
     "m3id gated": lambda _: mgap.M3ID(lam=0.4, constraint="confidence_gate", tau=0.02),
 }
-ONE_BRANCH = ("deco", "dola", "mgap", "predicted-prior")
-STATELESS = {"bias": "constant", "opera": "search"}
+ONE_BRANCH = ("deco", "dola", "vista", "mgap", "predicted-prior")
+STATELESS = {"bias": "constant", "opera": "search", "vaf": "attention", "vista": "blocks"}  # vista at lam 0 has one
 
 
 def cases(names):

@@ -26,7 +26,9 @@ STRONG = {  # settings by method, or by a variant: without them a method has its
     "ritual": {"alpha": 9.0, "beta": 0.0, "transform": "vertical_flip"},
     "sid": {"alpha": 20.0, "beta": 0.0, "keep": 1},
     "tether": {"rho": 3.0},
+    "vaf": {"enhance": 8.0, "suppress": 0.2, "start": 0, "end": 3},
     "vcd": {"alpha": 4.0, "noise_step": 999},
+    "vista": {"lam": 1.0, "alpha": 0.5},
     "deco": {"alpha": 40.0, "layers": [1, 2]},
     "dola": {"layers": [1, 2]},
 }

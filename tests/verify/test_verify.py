@@ -84,10 +84,13 @@ def test_a_file_of_another_rank_is_still_held_to_its_numbers(tmp_path):
     assert [d.name for d in verdict.differences if not d.within] == ["native_projector_f32"]
 
 
-@pytest.mark.parametrize(
-    "stem",
-    ["vcd", "icd", "code", "m3id", "ritual", "pai", "mod", "sid", "avisc", "asd", "deco", "dola", "haltrapper", "vcd_noise", "opera"],
-)
+FEWER_ROWS = [
+    "vcd", "icd", "code", "m3id", "ritual", "pai", "mod", "sid", "avisc", "vaf", "asd", "deco", "dola", "vista", "haltrapper",
+    "vcd_noise", "opera",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stem", FEWER_ROWS)
 def test_files_with_fewer_rows_are_checked(tmp_path, stem):
     with np.load(SHIPPED / f"{stem}.npz") as file:
         arrays = sizes.fewer(stem, dict(file))
@@ -124,6 +127,9 @@ def test_haltrapper_files_with_several_captions_are_checked(tmp_path):
      ("haltrapper", "out_augmentive"), ("opera", "short_local_scores_f64"), ("opera", "short_penalty"),
      ("opera", "short_rollback_locs"), ("opera", "long_rollback_loc"), ("opera", "long_rollback_score_f64"),
      ("opera", "long_penalty"), ("opera", "long_adjusted"), ("opera", "long_image_attention"),
+     ("vaf", "attn_scores_edited"), ("vaf", "attn_probs_after"), ("vaf", "step_probs_after"), ("vaf", "blocks"),
+     ("vista", "vsv"), ("vista", "gain"), ("vista", "steered"), ("vista", "steered_no_gain"), ("vista", "mean_logits"),
+     ("vista", "out"), ("vista", "out_normed"),
      ("icd", "out"), ("icd", "argmax"), ("icd", "out_with_vcd"), ("icd", "argmax_with_vcd"),
      ("ritual", "out"), ("ritual", "argmax"), ("ritual", "blur_kernel")],
 )  # fmt: skip

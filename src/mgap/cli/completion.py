@@ -16,6 +16,7 @@ PRESETS = {  # `mgap ls presets` would import every method; a test keeps the two
     "opera": ("paper", "fast"),
     "pai": ("paper", "reference-code"),
     "sid": ("paper", "reference-code"),
+    "vista": ("captions", "questions"),
 }
 
 

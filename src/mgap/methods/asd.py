@@ -21,10 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
-from mgap.errors import SettingError
 from mgap.methods.base import Handles, Need, Removable, Seam, Tap, load_if_path
 from mgap.methods.kinds.branch import BranchMethod, contrast
-from mgap.methods.kinds.layers import layer_indices
+from mgap.methods.kinds.layers import block_numbers, layer_indices
 from mgap.methods.kinds.main_rows import RowSplit, row_split_of
 from mgap.methods.kinds.paired_forward import Inputs, PairedForward
 from mgap.priors.steering import Steering
@@ -109,10 +108,7 @@ class ASD(BranchMethod):
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         self._steering.require(backbone)
-        count = len(backbone.layers)
-        chosen = range(1, count + 1) if self.layers is None else layer_indices(self.layers)
-        if not all(1 <= i <= count for i in chosen):
-            raise SettingError(f"layers={list(chosen)} must lie between 1 and {count}, the blocks of this model")
+        chosen = block_numbers(self.layers, len(backbone.layers))
         vectors = self._steering.units if self.unit else self._steering.vectors
         row_split = row_split_of(backbone.model)
         handles: list[Removable] = [PairedForward(backbone, self, tap)]

@@ -143,12 +143,13 @@ def read_caption(backbone: Backbone, caption: Caption) -> tuple[dict[str, Tensor
 
 
 @contextmanager
-def catch_blocks(backbone: Backbone) -> Iterator[list[Tensor]]:
-    """While active, collect the output [B, T, d] of every decoder block, in order."""
+def catch_blocks(backbone: Backbone, *, last: bool = False) -> Iterator[list[Tensor]]:
+    """While active, collect the output of every decoder block, in order: all of it [B, T, d], or its last column [B, d]."""
     caught: list[Tensor] = []
 
     def catch(_block: nn.Module, _args: Any, output: Any) -> None:
-        caught.append((output[0] if isinstance(output, tuple) else output).detach())
+        states = (output[0] if isinstance(output, tuple) else output).detach()
+        caught.append(states[:, -1].clone() if last else states)  # a view would keep the whole tensor alive
 
     handles = [block.register_forward_hook(catch) for block in backbone.layers]
     try:

@@ -23,7 +23,7 @@ def check(vectors: Vectors) -> Iterator[VectorDifference]:
     divergence = PRESETS["reference-code"]["divergence"]
     step = contrast_layers(final, early, float(vectors["relative_top"]), divergence)
     js = torch.from_numpy(vectors["js"])  # [B, layers]
-    yield differ("js of the chosen layer", step.values["js"], js.gather(1, step.chosen.unsqueeze(1))[:, 0])
+    yield differ("js of the chosen layer", step.values["js"], js[torch.arange(len(js)), step.chosen])
     for j in range(len(layers)):
         alone = contrast_layers(final, early[j : j + 1], float(vectors["relative_top"]), divergence)
         yield differ(f"js[{j}]", alone.values["js"], js[:, j])

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from mgap.backbones.logit_lens import read_out
 from mgap.methods.asd import ASD, steer
 from mgap.methods.avisc import AvisC, find_blind
+from mgap.methods.kinds.attention_interceptor import BlockAttention
 from mgap.methods.kinds.attention_weights import least_attended, mean_of_heads
+from mgap.methods.kinds.visual_steering import visual_vectors
 from mgap.methods.mod import MoD, divergence
 from mgap.methods.pai import guide, raise_scores
 from mgap.methods.sid import SID, hide_keys, kept_counts
+from mgap.methods.vaf import VAF, ScaledKeys
+from mgap.methods.vista import VISTA, gained, turn
 from mgap.priors.steering import Steering
 from mgap.verify.compare import VectorDifference, Vectors, differ, tensor
+from mgap.verify.read_layers import norm_and_head
 
 
 def check_pai(vectors: Vectors) -> Iterator[VectorDifference]:
@@ -28,6 +36,52 @@ def check_pai(vectors: Vectors) -> Iterator[VectorDifference]:
     yield differ("attn_scores_edited", edited, vectors["attn_scores_edited"])
     yield differ("attn_probs_before", scores.softmax(-1), vectors["attn_probs_before"])
     yield differ("attn_probs_after", edited.softmax(-1), vectors["attn_probs_after"])
+
+
+def check_vaf(vectors: Vectors) -> Iterator[VectorDifference]:
+    """Section 2, through the pass that decoding uses: scores are queries of unit keys, and weights what they read of them."""
+    enhance, suppress = (float(vectors[name]) for name in ("enhance", "suppress"))
+    method, start, end = VAF(enhance=enhance, suppress=suppress), int(vectors["img_start"]), int(vectors["img_end"])
+    mask = tensor(vectors, "causal_mask")
+    for kind, bias in (("attn", mask), ("step", None)):
+        scores = tensor(vectors, f"{kind}_scores")  # [B, heads, q, kv]
+        images = torch.zeros(len(scores), scores.shape[-1], dtype=torch.bool)
+        images[:, start:end] = True
+        plain = _of_unit_keys(scores, bias)
+        scaled = ScaledKeys(method, range(1), images)
+        yield differ(f"{kind}_probs_before", plain.fused().transpose(1, 2), vectors[f"{kind}_probs_before"])
+        yield differ(f"{kind}_probs_after", scaled.attend(plain).transpose(1, 2), vectors[f"{kind}_probs_after"])
+        if bias is not None:
+            edited = torch.where(scaled.text[:, None, :, None], scores @ scaled.scale(plain.key).mT, scores)
+            yield differ("attn_scores_edited", edited + bias, vectors["attn_scores_edited"])
+    blocks = [method.blocks(int(depth)) for depth in vectors["depths"]]
+    yield differ("blocks", torch.tensor([[block.start, block.stop] for block in blocks]), vectors["blocks"])
+
+
+def _of_unit_keys(scores: Tensor, bias: Tensor | None) -> BlockAttention:
+    """Attention whose scores are these, [B, heads, q, kv], and whose output is its weights: keys and values are unit."""
+    units = torch.eye(scores.shape[-1], dtype=scores.dtype).expand(*scores.shape[:2], -1, -1)
+    return BlockAttention(SimpleNamespace(layer_idx=0), scores, units, units, bias, {"scaling": 1.0})
+
+
+def check_vista(vectors: Vectors) -> Iterator[VectorDifference]:
+    """Section 2: the steering vectors, the steered outputs with gain and without, and the mixed logits."""
+    vector = visual_vectors(tensor(vectors, "with_image"), tensor(vectors, "without_image"))  # [L, B, d]
+    yield differ("vsv", vector, vectors["vsv"])
+    unit, m, lam = F.normalize(vector, dim=-1).unsqueeze(-2), tensor(vectors, "mlp_out"), float(vectors["lam"])
+    length = torch.linalg.vector_norm(m, dim=-1, keepdim=True)  # [L, B, T, 1]
+    yield differ("gain", gained(m, unit, length) / length, vectors["gain"])
+    yield differ("steered", turn(m, unit, lam=lam, gain=True), vectors["steered"])
+    yield differ("steered_no_gain", turn(m, unit, lam=lam, gain=False), vectors["steered_no_gain"])
+    states = tensor(vectors, "hidden_states")  # [L + 1, B, d]; the last is before the norm
+    norm, head = norm_and_head(vectors)
+    final, early = read_out(states[-1], head, norm), states[torch.from_numpy(vectors["layers"])]
+    method, logits = VISTA(alpha=float(vectors["alpha"])), read_out(early, head, None)
+    yield differ("final_logits", final, vectors["final_logits"])
+    yield differ("layer_logits", logits, vectors["layer_logits"])
+    yield differ("mean_logits", logits.mean(0), vectors["mean_logits"])
+    yield differ("out", method.combine(final, logits).scores, vectors["out"])
+    yield differ("out_normed", method.combine(final, read_out(early, head, norm)).scores, vectors["out_normed"])
 
 
 def check_mod(vectors: Vectors) -> Iterator[VectorDifference]:

@@ -41,6 +41,8 @@ CHECKS = {
     "pai": "mgap.verify.check_inner:check_pai",
     "sid": "mgap.verify.check_inner:check_sid",
     "avisc": "mgap.verify.check_inner:check_avisc",
+    "vaf": "mgap.verify.check_inner:check_vaf",
+    "vista": "mgap.verify.check_inner:check_vista",
     "opera": "mgap.verify.check_opera:check_opera",
     "deco": "mgap.verify.check_deco:check",
     "dola": "mgap.verify.check_dola:check",

@@ -24,7 +24,9 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.image_embeddings import Call
 from mgap.errors import PromptError, UnsupportedDecoding
 from mgap.methods.base import Handles, Method, Observation, Removable, Seam, Tap
-from mgap.methods.kinds.attention_interceptor import AttentionInterceptor, AttentionPass, BlockAttention, check_kernel
+from mgap.methods.kinds.attention_interceptor import MASKED, AttentionInterceptor, AttentionPass, BlockAttention, check_kernel
+from mgap.methods.kinds.generation_start import starts_generation
+from mgap.methods.kinds.main_rows import row_split_of
 from mgap.types import ALL_MODES, Mode
 
 
@@ -76,13 +78,20 @@ class AttentionEdit:
     """An edit on one model. The picture's keys are found in the prompt and stored per generation cache."""
 
     def __init__(
-        self, backbone: Backbone, name: str, make: Callable[[Tensor], AttentionPass], blocks: range, *, needs_picture: bool
+        self,
+        backbone: Backbone,
+        name: str,
+        make: Callable[[Tensor], AttentionPass],
+        blocks: range,
+        *,
+        needs_picture: bool,
+        kind: str = MASKED,
     ) -> None:
         """`make` builds the pass of a forward from the image keys, bool [B, positions so far]."""
         check_kernel(backbone, name)
         self.backbone, self.name, self.make, self.needs_picture = backbone, name, make, needs_picture
         self.images: WeakKeyDictionary[Cache, Tensor] = WeakKeyDictionary()  # of the prompt; a row's beams share its picture
-        self.interceptor = AttentionInterceptor(backbone, name, self._begin, blocks=blocks)
+        self.interceptor = AttentionInterceptor(backbone, name, self._begin, blocks=blocks, kind=kind)
         self.handle: RemovableHandle = backbone.model.register_forward_pre_hook(self.read, with_kwargs=True)
         self.interceptor.start()
 
@@ -92,23 +101,15 @@ class AttentionEdit:
 
     def read(self, _model: nn.Module, args: tuple[Any, ...], kwargs: Call) -> None:
         """Find the picture in a prompt; refuse a forward in which the newest position is not the last column."""
-        cache, ids, name = kwargs.get("past_key_values"), kwargs.get("input_ids"), self.name
-        if args or cache is None or ids is None or kwargs.get("use_cache") is False:
-            raise UnsupportedDecoding(f"{name} follows the cache of a generation: call generate with input_ids, use_cache on")
-        if cache.is_compileable:
-            raise UnsupportedDecoding(f"{name} does not work with static or compiled decoding: use the dynamic cache")
+        name = self.name
         if kwargs.get("output_attentions"):
             raise UnsupportedDecoding(f"{name} gives no attention weights back: leave output_attentions out")
-        if cache in self.images and ids.shape[1] == 1:
+        if not starts_generation(name, args, kwargs, self.images):
             return
-        if cache.get_seq_length() > 0 or kwargs.get("logits_to_keep", 1) != 1:
-            raise UnsupportedDecoding(
-                f"{name} reads the whole prompt, then one token at a time: no assisted decoding, no chunks"
-            )
         images = self.backbone.image_mask(kwargs)
         if self.needs_picture and not images.any():
             raise PromptError(f"{name} acts on the attention to a picture: give one, or leave {name} off")
-        self.images[cache] = images
+        self.images[kwargs["past_key_values"]] = images
 
     def _begin(self, kwargs: Call, length: int) -> AttentionPass:
         images = self.images[kwargs["past_key_values"]]
@@ -151,9 +152,10 @@ class AttentionMethod(Method):
 
 def report_logits(backbone: Backbone, tap: Tap) -> RemovableHandle:
     """Report the edited logits to a trace, also as `before`: without a second branch the plain logits are not known."""
+    row_split = row_split_of(backbone.model)
 
     def report(_model: nn.Module, _args: Any, output: Any) -> None:
-        if tap.listener is not None:
+        if tap.listener is not None and not row_split.is_paused:
             tap.listener(Observation({}, output.logits, output.logits))
 
     handle: RemovableHandle = backbone.model.register_forward_hook(report)
