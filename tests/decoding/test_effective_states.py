@@ -62,7 +62,7 @@ ONLY_ITS_OWN = {  # no setting moves these
     "m3id gated": lambda _: mgap.M3ID(lam=0.4, constraint="confidence_gate", tau=0.02),
 }
 ONE_BRANCH = ("deco", "dola", "mgap", "predicted-prior")
-STATELESS = {"bias": "constant", "opera": "search"}
+STATELESS = {"bias": "constant", "nullu": "blocks", "opera": "search"}
 
 
 def cases(names):

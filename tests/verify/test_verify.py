@@ -71,7 +71,7 @@ def test_a_file_of_another_rank_is_still_held_to_its_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "stem", ["vcd", "icd", "code", "m3id", "pai", "mod", "asd", "deco", "dola", "haltrapper", "vcd_noise", "opera"]
+    "stem", ["vcd", "icd", "code", "m3id", "pai", "mod", "nullu", "asd", "deco", "dola", "haltrapper", "vcd_noise", "opera"]
 )
 def test_files_with_fewer_rows_are_checked(tmp_path, stem):
     with np.load(SHIPPED / f"{stem}.npz") as file:

@@ -9,7 +9,9 @@ import torch
 from mgap.methods.asd import ASD, steer
 from mgap.methods.kinds.attention_weights import mean_of_heads
 from mgap.methods.mod import MoD, divergence, least_attended
+from mgap.methods.nullu import project_out
 from mgap.methods.pai import guide, raise_scores
+from mgap.priors.null_space import NullSpace, difference
 from mgap.priors.steering import Steering
 from mgap.verify.compare import VectorDifference, Vectors, differ, tensor
 
@@ -60,3 +62,23 @@ def check_asd(vectors: Vectors) -> Iterator[VectorDifference]:
     out, _ = method.combine(tensor(vectors, "logits_pos"), tensor(vectors, "logits_neg"), step=1)
     yield differ("out", out, vectors["out"])
     yield differ("argmax", out.argmax(-1), vectors["argmax"])
+
+
+def check_nullu(vectors: Vectors) -> Iterator[VectorDifference]:
+    """Section 2: the differences of captions, their directions, and MLPs that do not write along them."""
+    truthful, hallucinated = tensor(vectors, "truthful"), tensor(vectors, "hallucinated")  # [N, L, d]
+    yield differ("difference", difference(truthful, hallucinated).transpose(0, 1), vectors["difference"])
+    rank, blocks = int(vectors["rank"]), vectors["layers"].tolist()
+    where = {"start": blocks[0], "end": blocks[-1] + 1}
+    space = NullSpace.from_states(truthful, hallucinated, rank, **where)
+    yield differ("singular_values", space.singular_values, vectors["singular_values"])
+    yield differ("projector", space.projectors, vectors["projector"])
+    centred = NullSpace.from_states(truthful, hallucinated, rank, centring=float(vectors["centring"]), **where)
+    yield differ("projector_centred", centred.projectors, vectors["projector_centred"])
+    down = tensor(vectors, "down_weight")  # [blocks, d, inner]
+    written = tensor(vectors, "mlp_in") @ down.mT  # [blocks, B, d]
+    yield differ("mlp_out_before", written, vectors["mlp_out_before"])
+    for name, values, axis in (("edited_weight", down, 1), ("mlp_out_after", written, 2)):
+        pairs = zip(values.movedim(axis, -1), space.bases, strict=True)
+        projected = torch.stack([project_out(one, basis) for one, basis in pairs]).movedim(-1, axis)
+        yield differ(name, projected, vectors[name])

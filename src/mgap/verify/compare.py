@@ -37,6 +37,7 @@ CHECKS = {
     "m3id": "mgap.verify.check_branches:check_m3id",
     "asd": "mgap.verify.check_inner:check_asd",
     "mod": "mgap.verify.check_inner:check_mod",
+    "nullu": "mgap.verify.check_inner:check_nullu",
     "pai": "mgap.verify.check_inner:check_pai",
     "opera": "mgap.verify.check_opera:check_opera",
     "deco": "mgap.verify.check_deco:check",
