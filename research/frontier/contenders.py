@@ -23,6 +23,7 @@ from mgap.methods.haltrapper.haltrapper import HalTrapper
 from mgap.methods.icd import ICD
 from mgap.methods.m3id import M3ID
 from mgap.methods.mod import MoD
+from mgap.methods.nullu import Nullu
 from mgap.methods.opera.opera import OPERA
 from mgap.methods.pai import PAI
 from mgap.methods.predicted_prior import PredictedPrior
@@ -119,6 +120,11 @@ def _mod(strength: float) -> Setting:
     return Setting(label, lambda _: MoD(a1=strength * MoD.a1, a2=strength * MoD.a2))
 
 
+def _nullu(rank: int, strength: float) -> Setting:
+    label = f"rank {rank}, strength {strength:g}"
+    return Setting(label, lambda kit: Nullu(space=kit.null_space(rank), strength=strength))
+
+
 def _as_published(make: Callable[[], Method]) -> Setting:
     return Setting(AS_PUBLISHED, lambda _: make())
 
@@ -212,6 +218,7 @@ FAMILIES: tuple[Contender, ...] = (
     Contender("pai", tuple(_pai(*one) for one in product((0.2, 0.5), (1.1, 1.5, 2.0))), published="alpha 0.5, gamma 1.1"),
     Contender("mod", tuple(_mod(strength) for strength in (0.25, 0.5, 1.0)), published=AS_PUBLISHED),
     Contender("asd", tuple(_asd(alpha) for alpha in CONTRASTS), published="alpha 1"),
+    Contender("nullu", tuple(_nullu(*one) for one in product((4, 8, 16), (0.5, 1.0))), published="rank 4, strength 1"),
     Contender("haltrapper", tuple(_haltrapper(alpha) for alpha in CONTRASTS[:3]), published="alpha 1"),
     Contender("opera", (_as_published(OPERA),)),
 )

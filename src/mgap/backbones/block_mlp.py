@@ -22,7 +22,7 @@ class OutputWeight:
     """A weight or bias that writes into the residual stream, of one projection or of all experts."""
 
     name: str  # within the block
-    values: nn.Parameter
+    values: Tensor
     axis: int  # that of the residual stream's width
 
 

@@ -118,10 +118,11 @@ class NullSpace:
                 progress(done)
         _check_count(len(states), rank)
         device = backbone.device if backbone.device.type == "cuda" else torch.device("cpu")  # others may have no float64
-        found = [
-            directions(*(torch.stack([one[side, i] for one in states]).to(device) for side in (0, 1)), rank, centring)
-            for i in range(len(blocks))
-        ]
+
+        def of_block(i: int, side: int) -> Tensor:  # [N, d]
+            return torch.stack([both[side, i] for both in states]).to(device)
+
+        found = [directions(of_block(i, 0), of_block(i, 1), rank, centring) for i in range(len(blocks))]
         origin = {
             "preset": preset,
             "centring": float(centring),
