@@ -169,6 +169,9 @@ def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method |
     elif name == "asd":
         drawn = torch.randn(len(backbone.layers), prior.hidden_size, generator=generator, dtype=torch.float64)
         settings["steering"] = Steering(drawn, (1, 1), backbone.identity)
+    elif name == "nullu":
+        states = torch.randn(2, 8, len(backbone.layers), prior.hidden_size, generator=generator)
+        settings["space"] = mgap.NullSpace.from_states(*states)
     elif name == "bias":
         settings = {"shift": 1.0, "up": ("the",), "down": ("a",)}
     elif name in DESCRIBES:

@@ -137,6 +137,11 @@ def steering(model: mgap.Model) -> mgap.Steering:
     return mgap.Steering.from_states(*torch.randn(shape, generator=torch.Generator().manual_seed(0)))
 
 
+def null_space(model: mgap.Model) -> mgap.NullSpace:
+    shape = (2, 8, len(model.backbone.layers), model.backbone.identity.hidden_size)
+    return mgap.NullSpace.from_states(*torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+
+
 def identity_map(prior: mgap.Subspace) -> mgap.PriorMap:
     """A prior map that returns a state's own coordinates; all maps cost the same."""
     return mgap.PriorMap(prior.basis.T.contiguous(), torch.zeros(prior.rank, dtype=torch.float64), prior, 0, 0.0, 0.0)
@@ -153,6 +158,7 @@ WAYS: dict[str, Callable[[mgap.Model], Method]] = {
     "prompt-prior": lambda model: mgap.PromptPrior(prior=mgap.Subspace.fit(model, mgap.default_prompts())),
     "tether": lambda model: mgap.Tether(bank=bank(model)),
     "asd": lambda model: mgap.ASD(steering=steering(model)),
+    "nullu": lambda model: mgap.Nullu(space=null_space(model)),
     "bias": lambda _model: mgap.Bias(shift=1.0, up=("is",), down=("the",)),
     "code": lambda _model: mgap.CODE(length=4),
     "blind no_image": lambda _model: mgap.Blind(null_image="no_image"),

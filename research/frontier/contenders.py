@@ -24,6 +24,7 @@ from mgap.methods.haltrapper.haltrapper import HalTrapper
 from mgap.methods.icd import ICD
 from mgap.methods.m3id import M3ID
 from mgap.methods.mod import MoD
+from mgap.methods.nullu import Nullu
 from mgap.methods.opera.opera import OPERA
 from mgap.methods.pai import PAI
 from mgap.methods.predicted_prior import PredictedPrior
@@ -124,6 +125,11 @@ def _mod(strength: float) -> Setting:
     return Setting(label, lambda _: MoD(a1=strength * MoD.a1, a2=strength * MoD.a2))
 
 
+def _nullu(rank: int, strength: float) -> Setting:
+    label = f"rank {rank}, strength {strength:g}"
+    return Setting(label, lambda kit: Nullu(space=kit.null_space(rank), strength=strength))
+
+
 def _as_published(make: Callable[[], Method]) -> Setting:
     return Setting(AS_PUBLISHED, lambda _: make())
 
@@ -221,6 +227,7 @@ FAMILIES: tuple[Contender, ...] = (
     Contender("vaf", _along("enhance", (1.15, 1.3, 1.6), VAF), published="enhance 1.15"),
     Contender("asd", tuple(_asd(alpha) for alpha in CONTRASTS), published="alpha 1"),
     Contender("vista", _along("lam", (0.01, 0.05, 0.1, 0.17), VISTA), published="lam 0.17"),
+    Contender("nullu", tuple(_nullu(*one) for one in product((4, 8, 16), (0.5, 1.0))), published="rank 4, strength 1"),
     Contender("haltrapper", tuple(_haltrapper(alpha) for alpha in CONTRASTS[:3]), published="alpha 1"),
     Contender("ritual", _along("alpha", (0.5, 1.0, 3.0), RITUAL), published="alpha 3"),
     Contender("opera", (_as_published(OPERA),)),

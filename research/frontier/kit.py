@@ -1,6 +1,6 @@
 """What methods are fitted with, and the plain states that departures are measured against; their scenes have no other use.
 
-`Kit` fits what methods need on questions without a picture and on scenes from seed FIT on, unlabelled except for ASD.
+`Kit` fits what methods need on questions without a picture and on scenes from seed FIT on, unlabelled except for ASD and Nullu.
 Departures are measured against plain states of scenes from seed JUDGE on, which no method ever gets.
 """
 
@@ -22,10 +22,12 @@ from mgap.pocket.benchmark import FIT, JUDGE
 from mgap.pocket.figures import fit_prior
 from mgap.pocket.fit_bank import KINDS, MAX_ANSWER_TOKENS, collect, fit_bank, rows_of
 from mgap.pocket.fit_map import fit_pocket_map
+from mgap.pocket.fit_null_space import fit_null_space
 from mgap.pocket.fit_steering import fit_steering
 from mgap.pocket.scenes import render
 from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
+from mgap.priors.null_space import NullSpace
 from mgap.priors.prior_map import PriorMap
 from mgap.priors.steering import Steering
 from mgap.priors.subspace import Subspace
@@ -77,9 +79,15 @@ class Kit:
         return replace(Subspace.from_states(torch.cat(states), rank), identity=self.model.backbone.identity)
 
     def steering(self) -> Steering:
-        """Vectors from true to invented things, of the model's own captions; the only fit that is given the truth."""
+        """Vectors from true to invented things, of the model's own captions, labelled by the truth."""
         options: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
         return self.keep("steering", lambda: fit_steering(self.model, FIT, self.scenes, **options))
+
+    def null_space(self, rank: int) -> NullSpace:
+        """Up to 16 directions from true captions to the same with a lie."""
+        count = max(40, self.scenes)  # six in ten give a pair
+        space = self.keep("null space", lambda: fit_null_space(self.model, FIT, count, rank=16, progress=self.progress))
+        return self.keep(("null space", rank), lambda: space.truncate(rank))
 
     def bank(self, *kinds: str) -> Bank:
         """Plain states of every token of answers to questions, to caption prompts, or (no kind) to both."""

@@ -20,6 +20,7 @@ _HOMES = {
     "attach": "mgap.decoding.attach",
     "Bank": "mgap.priors.bank",
     "fit_prior_map": "mgap.decoding.prior_pairs",
+    "NullSpace": "mgap.priors.null_space",
     "PriorMap": "mgap.priors.prior_map",
     "Steering": "mgap.priors.steering",
     "Subspace": "mgap.priors.subspace",
@@ -33,6 +34,7 @@ _HOMES = {
     "ICD": "mgap.methods.icd",
     "M3ID": "mgap.methods.m3id",
     "MoD": "mgap.methods.mod",
+    "Nullu": "mgap.methods.nullu",
     "OPERA": "mgap.methods.opera.opera",
     "PAI": "mgap.methods.pai",
     "PromptPrior": "mgap.methods.prompt_prior",
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from mgap.methods.m3id import M3ID as M3ID
     from mgap.methods.mgap import MGAP as MGAP
     from mgap.methods.mod import MoD as MoD
+    from mgap.methods.nullu import Nullu as Nullu
     from mgap.methods.opera.opera import OPERA as OPERA
     from mgap.methods.pai import PAI as PAI
     from mgap.methods.predicted_prior import PredictedPrior as PredictedPrior
@@ -85,6 +88,7 @@ if TYPE_CHECKING:
     from mgap.methods.vcd import VCD as VCD
     from mgap.methods.vista import VISTA as VISTA
     from mgap.priors.bank import Bank as Bank
+    from mgap.priors.null_space import NullSpace as NullSpace
     from mgap.priors.prior_map import PriorMap as PriorMap
     from mgap.priors.prompts import default_prompts as default_prompts
     from mgap.priors.steering import Steering as Steering

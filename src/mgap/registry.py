@@ -125,6 +125,7 @@ METHODS = Registry(
         "icd": "mgap.methods.icd:ICD",
         "m3id": "mgap.methods.m3id:M3ID",
         "mod": "mgap.methods.mod:MoD",
+        "nullu": "mgap.methods.nullu:Nullu",
         "opera": "mgap.methods.opera.opera:OPERA",
         "pai": "mgap.methods.pai:PAI",
         "prompt-prior": "mgap.methods.prompt_prior:PromptPrior",
@@ -199,6 +200,7 @@ LEARNT = Registry(
         "prior_map": "mgap.priors.prior_map:PriorMap",
         "steering": "mgap.priors.steering:Steering",
         "bank": "mgap.priors.bank:Bank",
+        "null_space": "mgap.priors.null_space:NullSpace",
     },
     has=("load",),
 )
@@ -211,6 +213,7 @@ POCKET_LEARNERS = Registry(
         "prior_map": "mgap.pocket.fit_map:fit_pocket_map",
         "steering": "mgap.pocket.fit_steering:fit_steering",
         "bank": "mgap.pocket.fit_bank:fit_bank",
+        "null_space": "mgap.pocket.fit_null_space:fit_null_space",
     },
     has=("__call__",),
 )

@@ -27,6 +27,7 @@ from mgap.backbones.shared_vision import shared_pictures
 from mgap.errors import ModelError, PromptError, UnsupportedDecoding
 from mgap.methods.deco import correct
 from mgap.methods.dola import contrast_layers
+from mgap.methods.nullu_export import projected_weights
 from tests.backbones import families
 
 BACKBONES = {
@@ -175,6 +176,19 @@ def test_earlier_layers_are_read_out_as_the_model_had_them(model, layers):
         with model.using(method):
             found = logits_of(model, inputs)[:, -1:]
         torch.testing.assert_close(found, expected[method.name], rtol=1e-4, atol=1e-4)
+
+
+def test_nullu_in_the_weights_says_what_its_hooks_say(model):
+    backbone = model.backbone
+    drawn = torch.randn(2, 12, len(backbone.layers), backbone.hidden_size, generator=torch.Generator().manual_seed(0))
+    method, inputs = mgap.Nullu(space=mgap.NullSpace.from_states(*drawn, rank=8, start=0)), backbone.encode([WIDE], [SHORT])
+    plain = logits_of(model, inputs)
+    with model.using(method):
+        hooked = logits_of(model, inputs)
+    with projected_weights(backbone, method):
+        torch.testing.assert_close(logits_of(model, inputs), hooked, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(hooked, plain, rtol=1e-2, atol=1e-2)
+    assert torch.equal(logits_of(model, inputs), plain)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -48,6 +48,8 @@ def bash(line, folder):
         ("mgap do", ["doctor"]),
         ("mgap score ", ["amber", "chair", "implied", "pope", "run"]),
         ("mgap build ", ["pope"]),
+        ("mgap export ", ["nullu"]),
+        ("mgap export nullu --model pocket/q", ["pocket/qwen3-vl"]),
         ("mgap ask a.jpg What --method d", ["deco", "dola"]),
         ("mgap ask a.jpg What --method van", ["vanilla"]),
         ("mgap ask a.jpg What --method opera --preset ", ["paper", "fast"]),

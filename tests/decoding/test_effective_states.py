@@ -67,7 +67,8 @@ ONLY_ITS_OWN = {  # no setting moves these
     "m3id gated": lambda _: mgap.M3ID(lam=0.4, constraint="confidence_gate", tau=0.02),
 }
 ONE_BRANCH = ("deco", "dola", "vista", "mgap", "predicted-prior")
-STATELESS = {"bias": "constant", "opera": "search", "vaf": "attention", "vista": "blocks"}  # vista at lam 0 has one
+# vista has a state at lam 0
+STATELESS = {"bias": "constant", "nullu": "blocks", "opera": "search", "vaf": "attention", "vista": "blocks"}
 
 
 def cases(names):

@@ -5,6 +5,7 @@ import re
 
 from mgap.errors import CorruptFile, MgapError
 from mgap.priors.bank import Bank
+from mgap.priors.null_space import NullSpace
 from mgap.priors.prior_map import PriorMap
 from mgap.priors.steering import Steering
 from mgap.priors.subspace import Subspace
@@ -49,6 +50,7 @@ READERS = {
     "steering": lambda folder: numbers(Steering.load(folder)),
     "prior_map": lambda folder: numbers(PriorMap.load(folder)),
     "bank": lambda folder: numbers(Bank.load(folder)),
+    "null_space": lambda folder: numbers(NullSpace.load(folder)),
     "cached": lambda folder: numbers(Subspace.load(folder / "subspace-0123")),
     "collection": read_collection,
     "run": read_run,

@@ -10,6 +10,7 @@ from safetensors.torch import save as dump_tensors
 from mgap.backbones.identity import Identity
 from mgap.io import tensor_files
 from mgap.priors.bank import Bank
+from mgap.priors.null_space import NullSpace
 from mgap.priors.prior_map import PriorMap
 from mgap.priors.steering import Steering
 from mgap.priors.subspace import Subspace
@@ -33,6 +34,11 @@ def steering(seed=0):
     return Steering(found.vectors, found.counts, IDENTITY, {"captions": 9})
 
 
+def null_space(seed=0):
+    found = NullSpace.from_states(draws(7, 4, 6, seed=seed), draws(7, 4, 6, seed=seed + 1), 2)
+    return NullSpace(**{**vars(found), "identity": IDENTITY, "origin": {"preset": "paper"}})
+
+
 def prior_map(seed=0):
     h = draws(20, 6, seed=seed)
     return PriorMap.from_states(h, h @ draws(6, 6, seed=seed + 1), subspace(seed))
@@ -48,6 +54,7 @@ MADE = {
     "steering": (steering, Steering),
     "prior_map": (prior_map, PriorMap),
     "bank": (bank, Bank),
+    "null_space": (null_space, NullSpace),
 }
 
 
@@ -58,6 +65,8 @@ def tensors(found):
             return [found.basis, found.singular_values, found.mean]
         case Steering():
             return [found.vectors]
+        case NullSpace():
+            return [found.bases, found.singular_values]
         case PriorMap():
             return [found.weight, found.offset, *tensors(found.prior)]
         case Bank():
@@ -90,6 +99,11 @@ def is_valid(found):
             return fit and in_range and torch.allclose(gram, torch.eye(K).double(), atol=1e-6)
         case Steering():
             return found.vectors.ndim == 2 and min(found.counts) > 0
+        case NullSpace():
+            gram, K = found.bases @ found.bases.mT, found.rank
+            fit = len(found.singular_values) == len(found.bases) and 0 <= found.start < found.blocks.stop <= found.depth
+            in_range = found.count > 0 <= found.dropped and found.singular_values.shape[1] >= K
+            return fit and in_range and torch.allclose(gram, torch.eye(K).double(), atol=1e-6)
         case PriorMap():
             return (
                 is_valid(found.prior) and found.weight.shape == found.prior.basis.T.shape and found.r2 <= 1 <= found.count + 1

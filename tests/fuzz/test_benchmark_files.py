@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgap.benchmarks.amber.questions import read_amber
+from mgap.benchmarks.caption_pairs import read_caption_pairs
 from mgap.benchmarks.chair.questions import read_captions, read_chair
 from mgap.benchmarks.own import read_own
 from mgap.benchmarks.pope.answer_files import MISSING, read_answers
@@ -30,6 +31,10 @@ OWN = [
     {"id": "two", "image": "b.jpg", "question": "An owl?", "label": "NO ", "group": 7},
 ]
 TABLE = b'image,question,label,id\r\na.jpg,"A dog, or ""two""?",yes,1\r\nb.jpg,An owl?,no,2\r\n'
+PAIRS = [
+    {"image": "a.jpg", "prompt": "Describe it.", "true": "A dog.", "false": "A dog and an owl."},
+    {"image": "b.jpg", "true": "An owl.", "false": "An owl, and an ant."},
+]
 OBJECTS = [{"image": "a.jpg", "objects": ["car", "dog", "car"]}, {"image": "b.jpg", "objects": ["owl", "ant"]}]
 CAPTIONS = [{"image_id": 1, "caption": "A dog."}, {"image_id": "000000000002", "caption": ""}]
 TRUTH = {"1": {"segmentation": ["dog"], "caption_only": []}, "2": ["cat", "dog"], "3": []}
@@ -124,6 +129,17 @@ def test_answers_to_them(place, data, missing):
 def test_own_questions(place, pictures, data, has_labels, missing):
     (place / "mine").write_bytes(data)
     check_samples(outcome(read_own, place / "mine", pictures, has_labels=has_labels, missing=missing))
+
+
+@cases(30)
+@given(st.one_of(line_files(PAIRS), json_files(PAIRS)))
+def test_pairs_of_captions(place, pictures, data):
+    (place / "pairs").write_bytes(data)
+    found = outcome(read_caption_pairs, place / "pairs", pictures)
+    if not isinstance(found, Refused):
+        assert found[0]
+        assert all(text.strip() for pair in found[0] for text in (pair.prompt, pair.true, pair.false))
+        assert all(pair.image.is_file() for pair in found[0])
 
 
 @cases(50)

@@ -15,7 +15,19 @@ from mgap.priors.bank import Bank
 from mgap.priors.prior_map import PriorMap
 from mgap.priors.subspace import Subspace
 from tests.fuzz.damage import Refused, all_damaged_numbers, cases, damaged_bytes, damaged_tensor, json_files, outcome
-from tests.fuzz.saved import IDENTITY, MADE, bank, change_tensor, is_valid, prior_map, same, steering, subspace, tensors
+from tests.fuzz.saved import (
+    IDENTITY,
+    MADE,
+    bank,
+    change_tensor,
+    is_valid,
+    null_space,
+    prior_map,
+    same,
+    steering,
+    subspace,
+    tensors,
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +53,7 @@ def test_what_was_saved_comes_back(place, seed, rank, known, dtype):
     back = outcome(Subspace.load, place / "again")  # which warns of one that names no model
     assert same(made, back)
     assert (back.identity, back.origin, back.tuning, back.count) == (made.identity, made.origin, made.tuning, made.count)
-    for one in (steering(seed), prior_map(seed), bank(seed, dtype)):
+    for one in (steering(seed), prior_map(seed), bank(seed, dtype), null_space(seed)):
         one.save(place / "again")
         back = type(one).load(place / "again")
         assert same(one, back)

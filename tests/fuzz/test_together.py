@@ -19,7 +19,7 @@ from tests.fuzz import writers
 from tests.fuzz.readers import NOTHING, READERS, numbers, read_files, read_or_nothing
 from tests.fuzz.saved import bank
 
-KINDS = ("subspace", "steering", "prior_map", "bank", "run", "cached")
+KINDS = ("subspace", "steering", "prior_map", "bank", "null_space", "run", "cached")
 ROUNDS = 200 if settings.default.max_examples > 100 else 20  # in make nightly, and in make test-all
 
 

@@ -34,7 +34,7 @@ from mgap.serving.checkpoint import servable
 from mgap.types import Sample
 from research.frontier.choosing import Choices, Tried
 from tests import processes
-from tests.fuzz.saved import bank, prior_map, steering, subspace
+from tests.fuzz.saved import bank, null_space, prior_map, steering, subspace
 
 CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.link", "os.truncate", "shutil.rmtree")
 PLAN = {"benchmark": {"name": "n", "task": "yesno", "sources": {}, "lexicon": {}, "notes": []}, "model": {"name": "m"}}
@@ -90,6 +90,7 @@ WRITERS = {
     "steering": lambda folder, version: steering(version).save(folder),
     "prior_map": lambda folder, version: prior_map(version).save(folder),
     "bank": lambda folder, version: bank(version).save(folder, per_part=4),
+    "null_space": lambda folder, version: null_space(version).save(folder),
     "collection": collected,
     "run": lambda folder, version: open_run(folder, PLAN, SAMPLES, METHODS[: 1 + version], ["2", "0", "1"]),
     "records": journalled,

@@ -20,6 +20,7 @@ STRONG = {  # settings by method, or by a variant: without them a method has its
     "icd with vcd": {"alpha": 4.0, "with_vcd": True, "noise_step": 999},
     "m3id": {"lam": 0.4},
     "mod": {"rho": 0.1, "theta": 0.0, "a2": 30.0, "beta": 0.0},
+    "nullu": {},  # taking three quarters of all directions out of the upper blocks is strong as it is
     "opera": {"alpha": 60.0, "beams": 3, "candidates": 3},
     "pai": {"alpha": 2.0, "gamma": 2.0, "start": 0},
     "prompt-prior": {"rho": 8.0},
@@ -48,7 +49,18 @@ def prior_map(prior):
     return mgap.PriorMap(drawn[:, 1:].contiguous(), drawn[:, 0].contiguous(), prior, count=0, r2=0.0, ridge=0.0)
 
 
-LEARNT = {"subspace": lambda prior: prior, "prior_map": prior_map, "steering": steering, "bank": bank}
+def null_space(prior):
+    drawn = torch.randn(2, 60, 3, prior.hidden_size, generator=torch.Generator().manual_seed(0))  # the tiny models' 3 blocks
+    return mgap.NullSpace.from_states(*drawn, rank=48)
+
+
+LEARNT = {
+    "subspace": lambda prior: prior,
+    "prior_map": prior_map,
+    "steering": steering,
+    "bank": bank,
+    "null_space": null_space,
+}
 
 
 def build(name, prior):

@@ -49,6 +49,12 @@ def spoilt(value):
         ("subspace", "basis", lambda basis: basis.to(torch.float8_e4m3fn), "another kind than floating point"),
         ("steering", "vectors", spoilt(NAN), "vectors holds NaN"),
         ("steering", "vectors", lambda vectors: vectors[0], r"vectors has the shape \[6\]"),
+        ("null_space", "bases", spoilt(NAN), "bases holds NaN"),
+        ("null_space", "bases", spoilt(3.0), "the bases are not orthonormal"),
+        ("null_space", "bases", lambda bases: bases[0], r"bases has the shape \[2, 6\]"),
+        ("null_space", "singular_values", spoilt(-1.0), "singular values from -1 up"),
+        ("null_space", "singular_values", lambda values: values[:, :1], "1 singular values"),
+        ("null_space", "singular_values", lambda values: values[:1], r"has the shape \[1, 6\], not \[2, any\]"),
         ("prior_map", "weight", spoilt(INFINITE), "weight holds NaN, infinite"),
         ("prior_map", "offset", lambda offset: offset[:-1], r"offset has the shape \[1\], not \[2\]"),
         ("prior_map", "prior.mean", spoilt(NAN), "mean holds NaN"),
@@ -80,6 +86,10 @@ def test_a_tensor_of_other_numbers_or_another_shape_is_refused(tmp_path, kind, n
         ("subspace", ("model", "sample", 0), NAN),
         ("subspace", ("model", "tensors"), {"lm_head.weight": "nothing"}),
         ("steering", ("counts", 1), 0),
+        ("null_space", ("count",), 0),
+        ("null_space", ("dropped",), -1),
+        ("null_space", ("start",), 3),
+        ("null_space", ("depth",), 3),
         ("prior_map", ("r2",), NAN),
         ("prior_map", ("r2",), 1.5),
         ("prior_map", ("ridge",), -1.0),
@@ -96,7 +106,7 @@ def test_a_number_out_of_range_is_refused(tmp_path, kind, path, value):
         MADE[kind][1].load(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["subspace", "steering", "prior_map", "bank"])
+@pytest.mark.parametrize("kind", ["subspace", "steering", "prior_map", "bank", "null_space"])
 def test_what_names_no_model_is_told_when_it_is_loaded(tmp_path, kind):
     MADE[kind][0]().save(tmp_path)
     edit(tmp_path, kind, "model", value=None)

@@ -150,6 +150,8 @@ def test_every_setting_makes_its_method(kit):
     pai = made["pai"][published["pai"]]
     assert (pai.alpha, pai.gamma) == (mgap.PAI().alpha, mgap.PAI().gamma)
     assert made["haltrapper"][published["haltrapper"]].alpha == mgap.HalTrapper().alpha
+    nullu = made["nullu"][published["nullu"]]
+    assert (nullu.space.rank, nullu.strength) == (4, 1.0)
     assert {*METHODS.names()} - {"vanilla"} <= {*made}  # every method is a family
 
 

@@ -63,8 +63,17 @@ class NeedsBank(Needy):
     home: Any = None
 
 
-NEEDY = {"subspace": NeedsSubspace, "prior_map": NeedsMap, "steering": NeedsSteering, "bank": NeedsBank}
-TOOK = {"subspace": "space", "prior_map": "guess", "steering": "way", "bank": "home"}
+@dataclass(frozen=True)
+class NeedsNullSpace(Needy):
+    name: ClassVar[str] = "needs-null-space"
+    needs: ClassVar[Any] = MappingProxyType({"void": Need("null_space")})
+    void: Any = None
+
+
+NEEDY = {
+    "subspace": NeedsSubspace, "prior_map": NeedsMap, "steering": NeedsSteering, "bank": NeedsBank, "null_space": NeedsNullSpace
+}  # fmt: skip
+TOOK = {"subspace": "space", "prior_map": "guess", "steering": "way", "bank": "home", "null_space": "void"}
 
 
 def fewer(kind, **counts):
@@ -74,6 +83,7 @@ def fewer(kind, **counts):
 
 
 few_prior_map, few_steering = fewer("prior_map", count=6), fewer("steering", count=12)
+few_null_space = fewer("null_space", count=12)
 few_bank = fewer("bank", kinds=("captions",), count=2)
 
 
@@ -82,7 +92,7 @@ def installed(monkeypatch):
     """The needy methods are in the registry, and learning in the pocket world is quick."""
     for method in NEEDY.values():
         monkeypatch.setitem(METHODS._entries, method.name, f"{__name__}:{method.__name__}")
-    for kind in ("prior_map", "steering", "bank"):
+    for kind in ("prior_map", "steering", "bank", "null_space"):
         monkeypatch.setitem(POCKET_LEARNERS._entries, kind, f"{__name__}:few_{kind}")
 
 
@@ -115,7 +125,7 @@ def test_a_saved_one_is_named_by_prior_in_ask_and_run(run, tiny, folder, picture
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("kind", ["bank", "prior_map", "steering"])
+@pytest.mark.parametrize("kind", ["bank", "prior_map", "steering", "null_space"])
 def test_a_missing_one_is_refused_before_the_model_is_loaded(run, picture_file, kind):
     method = NEEDY[kind].name
     for words in (["ask", picture_file, "What?"], ["run", "pope", "--images", "a"], ["run", "pope", "--dataset", "pocket"]):
@@ -212,9 +222,40 @@ def test_fit_learns_from_own_pictures_what_ask_then_takes(run, tiny, questions, 
     assert status == 0, err
 
 
+def test_fit_learns_a_null_space_from_own_pairs_of_captions(run, tiny, pairs, picture_file, tmp_path):
+    words = ["fit", "--for", "nullu", "-m", tiny, "-o", tmp_path / "made", "--pairs", pairs, "--rank", 2]
+    status, out, err = run(*words)
+    assert status == 0, err
+    assert "made: rank 2 in blocks 1 to 2 of 3, of 6 pairs of captions" in out
+    assert "not used: note" in err
+    status, _, err = run(
+        "ask", picture_file, "What?", "-m", tiny, "--method", "nullu", "--max-new-tokens", 2, "--prior", tmp_path / "made"
+    )
+    assert status == 0, err
+    assert "space: rank 2 in blocks 1 to 2 of 3" in err
+
+
+@pytest.fixture
+def pairs(questions):
+    rows = [
+        {"image": f"{n}.png", "prompt": "What?", "true": f"a {thing}", "false": f"a {thing} and a dog", "note": "mine"}
+        for n, thing in enumerate(("cat", "car", "person", "picture", "dog", "chair"))
+    ]
+    path = questions.with_name("pairs.jsonl")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--for", "nullu"], "mgap fit --for nullu --model M --images FOLDER --pairs FILE --out DIR"),
+        (["--for", "nullu", "--pairs", "p.jsonl"], "p.jsonl: no such file"),
+        (["--for", "nullu", "--questions", "q.jsonl", "--pairs", "p.jsonl"], "--questions are not needed for what nullu needs"),
+        (["--for", "nullu", "--rank", "auto", "--pairs", "p.jsonl"], "rank=auto is for a prior"),
+        (["--for", "nullu", "--batch-size", "4", "--pairs", "p.jsonl"], "--batch-size has nothing to do"),
+        (["--for", "nullu", "--svd", "exact", "--pairs", "p.jsonl"], "--svd are of a prior, and nullu needs none"),
+        (["--for", "tether", "--questions", "q.jsonl", "--pairs", "p.jsonl"], "--pairs are not needed for what tether needs"),
         (["--for", "vcd"], "needs nothing that is learnt"),
         (["--for", "vanilla"], "needs nothing that is learnt"),
         (["--for", "tether"], "mgap fit --for tether --model M --images FOLDER --questions FILE --out DIR"),

@@ -85,8 +85,8 @@ def test_a_file_of_another_rank_is_still_held_to_its_numbers(tmp_path):
 
 
 FEWER_ROWS = [
-    "vcd", "icd", "code", "m3id", "ritual", "pai", "mod", "sid", "avisc", "vaf", "asd", "deco", "dola", "vista", "haltrapper",
-    "vcd_noise", "opera",
+    "vcd", "icd", "code", "m3id", "ritual", "pai", "mod", "sid", "avisc", "vaf", "nullu", "asd", "deco", "dola", "vista",
+    "haltrapper", "vcd_noise", "opera",
 ]  # fmt: skip
 
 

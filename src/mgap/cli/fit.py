@@ -15,7 +15,6 @@ from mgap.errors import PromptError, SettingError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from mgap.benchmarks.base import Benchmark
     from mgap.decoding.model import Model
     from mgap.io.progress import Progress
     from mgap.priors.subspace import Subspace
@@ -36,7 +35,9 @@ def fit(
         ),
     ] = None,
     count: Annotated[int | None, typer.Option(help="Number of prompts, the first ones; default: 50, or all of a file.")] = None,
-    rank: Annotated[str | None, typer.Option(help="Rank of the subspace, or auto; default: 5.")] = None,
+    rank: Annotated[
+        str | None, typer.Option(help="Rank of the subspace, or auto; default: 5. Of a null space: default 4.")
+    ] = None,
     null_image: Annotated[
         str | None, typer.Option(help="black336 (default), black_same_size, mean_colour, noise or no_image.")
     ] = None,
@@ -50,7 +51,10 @@ def fit(
     questions: Annotated[
         str | None, typer.Option(help="For a bank or prior map: a JSONL or CSV file with image and question.")
     ] = None,
-    images: Annotated[str | None, typer.Option(help="Folder with the pictures; default: the folder of the questions.")] = None,
+    pairs: Annotated[
+        str | None, typer.Option(help="For a null space: a JSONL or CSV file with image, true, false and perhaps prompt.")
+    ] = None,
+    images: Annotated[str | None, typer.Option(help="Folder with the pictures; default: the folder of that file.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Prompts per batch; default: 64 on a GPU, 16 on a CPU.")] = None,
     push: Annotated[str | None, typer.Option(help="Also upload the prior to this hub repository.")] = None,
     device: Device = None,
@@ -72,16 +76,18 @@ def fit(
         "prompts": prompts, "count": count, "rank": rank, "null_image": null_image, "size": size, "svd": svd
     }  # fmt: skip
     if "subspace" not in kinds.values():
-        _refuse({**given, "push": push}, f"are of a prior, and {for_} needs none")
+        others = {**given, "push": push} if "null_space" not in kinds.values() else {**given, "push": push, "rank": None}
+        _refuse(others, f"are of a prior, and {for_} needs none")
     build = _Prior(model, **given)  # refuses mistakes before the weights are loaded
-    rows = _rows(for_, kinds, model, questions, images)
+    options = {kind: _options(kind, batch_size, rank) for kind in kinds.values()}
+    rows = _rows(for_, kinds, model, {"questions": questions, "pairs": pairs}, images)
     loaded = load_model(model, device, dtype, revision, trust_remote_code)
     for kind in dict.fromkeys(kinds.values()):
         with bars() as progress:
             if kind == "subspace":
                 learnt: Any = build(loaded, batch_size, progress)
             else:
-                learnt = learn(kind, loaded, rows=rows, batch_size=batch_size, progress=progress)
+                learnt = learn(kind, loaded, rows=rows.get(kind), progress=progress, **options[kind])
         learnt.save(out)
         print(f"{out}: {build.describe(learnt) if kind == 'subspace' else describe(kind, learnt)}")
     if push:
@@ -105,25 +111,39 @@ def _refuse(given: Mapping[str, Any], why: str) -> None:
         raise SettingError(f"{', '.join(named)} {why}: leave {'it' if len(named) == 1 else 'them'} out")
 
 
-def _rows(method: str, kinds: Mapping[str, str], model: str, questions: str | None, images: str | None) -> Benchmark | None:
-    """The user's pictures and questions; None if nothing needs them, or they are drawn."""
+def _options(kind: str, batch_size: int | None, rank: str | None) -> dict[str, Any]:
+    """What is given of the options that this kind is learnt with; of a prior, `_Prior` has the others."""
+    if kind != "null_space":
+        return {} if batch_size is None else {"batch_size": batch_size}
+    _refuse({"batch_size": batch_size}, "has nothing to do here, where captions are read one by one")
+    if rank == "auto":
+        raise SettingError("rank=auto is for a prior: a null space takes a whole number")
+    return {} if rank is None else {"rank": _parse_rank(rank)}
+
+
+def _rows(
+    method: str, kinds: Mapping[str, str], model: str, files: Mapping[str, str | None], images: str | None
+) -> dict[str, Any]:
+    """What the user's own files hold, by the kind that is learnt from it; nothing if it is drawn, or not needed."""
     from mgap.run.learning import FROM_ROWS, refuse_unlearnt
 
-    others = {name: kind for name, kind in kinds.items() if kind != "subspace"}
-    for name, kind in others.items():
-        if questions is None or kind not in FROM_ROWS:
+    wanted: dict[str, str] = {}  # kind -> option
+    for name, kind in kinds.items():
+        if kind in FROM_ROWS:
+            wanted[kind] = FROM_ROWS[kind].option
+        if kind != "subspace" and (kind not in wanted or files[wanted[kind]] is None):
             refuse_unlearnt(method, name, kind, model)
-    if not any(kind in FROM_ROWS for kind in others.values()):
-        _refuse({"questions": questions, "images": images}, f"are not needed for what {method} needs")
-    if questions is None:
-        _refuse({"images": images}, "come with --questions, which are not given")
-        return None
-
-    from mgap.benchmarks.own import read_own
-
-    rows = read_own(questions, images, has_labels=False)
-    for note in rows.notes:
-        print(f"note: {note}", file=sys.stderr)
+    unneeded = {option: path for option, path in files.items() if option not in wanted.values()}
+    _refuse(unneeded if wanted else {**unneeded, "images": images}, f"are not needed for what {method} needs")
+    rows: dict[str, Any] = {}
+    for kind, option in wanted.items():
+        if (path := files[option]) is not None:
+            rows[kind], notes = FROM_ROWS[kind].read(path, images)
+            for note in notes:
+                print(f"note: {note}", file=sys.stderr)
+    if wanted and not rows:
+        named = " or ".join(f"--{option}" for option in dict.fromkeys(wanted.values()))
+        _refuse({"images": images}, f"come with {named}, which are not given")
     return rows
 
 

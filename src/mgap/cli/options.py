@@ -52,7 +52,9 @@ Language = Annotated[
 Scoring = Annotated[list[str] | None, typer.Option("--set", help="Another setting of the scorer, as KEY=VALUE; repeatable.")]
 SavedPrior = Annotated[
     str | None,
-    typer.Option(help="Folder or hub repository with what the method needs: a prior, prior map, bank or steering vectors."),
+    typer.Option(
+        help="Folder or hub repository with what the method needs: a prior, prior map, bank, steering vectors or null space."
+    ),
 ]
 Images = Annotated[str | None, typer.Option(help="Folder with the pictures, such as coco/val2014.")]
 Data = Annotated[

@@ -88,7 +88,7 @@ class Handles:
 class Need:
     """What a setting of a method holds: something learnt from the model before decoding."""
 
-    kind: str  # of the registry's LEARNT: subspace, prior_map, steering or bank
+    kind: str  # of the registry's LEARNT: subspace, prior_map, steering, bank or null_space
     only_with: str = ""  # a setting; while that is 0, nothing is needed
 
 

@@ -1,1 +1,1 @@
-"""What is learnt from a model before decoding: prompts, states, the prior subspace, steering vectors, banks, prior maps."""
+"""What is learnt from a model before decoding: prompts, states, subspaces, steering vectors, banks, prior maps, null spaces."""

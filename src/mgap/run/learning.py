@@ -1,16 +1,16 @@
 """What methods learn from a model: read from a folder, learnt where possible, or refused before the model is loaded.
 
 A prior is learnt from prompts alone, for any model. The other kinds need pictures: drawn ones for an embedded model, the user's
-for any other (`mgap fit --for METHOD --images FOLDER --questions FILE`). Steering vectors need captions with labelled words,
-which only drawn scenes provide.
+for any other (`mgap fit --for METHOD --images FOLDER --questions FILE`; a null space takes `--pairs FILE`, true and false
+captions). Steering vectors need captions with labelled words, which only drawn scenes provide.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mgap.errors import SettingError
 from mgap.io.images import open_in_turn
@@ -23,9 +23,16 @@ if TYPE_CHECKING:
     from mgap.benchmarks.base import Benchmark
     from mgap.decoding.model import Model
     from mgap.priors.bank import Bank
+    from mgap.priors.null_space import CaptionPair, NullSpace
     from mgap.priors.prior_map import PriorMap
 
-CALLED = {"subspace": "a prior", "prior_map": "a prior map", "steering": "steering vectors", "bank": "a bank of plain states"}
+CALLED = {
+    "subspace": "a prior",
+    "prior_map": "a prior map",
+    "steering": "steering vectors",
+    "bank": "a bank of plain states",
+    "null_space": "a null space",
+}
 BANK_TOKENS, MAP_TOKENS = 96, 32  # longest plain answers
 LABELLED = (
     "mgap.Steering.fit(model, captions).save(DIR) in Python, with captions of mgap.priors.steering.Caption whose pieces are "
@@ -63,20 +70,23 @@ def refuse_unlearnt(method: str, setting: str, kind: str, model: str) -> None:
 def _how_to_make(method: str, kind: str, model: str) -> str:
     if kind in ("bank", "prior_map"):
         return f"make one with `mgap fit --for {method} --model {model} --images FOLDER --questions FILE --out DIR`"
+    if kind == "null_space":
+        return f"make one with `mgap fit --for {method} --model {model} --images FOLDER --pairs FILE --out DIR`"
     if kind == "steering":
         return f"make them with {LABELLED}"
     return f"make one in Python with {LEARNT.get(kind).__name__}"
 
 
-def learn(
-    kind: str, model: Model, *, rows: Benchmark | None = None, batch_size: int | None = None, progress: Progress | None = None
-) -> Any:
-    """Learn it afresh: from the user's pictures and questions (`rows`), or else from prompts or drawn scenes."""
+def learn(kind: str, model: Model, *, rows: Any = None, progress: Progress | None = None, **how: Any) -> Any:
+    """Learn it afresh: from the user's pictures (`rows`, as FROM_ROWS reads them), or else from prompts or drawn scenes.
+
+    `how` are options of what learns it, such as batch_size.
+    """
     if kind == "subspace":
-        return Prior().fit(model, progress, batch_size=batch_size)
+        return Prior().fit(model, progress, **how)
     if rows is not None:
-        return FROM_ROWS[kind](model, rows, batch_size or 8, progress)
-    return POCKET_LEARNERS.get(kind)(model, progress=progress, **({} if batch_size is None else {"batch_size": batch_size}))
+        return FROM_ROWS[kind].learn(model, rows, progress, **how)
+    return POCKET_LEARNERS.get(kind)(model, progress=progress, **how)
 
 
 def learnt(kind: str, model: Model, folder: Path | None, progress: Progress | None = None) -> Any:
@@ -92,7 +102,7 @@ def learnt(kind: str, model: Model, folder: Path | None, progress: Progress | No
     return found
 
 
-def _learn_bank(model: Model, rows: Benchmark, batch_size: int, progress: Progress | None) -> Bank:
+def _learn_bank(model: Model, rows: Benchmark, progress: Progress | None, batch_size: int = 8) -> Bank:
     from mgap.benchmarks.base import distinct_questions
     from mgap.priors.bank import Bank
 
@@ -103,7 +113,7 @@ def _learn_bank(model: Model, rows: Benchmark, batch_size: int, progress: Progre
     return Bank.collect_by_picture(model, questions, rows.picture, **how)
 
 
-def _learn_map(model: Model, rows: Benchmark, batch_size: int, progress: Progress | None) -> PriorMap:
+def _learn_map(model: Model, rows: Benchmark, progress: Progress | None, batch_size: int = 8) -> PriorMap:
     from mgap.benchmarks.base import distinct_questions
     from mgap.decoding.prior_pairs import fit_prior_map
 
@@ -114,7 +124,39 @@ def _learn_map(model: Model, rows: Benchmark, batch_size: int, progress: Progres
     return fit_prior_map(model, images, prompts, prior, **how)
 
 
-FROM_ROWS: dict[str, Callable[[Any, Any, int, Progress | None], Any]] = {"bank": _learn_bank, "prior_map": _learn_map}
+def _learn_null_space(model: Model, pairs: list[CaptionPair], progress: Progress | None, **how: Any) -> NullSpace:
+    from mgap.priors.null_space import NullSpace
+
+    report = None if progress is None else lambda done: progress("pairs of captions", done, len(pairs))
+    return NullSpace.fit(model, pairs, progress=report, **how)
+
+
+def _read_questions(path: str, images: str | None) -> tuple[Benchmark, Sequence[str]]:
+    from mgap.benchmarks.own import read_own
+
+    rows = read_own(path, images, has_labels=False)
+    return rows, rows.notes
+
+
+def _read_pairs(path: str, images: str | None) -> tuple[list[CaptionPair], Sequence[str]]:
+    from mgap.benchmarks.caption_pairs import read_caption_pairs
+
+    return read_caption_pairs(path, images)
+
+
+class FileLearner(NamedTuple):
+    """How a kind is learnt from a user's own file."""
+
+    option: str  # of `mgap fit`, which names the file
+    read: Callable[[str, str | None], tuple[Any, Sequence[str]]]  # from the file and the pictures' folder: rows, and notes
+    learn: Callable[..., Any]
+
+
+FROM_ROWS = {
+    "bank": FileLearner("questions", _read_questions, _learn_bank),
+    "prior_map": FileLearner("questions", _read_questions, _learn_map),
+    "null_space": FileLearner("pairs", _read_pairs, _learn_null_space),
+}
 
 
 def describe(kind: str, learnt: Any) -> str:
@@ -125,6 +167,9 @@ def describe(kind: str, learnt: Any) -> str:
         return f"{len(learnt)} states of plain answers about {int(learnt.rows.max()) + 1} pictures"
     if kind == "prior_map":
         return f"{learnt.count} pairs of states, R2 {learnt.r2:.3f} of pictures left out; prior: {describe_prior(learnt.prior)}"
+    if kind == "null_space":
+        where = f"blocks {learnt.blocks[0]} to {learnt.blocks[-1]} of {learnt.depth}"
+        return f"rank {learnt.rank} in {where}, of {learnt.count} pairs of captions"
     if kind == "steering":
         return f"{learnt.counts[0]} true and {learnt.counts[1]} invented tokens"
     return type(learnt).__name__

@@ -16,10 +16,12 @@ from mgap.methods.kinds.attention_interceptor import BlockAttention
 from mgap.methods.kinds.attention_weights import least_attended, mean_of_heads
 from mgap.methods.kinds.visual_steering import visual_vectors
 from mgap.methods.mod import MoD, divergence
+from mgap.methods.nullu import project_out
 from mgap.methods.pai import guide, raise_scores
 from mgap.methods.sid import SID, hide_keys, kept_counts
 from mgap.methods.vaf import VAF, ScaledKeys
 from mgap.methods.vista import VISTA, gained, turn
+from mgap.priors.null_space import NullSpace, difference
 from mgap.priors.steering import Steering
 from mgap.verify.compare import VectorDifference, Vectors, differ, tensor
 from mgap.verify.read_layers import norm_and_head
@@ -161,3 +163,23 @@ def _picture(vectors: Vectors, like: Tensor) -> tuple[slice, Tensor]:
     keys = torch.zeros_like(like, dtype=torch.bool)
     keys[:, place] = True
     return place, keys
+
+
+def check_nullu(vectors: Vectors) -> Iterator[VectorDifference]:
+    """Section 2: the differences of captions, their directions, and MLPs that do not write along them."""
+    truthful, hallucinated = tensor(vectors, "truthful"), tensor(vectors, "hallucinated")  # [N, L, d]
+    yield differ("difference", difference(truthful, hallucinated).transpose(0, 1), vectors["difference"])
+    rank, blocks = int(vectors["rank"]), vectors["layers"].tolist()
+    where = {"start": blocks[0], "end": blocks[-1] + 1}
+    space = NullSpace.from_states(truthful, hallucinated, rank, **where)
+    yield differ("singular_values", space.singular_values, vectors["singular_values"])
+    yield differ("projector", space.projectors, vectors["projector"])
+    centred = NullSpace.from_states(truthful, hallucinated, rank, centring=float(vectors["centring"]), **where)
+    yield differ("projector_centred", centred.projectors, vectors["projector_centred"])
+    down = tensor(vectors, "down_weight")  # [blocks, d, inner]
+    written = tensor(vectors, "mlp_in") @ down.mT  # [blocks, B, d]
+    yield differ("mlp_out_before", written, vectors["mlp_out_before"])
+    for name, values, axis in (("edited_weight", down, 1), ("mlp_out_after", written, 2)):
+        pairs = zip(values.movedim(axis, -1), space.bases, strict=True)
+        projected = torch.stack([project_out(one, basis) for one, basis in pairs]).movedim(-1, axis)
+        yield differ(name, projected, vectors[name])

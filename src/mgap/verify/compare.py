@@ -38,6 +38,7 @@ CHECKS = {
     "ritual": "mgap.verify.check_branches:check_ritual",
     "asd": "mgap.verify.check_inner:check_asd",
     "mod": "mgap.verify.check_inner:check_mod",
+    "nullu": "mgap.verify.check_inner:check_nullu",
     "pai": "mgap.verify.check_inner:check_pai",
     "sid": "mgap.verify.check_inner:check_sid",
     "avisc": "mgap.verify.check_inner:check_avisc",

@@ -150,13 +150,18 @@ class AttentionMethod(Method):
         return AttentionEdit(backbone, self.name, make, blocks, needs_picture=needs_picture)
 
 
-def report_logits(backbone: Backbone, tap: Tap) -> RemovableHandle:
-    """Report the edited logits to a trace, also as `before`: without a second branch the plain logits are not known."""
+def report_logits(
+    backbone: Backbone, tap: Tap, values: Callable[[Tensor], dict[str, Tensor]] = lambda _: {}
+) -> RemovableHandle:
+    """Report the edited logits to a trace, also as `before`: without a second branch the plain logits are not known.
+
+    `values` gives the numbers of the trace, each [B, T], for logits [B, T, vocab].
+    """
     row_split = row_split_of(backbone.model)
 
     def report(_model: nn.Module, _args: Any, output: Any) -> None:
         if tap.listener is not None and not row_split.is_paused:
-            tap.listener(Observation({}, output.logits, output.logits))
+            tap.listener(Observation(values(output.logits), output.logits, output.logits))
 
     handle: RemovableHandle = backbone.model.register_forward_hook(report)
     return handle
