@@ -159,6 +159,20 @@ class Backbone:
         """The rows of the pixels that belong to each picture."""
         return [slice(row, row + 1) for row in range(len(inputs[self.pixel_keys[0]]))]
 
+    @property
+    def maps_pictures(self) -> bool:
+        """Whether a picture's tokens form one map of rows and columns, which `picture_maps` knows."""
+        return False
+
+    def picture_maps(self, inputs: Mapping[str, Tensor]) -> list[tuple[int, int]]:  # noqa: ARG002
+        """Rows and columns of each picture's map; its tokens stand in the prompt row by row."""
+        raise ModelError(f"{self.config.model_type}: its image tokens are not known to form one map of the picture")
+
+    @property
+    def input_side(self) -> int | None:
+        """The side in pixels of the square that every picture is brought to; None: pictures keep their proportions."""
+        return None
+
     def null_pixels(self, inputs: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
         """Normalised pixels of the same shape that show a null image: "mean_colour", "black_same_size" or "noise"."""
         null = {}

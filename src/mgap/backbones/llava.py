@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from torch import Tensor
+
 from mgap.backbones.base import Backbone
 
 
@@ -25,6 +29,18 @@ class Llava(Backbone):
             processor.vision_feature_select_strategy = config.vision_feature_select_strategy
         if not processor.num_additional_image_tokens and config.vision_config.model_type == "clip_vision_model":
             processor.num_additional_image_tokens = 1  # CLIP's class token
+
+    @property
+    def maps_pictures(self) -> bool:
+        return not hasattr(self.config, "image_grid_pinpoints")  # LLaVA-Next's tiles
+
+    def picture_maps(self, inputs: Mapping[str, Tensor]) -> list[tuple[int, int]]:
+        side = self.input_side // self.config.vision_config.patch_size
+        return [(side, side)] * len(inputs["pixel_values"])
+
+    @property
+    def input_side(self) -> int:
+        return int(self.config.vision_config.image_size)
 
 
 class LlavaOneVision(Backbone):

@@ -40,6 +40,14 @@ class QwenVL(Backbone):
         ends = inputs["image_grid_thw"].prod(-1).cumsum(0).tolist()
         return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
+    @property
+    def maps_pictures(self) -> bool:
+        return True
+
+    def picture_maps(self, inputs: Mapping[str, Tensor]) -> list[tuple[int, int]]:
+        merged = inputs["image_grid_thw"] // self.config.vision_config.spatial_merge_size
+        return [(rows, columns) for _, rows, columns in merged.tolist()]
+
     def per_channel(self, values: Tensor, pixels: Tensor) -> Tensor:
         return values.to(pixels).repeat_interleave(pixels.shape[-1] // len(values))  # a patch is channel-major
 

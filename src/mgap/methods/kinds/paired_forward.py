@@ -34,6 +34,7 @@ Merge = Callable[[Tensor, "PairedCache"], Tensor]  # logits of all rows [rows, v
 RowState = dict[str, Tensor]  # state of each row [B, ...] from one token to the next
 Weigh = Callable[[Tensor, Sequence[Tensor], int, RowState], tuple[Tensor, dict[str, Tensor]]]  # combines logits [B, vocab]
 TYPE_KEYS = tuple(key for key in TOKEN_KEYS if key not in ("input_ids", "attention_mask"))
+GRID = "image_grid_thw"  # the patches of each picture, in families whose pictures keep their shape
 ALONE = "alone"  # in a branch's inputs, bool [B]: rows that have nothing to contrast with, and decode plainly
 
 
@@ -207,7 +208,7 @@ class PairedForward:
         if not self.is_separate:
             parts, shown = [main, *parts], [features, *shown]
         rows = _stack(parts, self.backbone.pad_id)
-        positions = self._positions(rows, [pictures for pictures in shown if pictures is not None])
+        positions = self._positions(rows, list(zip(parts, shown, strict=True)))
         branch_caches = [DynamicCache(config=self.backbone.config) for _ in branches if self.is_separate]
         inputs = {**rows, "position_ids": positions}
         calls = _split(inputs, len(branches)) if self.is_separate else [inputs]
@@ -255,13 +256,16 @@ class PairedForward:
             raise UnsupportedDecoding(f"{self.method.name}: generate repeats rows unevenly; give one picture a row")
         return join_pictures([encoded], times)
 
-    def _positions(self, rows: Inputs, shown: list[Any]) -> Tensor:
-        """Position ids of all rows. M-RoPE needs a patch grid for every picture; beams repeat each picture in place."""
+    def _positions(self, rows: Inputs, shown: list[tuple[Inputs, Any]]) -> Tensor:
+        """Position ids of all rows, given the inputs and encoded pictures (or None) of each part of them.
+
+        M-RoPE needs a patch grid for every picture, and a branch's may have its own; beams repeat each picture in place.
+        """
         inputs = {key: value for key, value in rows.items() if key in TOKEN_KEYS}
-        grid = self.pixels.get("image_grid_thw")
-        if grid is not None and shown:
-            grids = [grid.repeat_interleave(len(part.pooler_output) // len(grid), 0) for part in shown]
-            inputs["image_grid_thw"] = torch.cat(grids)
+        grids = [(part.get(GRID), pictures) for part, pictures in shown if pictures is not None]
+        repeated = [grid.repeat_interleave(len(of.pooler_output) // len(grid), 0) for grid, of in grids if grid is not None]
+        if repeated:
+            inputs[GRID] = torch.cat(repeated)
         return self.backbone.positions(inputs)
 
     def _split_logits(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, list[Tensor]]:
