@@ -28,7 +28,7 @@ from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Removable, Seam, Tap
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.branch import BranchMethod, plausible
-from mgap.methods.kinds.dependent_branch import DependentBranch, refuse_nan
+from mgap.methods.kinds.dependent_branch import MaskedBranch, refuse_nan
 from mgap.methods.kinds.paired_forward import Inputs, RowState
 from mgap.settings import check_choice, check_share, check_strength
 from mgap.types import Mode
@@ -86,7 +86,7 @@ class MoD(BranchMethod):
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         hide = partial(least_attended, rho=self.rho)
-        return DependentBranch(backbone, self, tap, hide, every_step=self.refresh == "every_step")
+        return MaskedBranch(backbone, self, tap, hide, every_step=self.refresh == "every_step")
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
         """The main rows' inputs; which image tokens the branch does not see is known only after the main forward."""

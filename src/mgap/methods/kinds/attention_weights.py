@@ -6,6 +6,9 @@ the model's own kernel, and no weights of the size of the prompt squared are com
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,12 +23,28 @@ def mean_of_heads(weights: Tensor) -> Tensor:
     return weights[..., -1, :].mean(-2)
 
 
-class SummedWeights(AttentionPass):
-    """The weights of one forward, summed over the blocks so far."""
+def pad_keys(weights: Tensor, length: int) -> Tensor:
+    """Weights [..., kv] for all positions so far: a sliding window keeps the newest keys only, the others get 0."""
+    return F.pad(weights, (length - weights.shape[-1], 0))
+
+
+class WatchedPass(AttentionPass, ABC):
+    """The weights of one forward's newest tokens, or what a method makes of them block by block."""
 
     def __init__(self, name: str, length: int) -> None:
         super().__init__(name)
-        self.length = length
+        self.length = length  # positions so far
+
+    @abstractmethod
+    def read(self) -> Tensor | None:
+        """What was read; None if no block has called."""
+
+
+class SummedWeights(WatchedPass):
+    """The weights of one forward, summed over the blocks so far."""
+
+    def __init__(self, name: str, length: int) -> None:
+        super().__init__(name, length)
         self.weights: Tensor | None = None  # [B, positions so far]
 
     def attend(self, block: BlockAttention) -> Tensor:
@@ -34,16 +53,21 @@ class SummedWeights(AttentionPass):
         return block.fused()
 
     def add(self, weights: Tensor) -> None:
-        """Add one block's weights [B, kv]; a sliding window keeps the newest keys only, the others get 0."""
-        weights = F.pad(weights, (self.length - weights.shape[1], 0))
+        """Add one block's weights [B, kv]."""
+        weights = pad_keys(weights, self.length)
         self.weights = weights if self.weights is None else self.weights + weights.to(self.weights.device)
+
+    def read(self) -> Tensor | None:
+        return self.weights
 
 
 class AttentionWatch:
     """Watches a model for the method `name`: `start` before a forward, `take` after it, `stop` if it may have failed."""
 
-    def __init__(self, backbone: Backbone, name: str) -> None:
-        self.name, self.sums = name, list[SummedWeights]()  # of the forward that is watched
+    def __init__(self, backbone: Backbone, name: str, reading: Callable[[str, int], WatchedPass] = SummedWeights) -> None:
+        """`reading` makes the pass of a watched forward from the method's name and the number of positions so far."""
+        self.name, self.reading = name, reading
+        self.readings: list[WatchedPass] = []  # of the forward that is watched
         self.interceptor = AttentionInterceptor(backbone, name, self._begin)
 
     @property
@@ -57,16 +81,16 @@ class AttentionWatch:
     def stop(self) -> None:
         """Restore the model's own kernel and discard what was read."""
         self.interceptor.stop()
-        self.sums.clear()
+        self.readings.clear()
 
     def take(self) -> Tensor:
-        """The weights of the watched forward, [B, positions so far]."""
-        weights = [one.weights for one in self.sums[-1:] if one.weights is not None]
+        """What was read in the watched forward, [B, positions so far]."""
+        found = self.readings[-1].read() if self.readings else None
         self.stop()
-        if not weights:
+        if found is None:
             raise ModelError(f"this model's forward does not pass through its text decoder: {self.name} cannot watch it")
-        return weights[0]
+        return found
 
-    def _begin(self, _kwargs: Call, length: int) -> SummedWeights:
-        self.sums.append(SummedWeights(self.name, length))
-        return self.sums[-1]
+    def _begin(self, _kwargs: Call, length: int) -> WatchedPass:
+        self.readings.append(self.reading(self.name, length))
+        return self.readings[-1]
