@@ -35,8 +35,22 @@ def test_every_shipped_file_is_checked_and_within_tolerance(capsys, monkeypatch)
 
 
 def test_the_shipped_vectors_are_the_published_ones(shared):
+    """Large arrays may be cut to their last part, such as the last query's, where a check reads no more."""
     for path in SHIPPED.iterdir():
-        assert path.read_bytes() == (shared / "fixtures" / "methods" / path.name).read_bytes()
+        published = shared / "fixtures" / "methods" / path.name
+        if path.read_bytes() == published.read_bytes():
+            continue
+        with np.load(path) as ours, np.load(published) as theirs:
+            assert set(ours) == set(theirs), path.name
+            for name, array in ours.items():
+                whole = theirs[name]
+                last = tuple(slice(size - kept, size) for size, kept in zip(whole.shape, array.shape, strict=True))
+                assert np.array_equal(array, whole[last]), (path.name, name)
+
+
+def test_the_published_files_are_within_tolerance_as_a_whole_too(shared):
+    for verdict in verify_folder(shared / "fixtures" / "methods"):
+        assert verdict.status in ("ok", "absent"), (verdict.file, verdict.problem)
 
 
 def test_a_shipped_file_that_is_missing_or_altered_fails_without_a_folder_too(tmp_path, monkeypatch):
@@ -71,7 +85,7 @@ def test_a_file_of_another_rank_is_still_held_to_its_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "stem", ["vcd", "icd", "code", "m3id", "pai", "mod", "asd", "deco", "dola", "haltrapper", "vcd_noise", "opera"]
+    "stem", ["vcd", "icd", "code", "m3id", "pai", "mod", "ed", "asd", "deco", "dola", "haltrapper", "vcd_noise", "opera"]
 )
 def test_files_with_fewer_rows_are_checked(tmp_path, stem):
     with np.load(SHIPPED / f"{stem}.npz") as file:
@@ -102,7 +116,9 @@ def test_haltrapper_files_with_several_captions_are_checked(tmp_path):
      ("mgap_refcode", "default_logits_with_bias"), ("mgap_refcode", "native_logits_f16"), ("mgap_edges", "entropy_with_eps"),
      ("mgap_edges", "cos"), ("dola", "out"), ("dola", "js"), ("dola", "mature_logits"), ("deco", "out"), ("deco", "max_prob"),
      ("deco", "layer_logits"), ("mod", "image_attention"), ("mod", "masked_idx"), ("mod", "js"), ("mod", "mode"),
-     ("mod", "out"), ("mod", "argmax"), ("haltrapper", "ig_similarity"), ("haltrapper", "out_contrastive"),
+     ("mod", "out"), ("mod", "argmax"),
+     ("ed", "attention_map"), ("ed", "crop_sums"), ("ed", "weights"), ("ed", "ensemble"), ("ed", "out"), ("ed", "fast_crop"),
+     ("ed", "out_fast"), ("haltrapper", "ig_similarity"), ("haltrapper", "out_contrastive"),
      ("haltrapper", "out_augmentive"), ("opera", "short_local_scores_f64"), ("opera", "short_penalty"),
      ("opera", "short_rollback_locs"), ("opera", "long_rollback_loc"), ("opera", "long_rollback_score_f64"),
      ("opera", "long_penalty"), ("opera", "long_adjusted"), ("opera", "long_image_attention"),

@@ -184,7 +184,7 @@ def _combine(step: StepStates, method: Method | None) -> list[int]:
     with torch.no_grad():
         logits = step.head.post(step.head.product(states))[:, -1]  # [rows, vocab]
     main, *branches = logits.chunk(1 + len(step.branches))
-    scores, _ = method.weigh(main, branches, 1, {})  # type: ignore[union-attr]  # of branch methods only
+    scores, _ = method.weigh(main, branches, 1, dict(step.inputs.values))  # type: ignore[union-attr]  # of branch methods only
     if ALONE in step.inputs.values:
         scores = torch.where(step.inputs.values[ALONE].bool().unsqueeze(-1), main, scores)
     tokens: list[int] = likeliest(scores, method.name).tolist()  # type: ignore[union-attr]

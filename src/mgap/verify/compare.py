@@ -38,6 +38,7 @@ CHECKS = {
     "asd": "mgap.verify.check_inner:check_asd",
     "mod": "mgap.verify.check_inner:check_mod",
     "pai": "mgap.verify.check_inner:check_pai",
+    "ed": "mgap.verify.check_ed:check",
     "opera": "mgap.verify.check_opera:check_opera",
     "deco": "mgap.verify.check_deco:check",
     "dola": "mgap.verify.check_dola:check",
