@@ -73,8 +73,8 @@ class DependentBranch(PairedForward):
             raise UnsupportedDecoding(f"{self.method.name} gives no attention weights back: leave output_attentions out")
         main, features = self._main(kwargs)
         with self._plain_model():
-            (rows,) = (build(main) for build in self.builders)
-        positions = self._positions(rows, [features])
+            (rows,) = self.build(main)
+        positions = self._positions(rows, [(rows, features)])
         prompt: Call = {**{key: rows[key] for key in TOKEN_KEYS if key in rows}, "position_ids": positions}
         cache = DependentCache(self.backbone.config, prompt, self.backbone.image_mask(rows), features)
         self.attention.start()
