@@ -48,7 +48,7 @@ def test_an_answer_notes_its_picture_and_prompt(model, picture_file, picture, op
 def test_a_stream_and_a_trace_note_theirs_in_their_own_thread(model, picture_file):
     with listening(model) as heard:
         list(model.stream(picture_file, QUESTIONS[0], max_new_tokens=2))
-        list(step_by_step(model, mgap.Bias(shift=0.0), picture_file, QUESTIONS[1], max_new_tokens=2))
+        list(step_by_step(model, mgap.VCD(), picture_file, QUESTIONS[1], max_new_tokens=2))
     assert told(heard) == [[("street.png", question)] for question in QUESTIONS[:2]]
 
 

@@ -28,7 +28,7 @@ from mgap.errors import PromptError, SettingError
 from mgap.methods.base import Removable, Seam, Tap
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.attention_weights import AttentionWatch
-from mgap.methods.kinds.branch import BranchMethod, Build, plausible
+from mgap.methods.kinds.branch import BranchMethod, BuildAll, plausible
 from mgap.methods.kinds.corner_crops import CORNERS, CornerCrops, quarters_of, sum_quarters
 from mgap.methods.kinds.dependent_branch import DependentBranch, DependentCache
 from mgap.methods.kinds.largest_weights import LargestWeights
@@ -110,14 +110,15 @@ class ED(CropMethod):
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         return WeighedCrops(backbone, self, tap, watch_largest(backbone, self.name))
 
-    def builders(self, backbone: Backbone, tap: Tap) -> list[Build]:  # noqa: ARG002
+    def branches(self, backbone: Backbone, tap: Tap) -> BuildAll:  # noqa: ARG002
         crops = CornerCrops(self.name, backbone, self.crop_share)
 
-        def build(main: Inputs, corner: int) -> Inputs:
+        def build(main: Inputs) -> list[Inputs]:
             whole = self.branch(backbone, main)
-            return crops(whole, [corner] * len(backbone.pictures(whole)))
+            pictures = len(backbone.pictures(whole))
+            return [crops(whole, [corner] * pictures) for corner in range(len(CORNERS))]
 
-        return [partial(build, corner=corner) for corner in range(len(CORNERS))]
+        return build
 
     def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: RowState) -> tuple[Tensor, dict[str, Tensor]]:
         """`kept` holds the crops' weights at this token, [B] each."""

@@ -30,7 +30,7 @@ from mgap.io.progress import Progress, report_progress
 from mgap.methods.base import Method, Seam
 from mgap.methods.kinds.blind_branch import BlindMethod
 from mgap.methods.kinds.blind_states import OPEN
-from mgap.methods.kinds.branch import BranchMethod
+from mgap.methods.kinds.branch import LogitsMethod
 from mgap.methods.kinds.paired_forward import ALONE
 from mgap.types import Decoding
 
@@ -142,7 +142,7 @@ def _by_branch(methods: Methods) -> list[dict[str, Method | None]]:
         key: Hashable = name
         if isinstance(method, BlindMethod):  # its first blind state depends on the null image alone
             key = BlindMethod, method.null_image
-        elif isinstance(method, BranchMethod) and method.has_state and method.is_set_by_strength:
+        elif isinstance(method, LogitsMethod) and method.has_state and method.is_set_by_strength:
             others = ((f.name, getattr(method, f.name)) for f in fields(method) if f.name != method.moved_by)
             key = (
                 type(method),
@@ -184,7 +184,8 @@ def _combine(step: StepStates, method: Method | None) -> list[int]:
     with torch.no_grad():
         logits = step.head.post(step.head.product(states))[:, -1]  # [rows, vocab]
     main, *branches = logits.chunk(1 + len(step.branches))
-    scores, _ = method.weigh(main, branches, 1, dict(step.inputs.values))  # type: ignore[union-attr]  # of branch methods only
+    kept = dict(step.inputs.values)  # a method traces what it needs of a row
+    scores, _ = method.weigh(main, branches, 1, kept)  # type: ignore[union-attr]  # of branch methods only
     if ALONE in step.inputs.values:
         scores = torch.where(step.inputs.values[ALONE].bool().unsqueeze(-1), main, scores)
     tokens: list[int] = likeliest(scores, method.name).tolist()  # type: ignore[union-attr]

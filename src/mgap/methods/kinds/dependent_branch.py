@@ -78,7 +78,7 @@ class DependentBranch(WatchedForward):
     def _first(self, kwargs: Call) -> Call:
         main, features = self._main(kwargs)
         with self._plain_model():
-            (rows,) = (build(main) for build in self.builders)
+            (rows,) = self.build(main)
         cache = DependentCache(self.backbone.config, self._prompt(rows, features), main, features)
         self.attention.start()
         return {**kwargs, "past_key_values": cache}
