@@ -12,6 +12,7 @@ from itertools import product
 
 from mgap.errors import SettingError
 from mgap.methods.asd import ASD
+from mgap.methods.avisc import AvisC
 from mgap.methods.base import Method
 from mgap.methods.bias import Bias
 from mgap.methods.blind import NULLS as BLIND_NULLS
@@ -27,6 +28,7 @@ from mgap.methods.opera.opera import OPERA
 from mgap.methods.pai import PAI
 from mgap.methods.predicted_prior import PredictedPrior
 from mgap.methods.prompt_prior import PromptPrior
+from mgap.methods.sid import SID
 from mgap.methods.tether import Tether
 from mgap.methods.vcd import VCD
 from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, mgap_at
@@ -211,6 +213,8 @@ FAMILIES: tuple[Contender, ...] = (
     Contender("dola", (_as_published(DoLa), Setting("later layers", lambda _: DoLa(layers="high"))), published=AS_PUBLISHED),
     Contender("pai", tuple(_pai(*one) for one in product((0.2, 0.5), (1.1, 1.5, 2.0))), published="alpha 0.5, gamma 1.1"),
     Contender("mod", tuple(_mod(strength) for strength in (0.25, 0.5, 1.0)), published=AS_PUBLISHED),
+    Contender("sid", _along("alpha", CONTRASTS, SID), published="alpha 1"),
+    Contender("avisc", _along("alpha", (0.5, 1.0, 2.5), AvisC), published="alpha 1"),
     Contender("asd", tuple(_asd(alpha) for alpha in CONTRASTS), published="alpha 1"),
     Contender("haltrapper", tuple(_haltrapper(alpha) for alpha in CONTRASTS[:3]), published="alpha 1"),
     Contender("opera", (_as_published(OPERA),)),

@@ -26,6 +26,7 @@ _HOMES = {
     "MGAP": "mgap.methods.mgap",
     "PredictedPrior": "mgap.methods.predicted_prior",
     "ASD": "mgap.methods.asd",
+    "AvisC": "mgap.methods.avisc",
     "Blind": "mgap.methods.blind",
     "CODE": "mgap.methods.code",
     "ED": "mgap.methods.ed",
@@ -37,6 +38,7 @@ _HOMES = {
     "OPERA": "mgap.methods.opera.opera",
     "PAI": "mgap.methods.pai",
     "PromptPrior": "mgap.methods.prompt_prior",
+    "SID": "mgap.methods.sid",
     "Tether": "mgap.methods.tether",
     "VCD": "mgap.methods.vcd",
     "Bias": "mgap.methods.bias",
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from mgap.errors import MgapError as MgapError
     from mgap.io.prompt_files import read_prompts as read_prompts
     from mgap.methods.asd import ASD as ASD
+    from mgap.methods.avisc import AvisC as AvisC
     from mgap.methods.bias import Bias as Bias
     from mgap.methods.blind import Blind as Blind
     from mgap.methods.code import CODE as CODE
@@ -76,6 +79,7 @@ if TYPE_CHECKING:
     from mgap.methods.pai import PAI as PAI
     from mgap.methods.predicted_prior import PredictedPrior as PredictedPrior
     from mgap.methods.prompt_prior import PromptPrior as PromptPrior
+    from mgap.methods.sid import SID as SID
     from mgap.methods.tether import Tether as Tether
     from mgap.methods.vcd import VCD as VCD
     from mgap.priors.bank import Bank as Bank

@@ -33,6 +33,8 @@ MADE = {
     "deco": lambda _prior: mgap.DeCo(layers=[1, 2]),
     "dola": lambda _prior: mgap.DoLa(layers=[1, 2]),
     "mod": lambda _prior: mgap.MoD(rho=0.1, theta=0.0, a2=3.0, beta=0.0),
+    "sid": lambda _prior: mgap.SID(alpha=3.0, keep=1),
+    "avisc": lambda _prior: mgap.AvisC(alpha=3.0),
     "pai": lambda _prior: mgap.PAI(gamma=2.0, start=0),
     "mgap": lambda prior: mgap.MGAP(prior),
     "predicted-prior": lambda prior: build("predicted-prior", prior),

@@ -43,6 +43,8 @@ AT = {
     "mod where both agree": lambda s, _: mgap.MoD(theta=10.0, a1=s, a2=7.0, beta=0.0),
     "mod where they do not": lambda s, _: mgap.MoD(theta=0.0, a1=7.0, a2=s, beta=0.0),
     "asd": asd,
+    "sid": lambda s, _: mgap.SID(alpha=s, beta=0.0, keep=1),
+    "avisc": lambda s, _: mgap.AvisC(alpha=s, beta=0.0),
     "pai": lambda s, _: mgap.PAI(alpha=2.0, gamma=1 + s, start=0, beta=0.0),
     "pai without its attention": lambda s, _: mgap.PAI(alpha=0.0, gamma=1 + s, beta=0.0),
     "predicted-prior": lambda s, prior: replace(build("predicted-prior", prior), rho=s),

@@ -50,6 +50,17 @@ def check_beams(model, picture, method):
             assert float(steps.sum()) == pytest.approx(score, abs=1e-3)
 
 
+def encode_two(backbone, picture):
+    """A prompt with two pictures of other shapes."""
+    text = backbone.render("What?")
+    image = backbone.tokenizer.convert_ids_to_tokens(backbone.image_token_id)
+    text = text.replace(image, f"{image} and {image}") if "vision_start" not in text else text.replace(
+        f"<|vision_start|>{image}<|vision_end|>", 2 * f"<|vision_start|>{image}<|vision_end|>"
+    )  # fmt: skip
+    pair = [picture, picture.rotate(90, expand=True)]
+    return dict(backbone.processor(images=[pair], text=[text], return_tensors="pt"))
+
+
 def rows_read(model, picture, *methods):
     """The tokens of every forward that makes the first word of an answer, [rows, T] each."""
     rows = []

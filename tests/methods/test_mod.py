@@ -14,12 +14,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 import mgap
 from mgap.errors import ModelError, NonFiniteScores, PromptError, SettingError, UnsupportedDecoding
 from mgap.methods.kinds.attention_interceptor import ARGUMENT, attend
-from mgap.methods.kinds.attention_weights import AttentionWatch, SummedWeights
+from mgap.methods.kinds.attention_weights import AttentionWatch, NewestWeights, least_attended
 from mgap.methods.kinds.dependent_branch import DependentCache, blank
-from mgap.methods.mod import divergence, least_attended
+from mgap.methods.mod import divergence, hidden_counts
 from mgap.types import Mode
 from tests.decoding.test_modes import CALLS
-from tests.methods.following import REFUSED, check_beams
+from tests.methods.following import REFUSED, check_beams, encode_two
 from tests.reference import mod as reference
 
 QUESTIONS = ("Is there a dog in the image?", "What?", "Describe it.", "How many people are there?")
@@ -129,13 +129,7 @@ def test_the_branch_reads_zeros_where_it_is_not_to_look(exact, picture):
 
 def test_several_pictures_of_a_row_are_ranked_together(exact, picture):
     backbone, settings = exact.backbone, {**STRONG, "refresh": "prefill"}
-    text = backbone.render("What?")
-    image = backbone.tokenizer.convert_ids_to_tokens(backbone.image_token_id)
-    text = text.replace(image, f"{image} and {image}") if "vision_start" not in text else text.replace(
-        f"<|vision_start|>{image}<|vision_end|>", 2 * f"<|vision_start|>{image}<|vision_end|>"
-    )  # fmt: skip
-    pair = [picture, picture.rotate(90, expand=True)]
-    inputs = dict(backbone.processor(images=[pair], text=[text], return_tensors="pt"))
+    inputs = encode_two(backbone, picture)
     expected, _ = reference.decode(exact, inputs, settings, 8)
     for mode in ("batched", "sequential"):
         with exact.using(mgap.MoD(**settings, branch_mode=mode)):
@@ -296,7 +290,7 @@ def test_a_decoder_that_cannot_be_watched_is_refused(exact, picture):
     with pytest.raises(ModelError, match="hand arguments on"):
         attend(block, *states, torch.ones(1, 1, 2, 2).bool())
     with pytest.raises(ModelError, match="softcap, which mod"):
-        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), **{ARGUMENT: SummedWeights("mod", 2)}, softcap=50.0)
+        attend(block, *states, torch.ones(1, 1, 2, 2).bool(), **{ARGUMENT: NewestWeights("mod", 2)}, softcap=50.0)
     usual, block.config = block.config, deepcopy(block.config)  # this block no longer follows the decoder's configuration
     try:
         with exact.using(mgap.MoD()), pytest.raises(ModelError, match="attention of its own"):
@@ -315,7 +309,7 @@ def test_a_watched_forward_sees_what_eager_attention_shows(exact, picture):
     inputs = backbone.encode([picture, picture], QUESTIONS[:2])  # the second is left padded
     with reference.eager(backbone), torch.no_grad():
         weights = backbone.model(**inputs, output_attentions=True).attentions
-    expected = sum(block[:, :, -1].mean(1) for block in weights)
+    expected = torch.stack([block[:, :, -1].mean(1) for block in weights])
     watch = AttentionWatch(backbone, "mod")
     watch.start()
     with torch.no_grad():
@@ -324,10 +318,10 @@ def test_a_watched_forward_sees_what_eager_attention_shows(exact, picture):
 
 
 def test_a_window_sees_the_newest_keys_and_gives_the_others_nothing():
-    summed = SummedWeights("mod", 4)
-    summed.add(torch.tensor([[0.1, 0.2, 0.3, 0.4]]))
-    summed.add(torch.tensor([[0.5, 0.5]]))
-    torch.testing.assert_close(summed.weights, torch.tensor([[0.1, 0.2, 0.8, 0.9]]))
+    newest = NewestWeights("mod", 4)
+    newest.add(torch.tensor([[0.1, 0.2, 0.3, 0.4]]))
+    newest.add(torch.tensor([[0.5, 0.5]]))
+    torch.testing.assert_close(torch.cat(newest.blocks), torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.5, 0.5]]))
 
 
 # --- the pure parts ---------------------------------------------------------------------------------------------------
@@ -336,15 +330,19 @@ def test_a_window_sees_the_newest_keys_and_gives_the_others_nothing():
 def test_the_least_attended_go_and_of_equal_ones_the_first():
     attention = torch.tensor([[0.9, 0.3, 0.1, 0.3, 0.2, 0.0], [0.0, 0.5, 0.5, 0.5, 0.5, 0.9]])
     images = torch.tensor([[0, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1]]).bool()
-    assert least_attended(attention, images, 0.5).nonzero().tolist() == [[0, 2], [0, 4], [1, 1], [1, 2]]
-    assert least_attended(attention, images, 0.25).nonzero().tolist() == [[0, 1], [0, 2], [0, 4], [1, 1], [1, 2], [1, 3]]
-    assert torch.equal(least_attended(attention, images, 0.0), images)
-    assert not least_attended(attention, images, 1.0).any()
+
+    def hidden(rho):
+        return least_attended(attention, images, hidden_counts(images, rho))
+
+    assert hidden(0.5).nonzero().tolist() == [[0, 2], [0, 4], [1, 1], [1, 2]]
+    assert hidden(0.25).nonzero().tolist() == [[0, 1], [0, 2], [0, 4], [1, 1], [1, 2], [1, 3]]
+    assert torch.equal(hidden(0.0), images)
+    assert not hidden(1.0).any()
 
 
 @pytest.mark.parametrize(("n", "rho", "removed"), [(576, 0.2, 460), (256, 0.2, 204), (10, 0.9, 1), (1, 0.2, 0), (5, 0.4, 3)])
 def test_the_share_that_goes_is_rounded_down(n, rho, removed):
-    assert int(least_attended(torch.rand(1, n), torch.ones(1, n).bool(), rho).sum()) == removed
+    assert int(hidden_counts(torch.ones(1, n).bool(), rho)) == removed
 
 
 def test_the_divergence_is_zero_for_equal_predictions_and_ln_2_for_certain_ones():

@@ -85,8 +85,10 @@ def test_a_file_of_another_rank_is_still_held_to_its_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "stem", ["vcd", "icd", "code", "m3id", "pai", "mod", "ed", "asd", "deco", "dola", "haltrapper", "vcd_noise", "opera"]
-)
+    "stem",
+    ["vcd", "icd", "code", "m3id", "pai", "mod", "sid", "avisc", "ed", "asd", "deco", "dola", "haltrapper", "vcd_noise",
+     "opera"],
+)  # fmt: skip
 def test_files_with_fewer_rows_are_checked(tmp_path, stem):
     with np.load(SHIPPED / f"{stem}.npz") as file:
         arrays = sizes.fewer(stem, dict(file))
@@ -116,7 +118,10 @@ def test_haltrapper_files_with_several_captions_are_checked(tmp_path):
      ("mgap_refcode", "default_logits_with_bias"), ("mgap_refcode", "native_logits_f16"), ("mgap_edges", "entropy_with_eps"),
      ("mgap_edges", "cos"), ("dola", "out"), ("dola", "js"), ("dola", "mature_logits"), ("deco", "out"), ("deco", "max_prob"),
      ("deco", "layer_logits"), ("mod", "image_attention"), ("mod", "masked_idx"), ("mod", "js"), ("mod", "mode"),
-     ("mod", "out"), ("mod", "argmax"),
+     ("mod", "out"), ("mod", "argmax"), ("sid", "image_attention"), ("sid", "kept_idx"), ("sid", "visible"),
+     ("sid", "share_count"), ("sid", "attn_probs"), ("sid", "out"), ("sid", "out_uncut"), ("avisc", "layer_share"),
+     ("avisc", "layers"), ("avisc", "n_layers"), ("avisc", "token_attention"), ("avisc", "threshold"), ("avisc", "masked"),
+     ("avisc", "out"), ("avisc", "argmax"),
      ("ed", "attention_map"), ("ed", "crop_sums"), ("ed", "weights"), ("ed", "ensemble"), ("ed", "out"), ("ed", "fast_crop"),
      ("ed", "out_fast"), ("haltrapper", "ig_similarity"), ("haltrapper", "out_contrastive"),
      ("haltrapper", "out_augmentive"), ("opera", "short_local_scores_f64"), ("opera", "short_penalty"),

@@ -8,12 +8,14 @@ from pathlib import Path
 import typer
 
 PRESETS = {  # `mgap ls presets` would import every method; a test keeps the two equal
+    "avisc": ("questions", "captions"),
     "code": ("reference-code", "haltrapper"),
     "dola": ("reference-code", "paper"),
     "haltrapper": ("reference-code", "reference-code-5"),
     "mgap": ("paper", "table-random", "table-hard", "reference-code", "tuned"),
     "opera": ("paper", "fast"),
     "pai": ("paper", "reference-code"),
+    "sid": ("paper", "reference-code"),
 }
 
 

@@ -13,10 +13,8 @@ which can overflow later, at every token.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -24,10 +22,11 @@ import torch
 from torch import Tensor
 
 from mgap.backbones.base import Backbone
-from mgap.errors import PromptError, SettingError
+from mgap.errors import SettingError
 from mgap.methods.base import Removable, Seam, Tap
 from mgap.methods.head_inputs import HeadInputs, Weight
-from mgap.methods.kinds.branch import BranchMethod, plausible
+from mgap.methods.kinds.attention_weights import least_attended
+from mgap.methods.kinds.branch import BranchMethod, check_pictures, plausible
 from mgap.methods.kinds.dependent_branch import MaskedBranch, refuse_nan
 from mgap.methods.kinds.paired_forward import Inputs, RowState
 from mgap.settings import check_choice, check_share, check_strength
@@ -37,12 +36,9 @@ REFRESH = ("prefill", "every_step")
 FLOOR = 5e-8  # probabilities are clipped to [FLOOR, 1 - FLOOR] and not renormalised
 
 
-def least_attended(attention: Tensor, images: Tensor, rho: float) -> Tensor:
-    """The image positions hidden from the branch, bool [B, T]: all but a share rho; of equal weights, the first positions."""
-    counts = [math.floor(n * (1 - rho) + 1e-9) for n in images.sum(-1).tolist()]  # in floats, 1 - 0.9 < 0.1
-    order = attention.masked_fill(~images, torch.inf).argsort(dim=-1, stable=True)
-    rank = order.argsort(dim=-1)  # [B, T]
-    return rank < torch.tensor(counts, device=rank.device).unsqueeze(-1)
+def hidden_counts(images: Tensor, rho: float) -> Tensor:
+    """How many of each row's image positions, bool [B, T], the branch does not see: all but a share rho, rounded down."""
+    return (images.sum(-1).double() * (1 - rho) + 1e-9).floor()  # in floats, 1 - 0.9 < 0.1
 
 
 def divergence(main: Tensor, branch: Tensor) -> Tensor:
@@ -85,13 +81,15 @@ class MoD(BranchMethod):
             raise SettingError("refresh=every_step reads the branch anew after each main forward: give branch_mode=sequential")
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
-        hide = partial(least_attended, rho=self.rho)
-        return MaskedBranch(backbone, self, tap, hide, every_step=self.refresh == "every_step")
+        return MaskedBranch(backbone, self, tap, self.hide, every_step=self.refresh == "every_step")
+
+    def hide(self, attention: Tensor, images: Tensor) -> tuple[Tensor, RowState]:
+        """The image positions that the branch does not see, from the attention in all blocks together."""
+        return least_attended(attention.sum(0), images, hidden_counts(images, self.rho)), {}
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
         """The main rows' inputs; which image tokens the branch does not see is known only after the main forward."""
-        if backbone.pixel_keys[0] not in main or not backbone.image_mask(main).any(-1).all():
-            raise PromptError(f"{self.name} masks a part of the picture: give one in every row, or leave {self.name} off")
+        check_pictures(self.name, backbone, main)
         return dict(main)
 
     def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:

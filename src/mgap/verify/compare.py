@@ -38,6 +38,8 @@ CHECKS = {
     "asd": "mgap.verify.check_inner:check_asd",
     "mod": "mgap.verify.check_inner:check_mod",
     "pai": "mgap.verify.check_inner:check_pai",
+    "sid": "mgap.verify.check_inner:check_sid",
+    "avisc": "mgap.verify.check_inner:check_avisc",
     "ed": "mgap.verify.check_ed:check",
     "opera": "mgap.verify.check_opera:check_opera",
     "deco": "mgap.verify.check_deco:check",

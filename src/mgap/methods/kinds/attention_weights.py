@@ -1,4 +1,4 @@
-"""Attention weights of every row's newest token, averaged over heads and summed over blocks.
+"""Attention weights of every row's newest token, averaged over heads, and a choice by them.
 
 Only watched forwards pay for it: they compute the last query's scores beside torch's fused attention. All other forwards keep
 the model's own kernel, and no weights of the size of the prompt squared are computed.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -23,13 +24,15 @@ def mean_of_heads(weights: Tensor) -> Tensor:
     return weights[..., -1, :].mean(-2)
 
 
-def pad_keys(weights: Tensor, length: int) -> Tensor:
-    """Weights [..., kv] for all positions so far: a sliding window keeps the newest keys only, the others get 0."""
-    return F.pad(weights, (length - weights.shape[-1], 0))
+def least_attended(attention: Tensor, images: Tensor, counts: Tensor) -> Tensor:
+    """The image positions of least attention, bool [B, T], `counts` [B] in each row; of equal weights, the first positions."""
+    order = attention.masked_fill(~images, torch.inf).argsort(dim=-1, stable=True)
+    rank = order.argsort(dim=-1)  # [B, T]
+    return images & (rank < counts.unsqueeze(-1))
 
 
 class WatchedPass(AttentionPass, ABC):
-    """The weights of one forward's newest tokens, or what a method makes of them block by block."""
+    """One watched forward, and what it reads of the newest tokens' weights."""
 
     def __init__(self, name: str, length: int) -> None:
         super().__init__(name)
@@ -39,13 +42,17 @@ class WatchedPass(AttentionPass, ABC):
     def read(self) -> Tensor | None:
         """What was read; None if no block has called."""
 
+    def pad(self, weights: Tensor) -> Tensor:
+        """Weights [..., kv] for all positions so far; a sliding window keeps the newest keys only, the others get 0."""
+        return F.pad(weights, (self.length - weights.shape[-1], 0))
 
-class SummedWeights(WatchedPass):
-    """The weights of one forward, summed over the blocks so far."""
+
+class NewestWeights(WatchedPass):
+    """The weights of one forward, averaged over heads, block by block."""
 
     def __init__(self, name: str, length: int) -> None:
         super().__init__(name, length)
-        self.weights: Tensor | None = None  # [B, positions so far]
+        self.blocks: list[Tensor] = []  # [B, positions so far] each
 
     def attend(self, block: BlockAttention) -> Tensor:
         scores, _ = block.newest_scores()
@@ -54,20 +61,20 @@ class SummedWeights(WatchedPass):
 
     def add(self, weights: Tensor) -> None:
         """Add one block's weights [B, kv]."""
-        weights = pad_keys(weights, self.length)
-        self.weights = weights if self.weights is None else self.weights + weights.to(self.weights.device)
+        self.blocks.append(self.pad(weights))
 
     def read(self) -> Tensor | None:
-        return self.weights
+        """[blocks, B, positions so far]."""
+        return torch.stack([weights.to(self.blocks[0].device) for weights in self.blocks]) if self.blocks else None
 
 
 class AttentionWatch:
     """Watches a model for the method `name`: `start` before a forward, `take` after it, `stop` if it may have failed."""
 
-    def __init__(self, backbone: Backbone, name: str, reading: Callable[[str, int], WatchedPass] = SummedWeights) -> None:
-        """`reading` makes the pass of a watched forward from the method's name and the number of positions so far."""
-        self.name, self.reading = name, reading
-        self.readings: list[WatchedPass] = []  # of the forward that is watched
+    def __init__(self, backbone: Backbone, name: str, begin: Callable[[str, int], WatchedPass] = NewestWeights) -> None:
+        """`begin` makes the pass of a watched forward from the method's name and the number of positions so far."""
+        self.name, self.begin = name, begin
+        self.passes: list[WatchedPass] = []  # of the forward that is watched
         self.interceptor = AttentionInterceptor(backbone, name, self._begin)
 
     @property
@@ -81,16 +88,16 @@ class AttentionWatch:
     def stop(self) -> None:
         """Restore the model's own kernel and discard what was read."""
         self.interceptor.stop()
-        self.readings.clear()
+        self.passes.clear()
 
     def take(self) -> Tensor:
-        """What was read in the watched forward, [B, positions so far]."""
-        found = self.readings[-1].read() if self.readings else None
+        """What the watched forward has read."""
+        found = self.passes[-1].read() if self.passes else None
         self.stop()
         if found is None:
             raise ModelError(f"this model's forward does not pass through its text decoder: {self.name} cannot watch it")
         return found
 
     def _begin(self, _kwargs: Call, length: int) -> WatchedPass:
-        self.readings.append(self.reading(self.name, length))
-        return self.readings[-1]
+        self.passes.append(self.begin(self.name, length))
+        return self.passes[-1]

@@ -22,6 +22,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.backbones.decoding_limits import room_behind
 from mgap.backbones.head import Head
+from mgap.errors import PromptError
 from mgap.methods.base import Method, Removable, Seam, Tap
 from mgap.methods.head_inputs import HeadInputs, Weight, mix_states
 from mgap.methods.kinds.paired_forward import ALONE, Inputs, PairedForward, RowState, Weigh
@@ -145,6 +146,12 @@ def plausible(scores: Tensor, main: Tensor, beta: float) -> Tensor:
 def distance(main: Tensor, branch: Tensor) -> Tensor:
     """Total variation between the two predictions, in [0, 1], one per row."""
     return (main.softmax(-1) - branch.softmax(-1)).abs().sum(-1) / 2
+
+
+def check_pictures(name: str, backbone: Backbone, main: Inputs) -> None:
+    """Refuse rows without a picture, for a method whose branch sees a part of it."""
+    if backbone.pixel_keys[0] not in main or not backbone.image_mask(main).any(-1).all():
+        raise PromptError(f"{name} masks a part of the picture: give one in every row, or leave {name} off")
 
 
 def check_length(name: str, backbone: Backbone, branch: Inputs) -> Inputs:

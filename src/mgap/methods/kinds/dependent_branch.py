@@ -28,13 +28,14 @@ from mgap.errors import ModelError, NonFiniteScores
 from mgap.methods.base import Tap
 from mgap.methods.kinds.attention_weights import AttentionWatch
 from mgap.methods.kinds.decode_positions import DecodePositions
-from mgap.methods.kinds.paired_forward import TYPE_KEYS, Inputs, ObservedCache, PairedCache, newest
+from mgap.methods.kinds.paired_forward import TYPE_KEYS, Inputs, ObservedCache, PairedCache, RowState, newest
 from mgap.methods.kinds.watched_forward import WatchedForward
 
 if TYPE_CHECKING:
     from mgap.methods.kinds.branch import BranchMethod
 
-Hide = Callable[[Tensor, Tensor], Tensor]  # attention and image positions, [B, T] each -> positions to zero, bool [B, T]
+# attention [blocks, B, T], image positions [B, T] -> positions to zero, bool [B, T], and numbers [B] to keep for the answer
+Hide = Callable[[Tensor, Tensor], tuple[Tensor, RowState]]
 
 
 class DependentCache(ObservedCache):
@@ -72,7 +73,7 @@ class DependentBranch(WatchedForward):
     def build_prompt(self, attention: Tensor, cache: DependentCache) -> tuple[Call, Any]:
         """After a watched forward: the branch's prompt with its positions, and the encoded pictures that it shows.
 
-        `attention` is what was read, [B, positions so far].
+        `attention` is what the watch has read of it.
         """
 
     def _first(self, kwargs: Call) -> Call:
@@ -123,7 +124,8 @@ class MaskedBranch(DependentBranch):
 
     def build_prompt(self, attention: Tensor, cache: DependentCache) -> tuple[Call, Any]:
         images = self.backbone.image_mask(cache.main).to(attention.device)
-        hidden = self.hide(attention[:, : images.shape[1]], images)
+        hidden, numbers = self.hide(attention[..., : images.shape[1]], images)
+        cache.row_state.update(numbers)
         (prompt,) = cache.branch_inputs
         return prompt, blank(cache.features, hidden[images])
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mgap.methods.kinds.attention_interceptor import BlockAttention
-from mgap.methods.kinds.attention_weights import WatchedPass, pad_keys
+from mgap.methods.kinds.attention_weights import WatchedPass
 from mgap.methods.kinds.main_rows import RowSplit
 
 FEW = 3  # blocks, and heads
@@ -46,7 +46,7 @@ class LargestWeights(WatchedPass):
         rows = slice(self.rows)
         main = replace(block, query=block.query[rows], key=block.key[rows], mask=block.required_mask[rows])
         scores, _ = main.newest_scores()
-        weights = pad_keys(scores.softmax(-1)[:, :, -1], self.length)  # [B, heads, positions so far]
+        weights = self.pad(scores.softmax(-1)[:, :, -1])  # [B, heads, positions so far]
         self.largest = keep_largest(self.largest, weights.to(self.largest[0].device) if self.largest else weights)
         return block.fused()
 
