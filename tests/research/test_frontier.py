@@ -144,7 +144,8 @@ def test_every_setting_makes_its_method(kit):
     assert made["vcd"]["alpha 2"] == mgap.VCD(alpha=2.0, noise_step=500)
     assert made["vcd"][published["vcd"]] == mgap.VCD()
     defaults = {"icd": mgap.ICD(), "code": mgap.CODE(), "m3id": mgap.M3ID(), "deco": mgap.DeCo(), "dola": mgap.DoLa()}
-    for family, method in {**defaults, "mod": mgap.MoD(), "sid": mgap.SID(), "avisc": mgap.AvisC()}.items():
+    defaults |= {"mod": mgap.MoD(), "sid": mgap.SID(), "avisc": mgap.AvisC(), "ed": mgap.ED(), "fast-ed": mgap.FastED()}
+    for family, method in defaults.items():
         assert made[family][published[family]] == method
     pai = made["pai"][published["pai"]]
     assert (pai.alpha, pai.gamma) == (mgap.PAI().alpha, mgap.PAI().gamma)
