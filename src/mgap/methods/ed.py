@@ -14,6 +14,7 @@ one by one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +46,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({"questions": {"tau"
 
 def crop_weights(sums: Tensor, tau: float) -> Tensor:
     """softmax(S / 10^-tau) of the quarters' sums [..., 4]."""
-    return ((sums - sums.amax(-1, keepdim=True)) * 10.0 ** min(tau, MOST)).softmax(-1)
+    sharpness = math.pow(10, min(tau, MOST))
+    return ((sums - sums.amax(-1, keepdim=True)) * sharpness).softmax(-1)
 
 
 @dataclass(frozen=True)
