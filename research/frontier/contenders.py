@@ -20,8 +20,10 @@ from mgap.methods.blind import Blind
 from mgap.methods.code import CODE
 from mgap.methods.deco import DeCo
 from mgap.methods.dola import DoLa
+from mgap.methods.ed import ED, FastED
 from mgap.methods.haltrapper.haltrapper import HalTrapper
 from mgap.methods.icd import ICD
+from mgap.methods.kinds.corner_crops import SHARE
 from mgap.methods.m3id import M3ID
 from mgap.methods.mod import MoD
 from mgap.methods.nullu import Nullu
@@ -130,6 +132,11 @@ def _nullu(rank: int, strength: float) -> Setting:
     return Setting(label, lambda kit: Nullu(space=kit.null_space(rank), strength=strength))
 
 
+def _cropped(method: type[ED] | type[FastED], alpha: float) -> Setting:
+    """With crops of a share of the picture: one of the model's input side may be the whole picture."""
+    return Setting(f"alpha {alpha:g}, crops of {SHARE:g}", lambda _: method(alpha=alpha, crop_share=SHARE))
+
+
 def _as_published(make: Callable[[], Method]) -> Setting:
     return Setting(AS_PUBLISHED, lambda _: make())
 
@@ -225,6 +232,12 @@ FAMILIES: tuple[Contender, ...] = (
     Contender("sid", _along("alpha", CONTRASTS, SID), published="alpha 1"),
     Contender("avisc", _along("alpha", (0.5, 1.0, 2.5), AvisC), published="alpha 1"),
     Contender("vaf", _along("enhance", (1.15, 1.3, 1.6), VAF), published="enhance 1.15"),
+    Contender("ed", (_as_published(ED), *(_cropped(ED, alpha) for alpha in (0.25, 0.5, 0.75))), published=AS_PUBLISHED),
+    Contender(
+        "fast-ed",
+        (_as_published(FastED), *(_cropped(FastED, alpha) for alpha in (0.25, 0.5, 0.75))),
+        published=AS_PUBLISHED,
+    ),
     Contender("asd", tuple(_asd(alpha) for alpha in CONTRASTS), published="alpha 1"),
     Contender("vista", _along("lam", (0.01, 0.05, 0.1, 0.17), VISTA), published="lam 0.17"),
     Contender("nullu", tuple(_nullu(*one) for one in product((4, 8, 16), (0.5, 1.0))), published="rank 4, strength 1"),

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mgap.backbones.asked_rows import asking
 from mgap.benchmarks.base import Benchmark
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.benchmarks.pope.scorer import tally_verdicts
@@ -36,7 +37,7 @@ from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
 from mgap.pocket.samples import amber_yes_no_samples, chair_samples, colour_samples, pope_samples
 from mgap.priors.manifold import Manifold
 from mgap.run.evaluate import Evaluation, answer_first_words
-from mgap.run.first_words import Encode, Methods, Row, encode_rows, using
+from mgap.run.first_words import Encode, Methods, Row, asked_in, encode_rows, using
 from mgap.types import Decoding, Sample
 from research.frontier.pricing import Price
 
@@ -203,8 +204,11 @@ def judge_first(
         return None
     departed: list[int] = []
     with first_states(model, method) as read:
-        for inputs, done in encode(model, rows_to_ask(questions), questions.picture, batch_size):
-            departed += (judge.distances(read(inputs).at()) > judge.tau).int().tolist()
+        rows = rows_to_ask(questions)
+        for inputs, done in encode(model, rows, questions.picture, batch_size):
+            with asking(model.backbone.model, asked_in(rows, questions.picture, inputs, done)):
+                states = read(inputs)
+            departed += (judge.distances(states.at()) > judge.tau).int().tolist()
             report_progress(progress, "first states", done, len(questions.samples))
     return departed
 
@@ -226,8 +230,10 @@ def describe(
     if isinstance(method, BlindMethod):  # the same tokens in half as many calls, if most steps have a row that needs its branch
         method = replace(method, branch_mode="batched")
     with _decoding(model, method) as decode:
-        for inputs, done in encode(model, rows_to_ask(shown), shown.picture, batch_size):
-            answers = decode(inputs)
+        rows = rows_to_ask(shown)
+        for inputs, done in encode(model, rows, shown.picture, batch_size):
+            with asking(model.backbone.model, asked_in(rows, shown.picture, inputs, done)):
+                answers = decode(inputs)
             for ids, _ in answers:
                 texts.append(model.backbone.tokenizer.decode(ids, skip_special_tokens=True).strip())
                 tokens.append(len(ids))
@@ -252,8 +258,11 @@ def name_colours(
     texts: list[str] = []
     end, tokenizer, decoding = end_ids(model.backbone), model.backbone.tokenizer, Decoding(max_new_tokens=COLOUR_TOKENS)
     with using(model, method):
-        for inputs, done in encode(model, rows_to_ask(asked), asked.picture, batch_size):
-            for ids in generate(model.backbone, inputs, decoding).tokens.tolist():
+        rows = rows_to_ask(asked)
+        for inputs, done in encode(model, rows, asked.picture, batch_size):
+            with asking(model.backbone.model, asked_in(rows, asked.picture, inputs, done)):
+                made = generate(model.backbone, inputs, decoding).tokens.tolist()
+            for ids in made:
                 texts.append(tokenizer.decode(until_end(ids, end), skip_special_tokens=True).strip())
             report_progress(progress, "odd colours", done, len(asked.samples))
     return texts

@@ -15,13 +15,14 @@ from typing import Any
 
 from torch import Tensor
 
+from mgap.backbones.asked_rows import asking
 from mgap.benchmarks.base import Benchmark
 from mgap.decoding.generate import end_ids, generate, until_end
 from mgap.decoding.model import Model
 from mgap.io.progress import Progress, report_progress
 from mgap.methods.base import Method
 from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
-from mgap.run.first_words import Encode, encode_rows, using
+from mgap.run.first_words import Encode, asked_in, encode_rows, using
 from mgap.types import Decoding
 from research.comparison import counting
 
@@ -60,11 +61,13 @@ def price(
     batches, decoding = list(encode(model, rows, shown.picture, 1)), Decoding(max_new_tokens=MAX_ANSWER_TOKENS)
     end = end_ids(model.backbone)
     with using(model, method):
-        generate(model.backbone, batches[0][0], decoding)
+        with asking(model.backbone.model, asked_in(rows, shown.picture, *batches[0])):
+            generate(model.backbone, batches[0][0], decoding)
         with counting(model, passes) as passed:
             milliseconds = 0.0
             for inputs, done in batches:
-                made = generate(model.backbone, inputs, decoding)
+                with asking(model.backbone.model, asked_in(rows, shown.picture, inputs, done)):
+                    made = generate(model.backbone, inputs, decoding)
                 milliseconds += made.milliseconds
                 length = len(until_end(made.tokens[0].tolist(), end))
                 tokens, steps = tokens + length, steps + length - 1

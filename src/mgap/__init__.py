@@ -30,6 +30,8 @@ _HOMES = {
     "AvisC": "mgap.methods.avisc",
     "Blind": "mgap.methods.blind",
     "CODE": "mgap.methods.code",
+    "ED": "mgap.methods.ed",
+    "FastED": "mgap.methods.ed",
     "HalTrapper": "mgap.methods.haltrapper.haltrapper",
     "ICD": "mgap.methods.icd",
     "M3ID": "mgap.methods.m3id",
@@ -71,6 +73,8 @@ if TYPE_CHECKING:
     from mgap.methods.code import CODE as CODE
     from mgap.methods.deco import DeCo as DeCo
     from mgap.methods.dola import DoLa as DoLa
+    from mgap.methods.ed import ED as ED
+    from mgap.methods.ed import FastED as FastED
     from mgap.methods.haltrapper.haltrapper import HalTrapper as HalTrapper
     from mgap.methods.icd import ICD as ICD
     from mgap.methods.m3id import M3ID as M3ID

@@ -121,6 +121,8 @@ METHODS = Registry(
         "bias": "mgap.methods.bias:Bias",
         "blind": "mgap.methods.blind:Blind",
         "code": "mgap.methods.code:CODE",
+        "ed": "mgap.methods.ed:ED",
+        "fast-ed": "mgap.methods.ed:FastED",
         "haltrapper": "mgap.methods.haltrapper.haltrapper:HalTrapper",
         "icd": "mgap.methods.icd:ICD",
         "m3id": "mgap.methods.m3id:M3ID",

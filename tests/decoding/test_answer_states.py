@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import mgap
+from mgap.backbones.asked_rows import Asked, asking
 from mgap.decoding.answer_states import answer_states
 from mgap.decoding.attach import attached
 from mgap.decoding.effective_states import first_states
@@ -27,6 +28,8 @@ MADE = {
     "code": lambda _prior: mgap.CODE(k=2.0, length=6),
     "haltrapper": lambda _prior: mgap.HalTrapper(n=3, length=6),
     "haltrapper augmentive": lambda _prior: mgap.HalTrapper(n=3, length=6, form="augmentive"),
+    "ed": lambda _prior: mgap.ED(alpha=0.8),
+    "fast-ed": lambda _prior: mgap.FastED(alpha=0.8),
     "deco": lambda _prior: mgap.DeCo(layers=[1, 2]),
     "dola": lambda _prior: mgap.DoLa(layers=[1, 2]),
     "mod": lambda _prior: mgap.MoD(rho=0.1, theta=0.0, a2=3.0, beta=0.0),
@@ -39,12 +42,19 @@ MADE = {
     "tether": lambda prior: build("tether", prior),
     "mgap of the authors": lambda prior: mgap.MGAP(prior, preset="reference-code"),
 }
-BRANCHED = ["vcd", "m3id gated", "code", "haltrapper"]
+BRANCHED = ["vcd", "m3id gated", "code", "haltrapper", "ed", "fast-ed"]
 
 
 @pytest.fixture(scope="module")
 def inputs(exact, pictures):
     return exact.backbone.encode(pictures, QUESTIONS)
+
+
+@pytest.fixture(autouse=True)
+def noted(exact, pictures):
+    """What `inputs` ask, for methods that look at the pictures themselves."""
+    with asking(exact.backbone.model, [Asked(p, q) for p, q in zip(pictures, QUESTIONS, strict=True)]):
+        yield
 
 
 def along(model, method, inputs, decoding=SHORT):

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 import mgap
+from mgap.backbones.asked_rows import Asked, asking
 from mgap.decoding.attach import attached
 from mgap.decoding.effective_states import first_states, watch
 from mgap.errors import SettingError
@@ -34,6 +35,8 @@ AT = {
     "icd with vcd": lambda s, _: mgap.ICD(alpha=s, beta=0.0, with_vcd=True, noise_step=999),
     "haltrapper": lambda s, _: mgap.HalTrapper(alpha=s, beta=0.0, candidates=["dog", "table"]),
     "haltrapper augmentive": lambda s, _: mgap.HalTrapper(alpha=s, beta=0.0, candidates=["dog"], form="augmentive"),
+    "ed": lambda s, _: mgap.ED(alpha=s, beta=0.0),
+    "fast-ed": lambda s, _: mgap.FastED(alpha=s, beta=0.0),
     "blind": lambda s, _: mgap.Blind(rho=s),
     "blind subtract": lambda s, _: mgap.Blind(rho=s, form="subtract"),
     "m3id": lambda s, _: mgap.M3ID(lam=math.log1p(s), beta=0.0),
@@ -69,6 +72,13 @@ ONLY_ITS_OWN = {  # no setting moves these
 ONE_BRANCH = ("deco", "dola", "vista", "mgap", "predicted-prior")
 # vista has a state at lam 0
 STATELESS = {"bias": "constant", "nullu": "blocks", "opera": "search", "vaf": "attention", "vista": "blocks"}
+
+
+@pytest.fixture(autouse=True)
+def noted(exact, pictures):
+    """What batches of all rows ask, for methods that look at the pictures themselves."""
+    with asking(exact.backbone.model, [Asked(p, q) for p, q in zip(pictures, QUESTIONS, strict=True)]):
+        yield
 
 
 def cases(names):
@@ -132,8 +142,10 @@ def at_its_own(name, mode, prior):
 @pytest.mark.parametrize("name", [*AT, *ONLY_ITS_OWN])
 def test_a_row_does_not_depend_on_its_batch(exact, pictures, prior, name):
     with first_states(exact, at_its_own(name, "batched", prior)) as read:
-        together = read(exact.backbone.encode(pictures, QUESTIONS))
-        alone = [read(exact.backbone.encode([p], [q])) for p, q in zip(pictures, QUESTIONS, strict=True)]
+        together, alone = read(exact.backbone.encode(pictures, QUESTIONS)), []
+        for p, q in zip(pictures, QUESTIONS, strict=True):
+            with asking(exact.backbone.model, [Asked(p, q)]):
+                alone.append(read(exact.backbone.encode([p], [q])))
     for row, single in enumerate(alone):
         torch.testing.assert_close(together.h[row], single.h[0], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(together.at()[row], single.at()[0], rtol=1e-4, atol=1e-4)

@@ -15,6 +15,8 @@ STRONG = {  # settings by method, or by a variant: without them a method has its
     "bias": {"shift": 24.0, "up": ("is", "picture"), "down": ("the",)},
     "blind": {"rho": 3.0},
     "code": {"k": 2.0, "length": 6},
+    "ed": {"alpha": 1.0, "beta": 0.0},
+    "fast-ed": {"alpha": 1.0, "beta": 0.0},
     "haltrapper": {"alpha": 4.0, "n": 3, "length": 6},
     "icd": {"alpha": 4.0},
     "icd with vcd": {"alpha": 4.0, "with_vcd": True, "noise_step": 999},

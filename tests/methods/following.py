@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mgap.backbones.asked_rows import Asked, asking
 from tests.reference import contrast as reference
 
 QUESTIONS = ("Is there a dog in the image?", "What?", "How many people are there?")
@@ -36,7 +37,7 @@ def check_beams(model, picture, method):
     own, inputs = model.backbone.model, model.backbone.encode([picture], [QUESTIONS[0]])
     length = inputs["input_ids"].shape[1]
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "return_dict_in_generate": True}
-    with model.using(method):
+    with model.using(method), asking(own, [Asked(picture, QUESTIONS[0])]):
         beams = own.generate(**inputs, **options, output_scores=True, num_beams=3, num_return_sequences=3, length_penalty=0.0)
         for tokens, score in zip(beams.sequences[:, length:].tolist(), beams.sequences_scores.tolist(), strict=True):
 

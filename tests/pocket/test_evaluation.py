@@ -97,6 +97,7 @@ def test_strengths_that_share_a_branch_say_what_decoding_says(loaded):
     pairs = [(rho, null) for null in ("no_image", "mean_colour") for rho in (1.0, 8.0)]
     mixed = {f"blind {rho} {null}": mgap.Blind(rho=rho, null_image=null) for rho, null in pairs}
     mixed |= {f"vcd {alpha}": mgap.VCD(alpha=alpha, noise_step=999) for alpha in (0.5, 2.0, 6.0)}
+    mixed |= {f"{kind.name} {alpha}": kind(alpha=alpha) for kind in (mgap.ED, mgap.FastED) for alpha in (0.5, 1.0)}
     words = words_of(loaded, questions, mixed, batch_size=16)
     for name, method in mixed.items():
         expected = decoded(loaded, method, [q.scene for q in questions], [q.text for q in questions], 16, max_new_tokens=1)

@@ -85,7 +85,7 @@ def test_a_file_of_another_rank_is_still_held_to_its_numbers(tmp_path):
 
 
 FEWER_ROWS = [
-    "vcd", "icd", "code", "m3id", "ritual", "pai", "mod", "sid", "avisc", "vaf", "nullu", "asd", "deco", "dola", "vista",
+    "vcd", "icd", "code", "m3id", "ritual", "pai", "mod", "sid", "avisc", "vaf", "nullu", "ed", "asd", "deco", "dola", "vista",
     "haltrapper", "vcd_noise", "opera",
 ]  # fmt: skip
 
@@ -123,7 +123,9 @@ def test_haltrapper_files_with_several_captions_are_checked(tmp_path):
      ("mod", "out"), ("mod", "argmax"), ("sid", "image_attention"), ("sid", "kept_idx"), ("sid", "visible"),
      ("sid", "share_count"), ("sid", "attn_probs"), ("sid", "out"), ("sid", "out_uncut"), ("avisc", "layer_share"),
      ("avisc", "layers"), ("avisc", "n_layers"), ("avisc", "token_attention"), ("avisc", "threshold"), ("avisc", "masked"),
-     ("avisc", "out"), ("avisc", "argmax"), ("haltrapper", "ig_similarity"), ("haltrapper", "out_contrastive"),
+     ("avisc", "out"), ("avisc", "argmax"),
+     ("ed", "attention_map"), ("ed", "crop_sums"), ("ed", "weights"), ("ed", "ensemble"), ("ed", "out"), ("ed", "fast_crop"),
+     ("ed", "out_fast"), ("haltrapper", "ig_similarity"), ("haltrapper", "out_contrastive"),
      ("haltrapper", "out_augmentive"), ("opera", "short_local_scores_f64"), ("opera", "short_penalty"),
      ("opera", "short_rollback_locs"), ("opera", "long_rollback_loc"), ("opera", "long_rollback_score_f64"),
      ("opera", "long_penalty"), ("opera", "long_adjusted"), ("opera", "long_image_attention"),

@@ -46,6 +46,7 @@ class Backbone:
     embeds_pictures: ClassVar[bool] = False  # accepts encoded pictures at the text decoder if the forward takes none
     shares_prefill: ClassVar[bool] = False  # rows of one picture give the same answers from a shared prefill
     captures_steps: ClassVar[bool] = False  # a step at fixed addresses decodes like transformers' own
+    maps_pictures: ClassVar[bool] = False  # a picture's tokens form one map of rows and columns, which `picture_maps` knows
     picture_layout: ClassVar[PictureLayout | None] = None  # how pixels hold whole pictures; None: in tiles, or not checked
 
     def __init__(self, model: nn.Module, processor: Any = None, *, name: str | None = None) -> None:
@@ -162,6 +163,15 @@ class Backbone:
     def pictures(self, inputs: Mapping[str, Tensor]) -> list[slice]:
         """The rows of the pixels that belong to each picture."""
         return [slice(row, row + 1) for row in range(len(inputs[self.pixel_keys[0]]))]
+
+    def picture_maps(self, inputs: Mapping[str, Tensor]) -> list[tuple[int, int]]:  # noqa: ARG002
+        """Rows and columns of each picture's map; its tokens stand in the prompt row by row."""
+        raise ModelError(f"{self.config.model_type}: its image tokens are not known to form one map of the picture")
+
+    @property
+    def input_side(self) -> int | None:
+        """The side in pixels of the square that every picture is brought to; None: pictures keep their proportions."""
+        return None
 
     def null_pixels(self, inputs: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
         """Normalised pixels of the same shape that show a null image: "mean_colour", "black_same_size" or "noise"."""

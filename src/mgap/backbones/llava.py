@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
+
+from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.picture_layout import FixedGrid, PictureLayout
@@ -11,7 +14,7 @@ from mgap.backbones.picture_layout import FixedGrid, PictureLayout
 class Llava(Backbone):
     """LLaVA-1.5. Older checkpoints lack the chat template and three settings of the processor."""
 
-    prepares_pictures = embeds_pictures = shares_prefill = captures_steps = True
+    prepares_pictures = embeds_pictures = shares_prefill = captures_steps = maps_pictures = True
     picture_layout: ClassVar[PictureLayout | None] = FixedGrid()
     fallback_template = (
         "{% for message in messages %}{{ 'USER: ' if message['role'] == 'user' else 'ASSISTANT: ' }}"
@@ -30,11 +33,19 @@ class Llava(Backbone):
         if not processor.num_additional_image_tokens and config.vision_config.model_type == "clip_vision_model":
             processor.num_additional_image_tokens = 1  # CLIP's class token
 
+    def picture_maps(self, inputs: Mapping[str, Tensor]) -> list[tuple[int, int]]:
+        side = self.input_side // self.config.vision_config.patch_size
+        return [(side, side)] * len(inputs["pixel_values"])
+
+    @property
+    def input_side(self) -> int:
+        return int(self.config.vision_config.image_size)
+
 
 class LlavaNext(Llava):
     """LLaVA-Next, which adds tiles to the picture."""
 
-    picture_layout = None
+    maps_pictures, picture_layout = False, None
 
 
 class LlavaOneVision(Backbone):

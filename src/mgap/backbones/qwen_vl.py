@@ -18,7 +18,7 @@ class QwenVL(Backbone):
     The model stores `rope_deltas` on itself between prefill and decoding, so it can run one prefill at a time.
     """
 
-    prepares_pictures = embeds_pictures = shares_prefill = captures_steps = True
+    prepares_pictures = embeds_pictures = shares_prefill = captures_steps = maps_pictures = True
     picture_layout = FlattenedPatches()
     fallback_template = (
         "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"
@@ -41,6 +41,10 @@ class QwenVL(Backbone):
     def pictures(self, inputs: Mapping[str, Tensor]) -> list[slice]:
         ends = inputs["image_grid_thw"].prod(-1).cumsum(0).tolist()
         return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def picture_maps(self, inputs: Mapping[str, Tensor]) -> list[tuple[int, int]]:
+        merged = inputs["image_grid_thw"] // self.config.vision_config.spatial_merge_size
+        return [(rows, columns) for _, rows, columns in merged.tolist()]
 
     def per_channel(self, values: Tensor, pixels: Tensor) -> Tensor:
         return values.to(pixels).repeat_interleave(pixels.shape[-1] // len(values))  # a patch is channel-major

@@ -79,7 +79,7 @@ def ask(
         "top_k": top_k, "seed": seed, "num_beams": num_beams, "compile": compile_,
     }  # fmt: skip
     Decoding.of(**options).modes(stream=stream)  # refuses mistakes before the weights are loaded
-    picture = open_image(image)
+    open_image(image)  # refuses it now; the model gets the path, so that methods know the picture by its name
     check_prompt(question)
     named = {"alpha": alpha, "lam": lam, "preset": preset}
     settings = {**parse_settings(set_), **{k: v for k, v in named.items() if v is not None}}
@@ -92,12 +92,12 @@ def ask(
         if chosen is not None:
             stack.enter_context(stack.enter_context(loaded.using(chosen)).hear(busy.update))
         if stream:
-            for piece in loaded.stream(picture, question, **options):
+            for piece in loaded.stream(image, question, **options):
                 busy.stop()  # it would overwrite the answer
                 print(piece, end="", flush=True)
             print()
             return
-        answer = loaded.answer(picture, question, trace=trace, **options)
+        answer = loaded.answer(image, question, trace=trace, **options)
     if as_json:
         print(strict_json({"model": model, "method": method, "settings": settings, **asdict(answer)}, indent=1))
         return

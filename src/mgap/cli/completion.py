@@ -11,6 +11,7 @@ PRESETS = {  # `mgap ls presets` would import every method; a test keeps the two
     "avisc": ("questions", "captions"),
     "code": ("reference-code", "haltrapper"),
     "dola": ("reference-code", "paper"),
+    "ed": ("questions", "captions"),
     "haltrapper": ("reference-code", "reference-code-5"),
     "mgap": ("paper", "table-random", "table-hard", "reference-code", "tuned"),
     "opera": ("paper", "fast"),

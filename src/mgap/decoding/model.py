@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
+from mgap.backbones.asked_rows import Asked, asking
 from mgap.backbones.base import Backbone, backbone_class
 from mgap.backbones.clock import ANSWERS, FIRST, INPUTS
 from mgap.backbones.loading import load_backbone
@@ -23,7 +24,7 @@ from mgap.decoding.prefill_sharing import PREFILLS, refuse_unshared
 from mgap.decoding.streaming import StopFlag, TextPieces, from_thread
 from mgap.decoding.ties import TieCounter, refuse_uncountable
 from mgap.decoding.trace import Recorder
-from mgap.errors import SettingError, UnsupportedDecoding
+from mgap.errors import PromptError, SettingError, UnsupportedDecoding
 from mgap.methods.base import Method
 from mgap.registry import locate
 from mgap.settings import check_choice
@@ -116,17 +117,21 @@ class Model:
         trace: bool = False,
         count_ties: bool = False,
         prefill: str = "own",
+        asked: Sequence[Asked] | None = None,
         **options: Any,
     ) -> Iterator[Answer]:
         """Answer many prompts, in order, in left-padded batches; yields answers as batches finish.
 
         With `prefill="shared"` the model reads a picture once for all its prompts in a batch, and for those that continue with
         it in the next batch: order prompts by picture. `mgap.decoding.prefill_sharing.can_share` says whether that is possible.
-        `trace`, `count_ties` and `options` are those of `answer`.
+        `asked` tells methods more of the rows than `images` do, such as a benchmark's names of pictures. `trace`, `count_ties`
+        and `options` are those of `answer`.
         """
         decoding = Decoding.of(**options)
         if batch_size < 1:
             raise SettingError(f"batch_size={batch_size} must be at least 1")
+        if asked is not None and len(asked) != len(prompts):
+            raise PromptError(f"asked has {len(asked)} rows, and there are {len(prompts)} prompts: give one a prompt")
         modes, active = decoding.modes(rows=min(batch_size, len(prompts))), tuple(attached(self.backbone.model))
         self._check(modes, trace, count_ties)
         shared = None
@@ -135,10 +140,9 @@ class Model:
             shared = SharedPrefill(self.backbone)
         for start in range(0, len(prompts), batch_size):
             rows = slice(start, start + batch_size)
+            known, how = None if asked is None else asked[rows], {"trace": trace, "count_ties": count_ties}
             with answering(self.backbone.model, active):
-                batch = self._answer_rows(
-                    images[rows], prompts[rows], decoding, trace=trace, count_ties=count_ties, shared=shared
-                )
+                batch = self._answer_rows(images[rows], prompts[rows], decoding, shared=shared, asked=known, **how)
             yield from batch
 
     def stream(self, image: Picture | None, prompt: str, *, assistant: Any = None, **options: Any) -> Iterator[str]:
@@ -153,7 +157,7 @@ class Model:
 
         def decode(emit: Callable[[str], None]) -> None:
             streamer = TextPieces(self.backbone.tokenizer, emit)
-            with answering(self.backbone.model, active):
+            with answering(self.backbone.model, active), asking(self.backbone.model, [Asked.of(image, prompt)]):
                 if head is None:
                     more = {"streamer": streamer, "stopping_criteria": StoppingCriteriaList([stop]), **_draft(assistant)}
                     generate(self.backbone, inputs, decoding, **more)
@@ -175,6 +179,7 @@ class Model:
         count_ties: bool = False,
         assistant: Any = None,
         shared: SharedPrefill | None = None,
+        asked: Sequence[Asked] | None = None,
     ) -> list[Answer]:
         modes, clock = decoding.modes(rows=len(prompts), assistant=assistant is not None), self.backbone.clock
         self._check(modes, trace, count_ties)
@@ -189,7 +194,9 @@ class Model:
                 times = 1 if head is not None else max(decoding.num_beams, decoding.num_return_sequences)
                 prefilled = shared.encode(images, prompts, times)
                 inputs, cache, prefill_ms = prefilled.inputs, prefilled.cache, prefilled.milliseconds
+        rows = asked or [Asked.of(image, prompt) for image, prompt in zip(images, prompts, strict=True)]
         with ExitStack() as stack:
+            stack.enter_context(asking(self.backbone.model, rows))
             recorder = stack.enter_context(attached(self.backbone.model)[0].record()) if trace else None
             stack.enter_context(clock.stage(FIRST))
             if head is not None:

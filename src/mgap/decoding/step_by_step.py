@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from transformers import StoppingCriteriaList
 
+from mgap.backbones.asked_rows import Asked, asking
 from mgap.backbones.base import Backbone, HasBackbone
 from mgap.backbones.prepared_pictures import Picture
 from mgap.decoding.attach import refuse_modes
@@ -56,7 +57,8 @@ def step_by_step(
 
         def decode(emit: Callable[[tuple[int, list[StepStates]]], None]) -> None:
             streamer = TokenIds(lambda token: emit((token, take_steps())))
-            generate(backbone, inputs, decoding, streamer=streamer, stopping_criteria=StoppingCriteriaList([stop]))
+            with asking(backbone.model, [Asked.of(image, prompt)]):
+                generate(backbone, inputs, decoding, streamer=streamer, stopping_criteria=StoppingCriteriaList([stop]))
 
         for token, steps in from_thread(decode, stop):
             if len(steps) != 1 or steps[0].traced is None:

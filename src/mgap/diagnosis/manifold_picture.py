@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from mgap.backbones.asked_rows import Asked, asking
 from mgap.benchmarks.base import open_pictures
 from mgap.benchmarks.yesno_parsers import yes_or_no
 from mgap.decoding.effective_states import first_states
@@ -70,6 +71,7 @@ def picture_manifold(
     report("principal directions of the bank", 1, 1)
     backbone, prompts = model.backbone, [sample.prompt for sample in samples]
     images = open_pictures(samples, picture)
+    asked = [Asked(image, sample.prompt, sample.image) for image, sample in zip(images, samples, strict=True)]
     blind = torch.cat(list(blind_states(backbone, prompts, null_image=null_image, size=images[0].size)))  # [n, d]
     with first_states(model, None) as read:
         marks = {BLIND: _mean_position(axes, blind), JOINT: _mean_position(axes, read(backbone.encode(images, prompts)).h)}
@@ -77,7 +79,7 @@ def picture_manifold(
         marks[TRUTH] = _mean_position(axes, reference.reshape(-1, reference.shape[-1]))
     paths = {}
     for number, (label, method) in enumerate(methods.items(), start=1):
-        with first_states(model, method) as read:
+        with first_states(model, method) as read, asking(backbone.model, asked):
             states = read(backbone.encode(images, prompts))
         moved = {check_strength("strengths", strength): states.at(strength) for strength in strengths}
         paths[label] = tuple(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from mgap.backbones.asked_rows import Asked, asking
 from mgap.backbones.token_rows import Ids, tokenize_text
 from mgap.benchmarks.base import Benchmark, open_pictures
 from mgap.benchmarks.yesno_parsers import yes_or_no
@@ -80,7 +81,9 @@ def measure_representation(
         gathered = _Gathered(label, method, prior, strengths)
         with first_states(model, method) as read:
             for rows in _batches(benchmark.samples, batch_size):
-                states = read(_encode(model, benchmark, benchmark.samples[rows]))
+                batch = benchmark.samples[rows]
+                with asking(model.backbone.model, [Asked.by_name(s.image, s.prompt, benchmark.picture) for s in batch]):
+                    states = read(_encode(model, benchmark, batch))
                 gathered.add(states, {name: reference[rows] for name, reference in plain.references.items()})
                 _report(progress, f"states of {label}", rows.stop, len(benchmark.samples))
         shifts += gathered.shift_lines(benchmark.samples)

@@ -24,7 +24,7 @@ from torch import Tensor
 from mgap.backbones.base import Backbone
 from mgap.methods.base import Removable, Seam, Tap
 from mgap.methods.kinds.branch import BranchMethod, check_pictures, contrast
-from mgap.methods.kinds.dependent_branch import DependentBranch, refuse_nan
+from mgap.methods.kinds.dependent_branch import MaskedBranch, refuse_nan
 from mgap.methods.kinds.paired_forward import Inputs, RowState
 from mgap.settings import check_share, check_signed, check_strength
 from mgap.types import Mode
@@ -93,7 +93,7 @@ class AvisC(BranchMethod):
         return self.alpha  # type: ignore[return-value]  # set above
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
-        return DependentBranch(backbone, self, tap, self.hide, every_step=False)
+        return MaskedBranch(backbone, self, tap, self.hide, every_step=False)
 
     def hide(self, attention: Tensor, images: Tensor) -> tuple[Tensor, RowState]:
         """The image positions that the branch does not see, and what a trace shows of the choice."""

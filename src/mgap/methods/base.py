@@ -175,6 +175,11 @@ class Method(ABC):
         """The settings that have no default."""
         return [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
 
+    @classmethod
+    def files_named(cls, settings: Mapping[str, Any]) -> dict[str, str]:  # noqa: ARG003
+        """SHA-256 of the files that settings name, by path; a run notes them, and is not resumed with others."""
+        return {}
+
     @property
     def is_zero(self) -> bool:
         """Whether its settings are those that give the plain answers."""

@@ -27,7 +27,7 @@ from mgap.methods.base import Removable, Seam, Tap
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.attention_weights import least_attended
 from mgap.methods.kinds.branch import BranchMethod, check_pictures, plausible
-from mgap.methods.kinds.dependent_branch import DependentBranch, refuse_nan
+from mgap.methods.kinds.dependent_branch import MaskedBranch, refuse_nan
 from mgap.methods.kinds.paired_forward import Inputs, RowState
 from mgap.settings import check_choice, check_share, check_strength
 from mgap.types import Mode
@@ -81,7 +81,7 @@ class MoD(BranchMethod):
             raise SettingError("refresh=every_step reads the branch anew after each main forward: give branch_mode=sequential")
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
-        return DependentBranch(backbone, self, tap, self.hide, every_step=self.refresh == "every_step")
+        return MaskedBranch(backbone, self, tap, self.hide, every_step=self.refresh == "every_step")
 
     def hide(self, attention: Tensor, images: Tensor) -> tuple[Tensor, RowState]:
         """The image positions that the branch does not see, from the attention in all blocks together."""

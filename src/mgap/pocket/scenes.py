@@ -86,9 +86,9 @@ def make_scene(seed: int, *, held_out: bool = False, anywhere: bool = False, dif
         size = OBJECTS[name].size * shrink * rng.uniform(0.85, 1.15)
         stretch = rng.uniform(0.88, 1.14)
         width, height = size * stretch, size / stretch
-        x, y = _place(rng, things, width, height)
+        x, y = place_thing(rng, things, width, height)
         style = str(rng.choice(TRAINING_STYLES))  # drawn even if held out, to leave the random numbers after it the same
-        colour = _choose_colour(rng, name)
+        colour = choose_colour(rng, name)
         mirrored = bool(rng.random() < 0.5) and OBJECTS[name].mirrors
         style = HELD_OUT_STYLE if held_out else style
         things.append(Placed(name, colour, style, x, y, width, height, rng.uniform(-14, 14), mirrored))
@@ -130,7 +130,8 @@ def _choose_names(rng: np.random.Generator, theme: str, stray: float) -> list[st
     return names
 
 
-def _choose_colour(rng: np.random.Generator, name: str) -> str:
+def choose_colour(rng: np.random.Generator, name: str) -> str:
+    """Mostly one that the thing has in nature."""
     colours = OBJECTS[name].colours
     if rng.random() < ODD_COLOUR:
         natural = {colour for colour, _ in colours}
@@ -139,7 +140,7 @@ def _choose_colour(rng: np.random.Generator, name: str) -> str:
     return str(rng.choice([colour for colour, _ in colours], p=weights / weights.sum()))
 
 
-def _place(rng: np.random.Generator, things: list[Placed], width: float, height: float) -> tuple[float, float]:
+def place_thing(rng: np.random.Generator, things: list[Placed], width: float, height: float) -> tuple[float, float]:
     """Of 12 random positions, the one that overlaps least with the objects placed so far."""
     best, least = (0.5, 0.5), np.inf
     for _ in range(12):

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 
 import torch
 
+from mgap.backbones.asked_rows import Asked, asking
 from mgap.benchmarks.base import open_pictures
 from mgap.decoding.answer_states import AnswerStates, answer_states
 from mgap.decoding.model import Model
@@ -70,10 +71,11 @@ class AnswerDepartureWorker:
         started, backbone = time.perf_counter(), self.model.backbone
         images = open_pictures(samples, self.picture)
         inputs = backbone.encode(images, [sample.prompt for sample in samples])
+        asked = [Asked(image, sample.prompt, sample.image) for image, sample in zip(images, samples, strict=True)]
         distances: list[dict[str, list[float]]] = [{} for _ in samples]
         answers: list[AnswerStates] = []
         for key, method in variants.items():
-            with answer_states(self.model, method, self.decoding) as read:
+            with answer_states(self.model, method, self.decoding) as read, asking(backbone.model, asked):
                 answers = read(inputs)
             per_token = self.manifold.distances(torch.cat([answer.used for answer in answers]))
             for by_strength, part in zip(distances, per_token.split([len(a.tokens) for a in answers]), strict=True):

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
+from mgap.backbones.asked_rows import Asked
 from mgap.backbones.clock import STARTING, WAITING, Clock
 from mgap.backbones.prepared_pictures import Preparer
 from mgap.backbones.shared_vision import shared_pictures
@@ -40,10 +41,8 @@ class AnsweringWorker(ABC):
         return Clock()
 
     @abstractmethod
-    def answers(
-        self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], method: RunMethod
-    ) -> Iterable[Answer]:
-        """Answer these rows; the method is on. `ids` are those of the first sample of each row."""
+    def answers(self, pictures: Sequence[Any], rows: Sequence[Sample], method: RunMethod) -> Iterable[Answer]:
+        """Answer these rows; the method is on. Of samples that ask the same, `rows` has the first."""
 
     def ask(self, samples: Sequence[Sample], method: RunMethod) -> list[Record]:
         """One record per sample, in order."""
@@ -73,13 +72,13 @@ class AnsweringWorker(ABC):
     ) -> Iterator[tuple[Sample, Answer]]:
         """Answers in order. The same question about the same picture is answered once, unless answers are sampled."""
         keys = [(sample.image, sample.prompt, sample.id if self.decoding.sample else "") for sample in samples]
-        rows: dict[tuple[str, str, str], str] = {}
+        rows: dict[tuple[str, str, str], Sample] = {}
         for key, sample in zip(keys, samples, strict=True):
-            rows.setdefault(key, sample.id)
+            rows.setdefault(key, sample)
         if not rows:
             return
-        pictures, prompts = [ready[image].picture for image, _, _ in rows], [prompt for _, prompt, _ in rows]
-        answers = dict(zip(rows, self.answers(pictures, prompts, list(rows.values()), method), strict=True))
+        pictures, distinct = [ready[image].picture for image, _, _ in rows], list(rows.values())
+        answers = dict(zip(rows, self.answers(pictures, distinct, method), strict=True))
         yield from ((sample, answers[key]) for sample, key in zip(samples, keys, strict=True))
 
 
@@ -148,12 +147,12 @@ class TransformersWorker(AnsweringWorker):
         with self.clock.stage(STARTING):
             self.pictures.prefetch(sample.image for batch in batches for sample in batch)
 
-    def answers(
-        self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], method: RunMethod
-    ) -> Iterable[Answer]:
+    def answers(self, pictures: Sequence[Any], rows: Sequence[Sample], method: RunMethod) -> Iterable[Answer]:
         options, built = asdict(self.decoding), self.methods[method.label]
-        options["count_ties"] = not uncountable(self.decoding.modes(rows=len(ids)), [] if built is None else [built])
-        return self.model.answers(pictures, prompts, batch_size=len(ids), prefill=method.prefill, **options)
+        options["count_ties"] = not uncountable(self.decoding.modes(rows=len(rows)), [] if built is None else [built])
+        asked = [Asked.by_name(sample.image, sample.prompt, self.benchmark.picture) for sample in rows]
+        prompts = [sample.prompt for sample in rows]
+        return self.model.answers(pictures, prompts, asked=asked, batch_size=len(rows), prefill=method.prefill, **options)
 
 
 def _now() -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 
+from mgap.backbones.asked_rows import Asked, asking
 from mgap.benchmarks.base import open_pictures
 from mgap.decoding.effective_states import StepStates, first_states
 from mgap.decoding.model import Model
@@ -58,7 +59,9 @@ class DepartureWorker:
     def _measure(self, samples: Sequence[Sample], read: Callable[..., StepStates]) -> list[Record]:
         started, backbone = time.perf_counter(), self.model.backbone
         images = open_pictures(samples, self.picture)
-        states = read(backbone.encode(images, [sample.prompt for sample in samples]))
+        asked = [Asked(image, sample.prompt, sample.image) for image, sample in zip(images, samples, strict=True)]
+        with asking(backbone.model, asked):
+            states = read(backbone.encode(images, [sample.prompt for sample in samples]))
         strengths = {"0": 0.0} if states.method is None else self.strengths
         distances = {key: self.manifold.distances(states.at(value)).tolist() for key, value in strengths.items()}
         words = backbone.words(states.plain_tokens())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mgap.backbones.asked_rows import Asked
 from mgap.benchmarks.base import Benchmark, distinct_questions
 from mgap.benchmarks.tally import Scorer, Tally
 from mgap.benchmarks.yesno_parsers import yes_or_no
@@ -68,11 +69,12 @@ def answer_in_full(
     refuse_attached(model)
     samples, texts = benchmark.samples, dict[str, dict[str, str]]()
     prompts = [sample.prompt for sample in samples]
+    asked = [Asked.by_name(sample.image, sample.prompt, benchmark.picture) for sample in samples]
     for name, method in methods.items():
         texts[name] = {}
         pictures = open_in_turn((sample.image for sample in samples), benchmark.picture)
         with using(model, method):
-            answers = model.answers(list(pictures), prompts, batch_size=batch_size, max_new_tokens=max_new_tokens)
+            answers = model.answers(list(pictures), prompts, asked=asked, batch_size=batch_size, max_new_tokens=max_new_tokens)
             for sample, answer in zip(samples, answers, strict=True):
                 texts[name][sample.id] = answer.text
                 report_progress(progress, f"{label}, {name}", len(texts[name]), len(samples))

@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
+from mgap.backbones.asked_rows import Asked, asking
 from mgap.backbones.checked_generate import likeliest
 from mgap.backbones.head import Head
 from mgap.backbones.head_states import catch_states
@@ -29,7 +30,7 @@ from mgap.io.progress import Progress, report_progress
 from mgap.methods.base import Method, Seam
 from mgap.methods.kinds.blind_branch import BlindMethod
 from mgap.methods.kinds.blind_states import OPEN
-from mgap.methods.kinds.branch import BranchMethod
+from mgap.methods.kinds.branch import LogitsMethod
 from mgap.methods.kinds.paired_forward import ALONE
 from mgap.types import Decoding
 
@@ -37,6 +38,7 @@ Methods = Mapping[str, Method | None]
 Row = tuple[Hashable, str]  # a picture's name, or whatever `picture` opens, and the question
 Batch = tuple[dict[str, Tensor], int]  # model inputs, and the number of rows so far
 Encode = Callable[[Model, Sequence[Row], Opener, int], Iterable[Batch]]  # of rows, in batches of a size
+AskedBatch = tuple[dict[str, Tensor], int, list[Asked]]  # and what its rows ask
 
 _ONE = Decoding(max_new_tokens=1)
 
@@ -64,6 +66,11 @@ class CachingEncoder:
         return self.batches[key]
 
 
+def asked_in(rows: Sequence[Row], picture: Opener, inputs: Mapping[str, Tensor], done: int) -> list[Asked]:
+    """What a batch asks, for `asking`: the last of the rows that are done with it."""
+    return [Asked.by_name(name, text, picture) for name, text in rows[done - len(inputs["input_ids"]) : done]]
+
+
 def first_words(
     model: Model,
     questions: Sequence[Row],
@@ -79,8 +86,9 @@ def first_words(
     rows = list(dict.fromkeys(questions))
     at_head = {name: method for name, method in methods.items() if _needs_only_the_state(method)}
 
-    def batches() -> Iterable[Batch]:
-        return encode(model, rows, picture, batch_size)
+    def batches() -> Iterator[AskedBatch]:
+        for inputs, done in encode(model, rows, picture, batch_size):
+            yield inputs, done, asked_in(rows, picture, inputs, done)
 
     words = dict(_at_the_head(model, batches(), at_head, len(rows), progress)) if at_head else {}
     for group in _by_branch({name: method for name, method in methods.items() if name not in at_head}):
@@ -107,11 +115,11 @@ def using(model: Model, method: Method | None) -> AbstractContextManager[object]
 
 
 def _at_the_head(
-    model: Model, batches: Iterable[Batch], methods: Methods, total: int, progress: Progress | None
+    model: Model, batches: Iterable[AskedBatch], methods: Methods, total: int, progress: Progress | None
 ) -> Iterator[tuple[str, list[str]]]:
     """One forward per row, for all methods."""
     backbone, states = model.backbone, list[Tensor]()
-    for inputs, done in batches:
+    for inputs, done, _ in batches:
         with catch_states(backbone) as caught, shared_pictures(backbone):
             generate(backbone, inputs, _ONE)  # bit-equal to decoding
         states += caught
@@ -134,7 +142,7 @@ def _by_branch(methods: Methods) -> list[dict[str, Method | None]]:
         key: Hashable = name
         if isinstance(method, BlindMethod):  # its first blind state depends on the null image alone
             key = BlindMethod, method.null_image
-        elif isinstance(method, BranchMethod) and method.has_state and method.is_set_by_strength:
+        elif isinstance(method, LogitsMethod) and method.has_state and method.is_set_by_strength:
             others = ((f.name, getattr(method, f.name)) for f in fields(method) if f.name != method.moved_by)
             key = (
                 type(method),
@@ -145,7 +153,7 @@ def _by_branch(methods: Methods) -> list[dict[str, Method | None]]:
 
 
 def _from_one_branch(
-    model: Model, batches: Iterable[Batch], methods: Methods, total: int, progress: Progress | None
+    model: Model, batches: Iterable[AskedBatch], methods: Methods, total: int, progress: Progress | None
 ) -> dict[str, list[str]]:
     """One forward of the rows and one of the branch, for all methods."""
     tokens: dict[str, list[int]] = {name: [] for name in methods}
@@ -154,8 +162,9 @@ def _from_one_branch(
     if isinstance(representative, BlindMethod):  # its own settings may skip what the others need
         representative = replace(representative, unsure=0.0, branch_mode="batched")
     with first_states(model, representative) as read:
-        for inputs, done in batches:
-            states = read(inputs)
+        for inputs, done, asked in batches:
+            with asking(model.backbone.model, asked):
+                states = read(inputs)
             for name, method in methods.items():
                 tokens[name] += _combine(states, method)
             report_progress(progress, f"questions, {first} and {len(methods) - 1} more", done, total)
@@ -175,7 +184,8 @@ def _combine(step: StepStates, method: Method | None) -> list[int]:
     with torch.no_grad():
         logits = step.head.post(step.head.product(states))[:, -1]  # [rows, vocab]
     main, *branches = logits.chunk(1 + len(step.branches))
-    scores, _ = method.weigh(main, branches, 1, {})  # type: ignore[union-attr]  # of branch methods only
+    kept = dict(step.inputs.values)  # a method traces what it needs of a row
+    scores, _ = method.weigh(main, branches, 1, kept)  # type: ignore[union-attr]  # of branch methods only
     if ALONE in step.inputs.values:
         scores = torch.where(step.inputs.values[ALONE].bool().unsqueeze(-1), main, scores)
     tokens: list[int] = likeliest(scores, method.name).tolist()  # type: ignore[union-attr]
@@ -183,12 +193,13 @@ def _combine(step: StepStates, method: Method | None) -> list[int]:
 
 
 def _by_itself(
-    model: Model, batches: Iterable[Batch], method: Method | None, total: int, progress: Progress | None, name: str
+    model: Model, batches: Iterable[AskedBatch], method: Method | None, total: int, progress: Progress | None, name: str
 ) -> list[str]:
     tokens: list[int] = []
     with using(model, method), shared_pictures(model.backbone):
-        for inputs, done in batches:
-            tokens += generate(model.backbone, inputs, _ONE).tokens[:, 0].tolist()
+        for inputs, done, asked in batches:
+            with asking(model.backbone.model, asked):
+                tokens += generate(model.backbone, inputs, _ONE).tokens[:, 0].tolist()
             report_progress(progress, f"questions, {name}", done, total)
     return _spell(model, tokens)
 

@@ -117,9 +117,9 @@ class MethodPlan:
             refuse_unlearnt(self.method, name, need.kind, model)
 
     def run_method(self, prefill: str) -> RunMethod:
-        return RunMethod(
-            self.label, self.method, dict(self.settings), self.prior.to_json() if self.prior else None, prefill, self.x
-        )
+        files = {} if self.method == VANILLA else METHODS.get(self.method).files_named(self.settings)
+        prior = self.prior.to_json() if self.prior else None
+        return RunMethod(self.label, self.method, dict(self.settings), prior, prefill, self.x, files)
 
 
 def build_method(plan: MethodPlan, model: Model | None, priors: Priors, progress: Progress | None = None) -> Method | None:

@@ -73,6 +73,7 @@ class RunMethod:
     prior: Mapping[str, Any] | None = None  # how its subspace was fitted, or where it is saved
     prefill: str = "own"  # "shared": questions about one picture share its keys and values
     x: float | None = None  # its position on the experiment's axis
+    files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the files that its settings name, by path
 
     @property
     def folder(self) -> str:

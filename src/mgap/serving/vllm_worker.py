@@ -26,7 +26,7 @@ from mgap.run.worker import Work
 from mgap.serving.engine_settings import ALPHA
 from mgap.serving.offline import EngineRecipe, OfflineEngine
 from mgap.serving.sampling import logit_bias, sampling_fields
-from mgap.types import Answer, Decoding
+from mgap.types import Answer, Decoding, Sample
 
 
 class VllmWorker(AnsweringWorker):
@@ -85,15 +85,15 @@ class VllmWorker(AnsweringWorker):
             self.engine.close()
             self.engine = None
 
-    def answers(self, pictures: Sequence[Any], prompts: Sequence[str], ids: Sequence[str], method: RunMethod) -> list[Answer]:
+    def answers(self, pictures: Sequence[Any], rows: Sequence[Sample], method: RunMethod) -> list[Answer]:
         engine = self.require(method.label)
-        texts = [self.backbone.render(prompt) for prompt in prompts]
+        texts = [self.backbone.render(sample.prompt) for sample in rows]
         requests = [
             {"prompt_token_ids": self.backbone.tokenize(text), "multi_modal_data": {"image": picture}}
             for text, picture in zip(texts, pictures, strict=True)
         ]
         method_fields = self._method_fields(method.label)
-        fields = [{**sampling_fields(self.decoding, self.end, name), **method_fields} for name in ids]
+        fields = [{**sampling_fields(self.decoding, self.end, sample.id), **method_fields} for sample in rows]
         started = time.perf_counter()
         outputs = engine.generate(requests, fields)
         milliseconds = 1000 * (time.perf_counter() - started)

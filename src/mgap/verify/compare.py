@@ -44,6 +44,7 @@ CHECKS = {
     "avisc": "mgap.verify.check_inner:check_avisc",
     "vaf": "mgap.verify.check_inner:check_vaf",
     "vista": "mgap.verify.check_inner:check_vista",
+    "ed": "mgap.verify.check_ed:check",
     "opera": "mgap.verify.check_opera:check_opera",
     "deco": "mgap.verify.check_deco:check",
     "dola": "mgap.verify.check_dola:check",

@@ -6,6 +6,9 @@ the model's own kernel, and no weights of the size of the prompt squared are com
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -28,12 +31,27 @@ def least_attended(attention: Tensor, images: Tensor, counts: Tensor) -> Tensor:
     return images & (rank < counts.unsqueeze(-1))
 
 
-class NewestWeights(AttentionPass):
-    """The weights of one forward, block by block."""
+class WatchedPass(AttentionPass, ABC):
+    """One watched forward, and what it reads of the newest tokens' weights."""
 
     def __init__(self, name: str, length: int) -> None:
         super().__init__(name)
-        self.length = length
+        self.length = length  # positions so far
+
+    @abstractmethod
+    def read(self) -> Tensor | None:
+        """What was read; None if no block has called."""
+
+    def pad(self, weights: Tensor) -> Tensor:
+        """Weights [..., kv] for all positions so far; a sliding window keeps the newest keys only, the others get 0."""
+        return F.pad(weights, (self.length - weights.shape[-1], 0))
+
+
+class NewestWeights(WatchedPass):
+    """The weights of one forward, averaged over heads, block by block."""
+
+    def __init__(self, name: str, length: int) -> None:
+        super().__init__(name, length)
         self.blocks: list[Tensor] = []  # [B, positions so far] each
 
     def attend(self, block: BlockAttention) -> Tensor:
@@ -42,15 +60,21 @@ class NewestWeights(AttentionPass):
         return block.fused()
 
     def add(self, weights: Tensor) -> None:
-        """Add one block's weights [B, kv]; a sliding window keeps the newest keys only, the others get 0."""
-        self.blocks.append(F.pad(weights, (self.length - weights.shape[1], 0)))
+        """Add one block's weights [B, kv]."""
+        self.blocks.append(self.pad(weights))
+
+    def read(self) -> Tensor | None:
+        """[blocks, B, positions so far]."""
+        return torch.stack([weights.to(self.blocks[0].device) for weights in self.blocks]) if self.blocks else None
 
 
 class AttentionWatch:
     """Watches a model for the method `name`: `start` before a forward, `take` after it, `stop` if it may have failed."""
 
-    def __init__(self, backbone: Backbone, name: str) -> None:
-        self.name, self.passes = name, list[NewestWeights]()  # of the forward that is watched
+    def __init__(self, backbone: Backbone, name: str, begin: Callable[[str, int], WatchedPass] = NewestWeights) -> None:
+        """`begin` makes the pass of a watched forward from the method's name and the number of positions so far."""
+        self.name, self.begin = name, begin
+        self.passes: list[WatchedPass] = []  # of the forward that is watched
         self.interceptor = AttentionInterceptor(backbone, name, self._begin)
 
     @property
@@ -67,13 +91,13 @@ class AttentionWatch:
         self.passes.clear()
 
     def take(self) -> Tensor:
-        """The weights of the watched forward, [blocks, B, positions so far]."""
-        blocks = self.passes[-1].blocks if self.passes else []
+        """What the watched forward has read."""
+        found = self.passes[-1].read() if self.passes else None
         self.stop()
-        if not blocks:
+        if found is None:
             raise ModelError(f"this model's forward does not pass through its text decoder: {self.name} cannot watch it")
-        return torch.stack([weights.to(blocks[0].device) for weights in blocks])
+        return found
 
-    def _begin(self, _kwargs: Call, length: int) -> NewestWeights:
-        self.passes.append(NewestWeights(self.name, length))
+    def _begin(self, _kwargs: Call, length: int) -> WatchedPass:
+        self.passes.append(self.begin(self.name, length))
         return self.passes[-1]

@@ -92,10 +92,10 @@ class BlindStatesOnDemand(BlindStates):
 
     def _first(self, kwargs: Call) -> Call:
         main, features = self._main(kwargs)
-        (branch,) = (build(main) for build in self.builders)
+        (branch,) = self.build(main)
         rows: Inputs = {key: branch[key] for key in TOKEN_KEYS if key in branch}
         has_picture = self.backbone.pixel_keys[0] in branch
-        prompt = {**rows, "position_ids": self._positions(rows, [features] if has_picture else [])}
+        prompt = {**rows, "position_ids": self._positions(rows, [(main, features)] if has_picture else [])}
         prompts = _identify(
             rows, [value for key, value in branch.items() if key not in (*TOKEN_KEYS, *self.backbone.pixel_keys)]
         )

@@ -3,8 +3,8 @@
     CD(l, l', alpha, beta):  s = (1 + alpha) l - alpha l',   s[v] = -inf where l[v] < max l + ln(beta)
 
 A method defines what its second branch sees and how the two logits combine (`branch`, `combine`); paired_forward.py runs it. A
-method with several branches overrides `builders` and `weigh`. Methods that read the branch's state instead of its logits are in
-blind_branch.py.
+method with several branches overrides `builders` and `weigh`; where their number depends on the rows, `branches`. Methods that
+read the branch's state instead of its logits are in blind_branch.py.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from mgap.settings import check_choice
 from mgap.types import ALL_MODES, Mode
 
 Build = Callable[[Inputs], Inputs]  # the main inputs -> a branch's
+BuildAll = Callable[[Inputs], list[Inputs]]  # the main inputs -> those of each branch
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class PairedMethod(Method):
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:
         return PairedForward(backbone, self, tap)
 
+    def branches(self, backbone: Backbone, tap: Tap) -> BuildAll:
+        """Called on attaching: a function from the main inputs to those of every branch; by default one per builder."""
+        builders = self.builders(backbone, tap)
+        return lambda main: [build(main) for build in builders]
+
     def builders(self, backbone: Backbone, tap: Tap) -> list[Build]:
         """Called on attaching: one `prepare` result per branch."""
         return [self.prepare(backbone, tap)]
@@ -70,7 +76,7 @@ class PairedMethod(Method):
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
         """The branch's inputs, one row per row of the main inputs; lengths may differ. Raises if they cannot be built.
 
-        A key `ALONE`, bool [B], marks rows that decode plainly.
+        A key `ALONE`, bool [B], marks rows that decode plainly. Pictures may have other sizes than the main rows'.
         """
 
     @abstractmethod
@@ -83,26 +89,19 @@ class PairedMethod(Method):
 
 
 @dataclass(frozen=True)
-class BranchMethod(PairedMethod):
-    """A method that contrasts logits."""
-
-    @abstractmethod
-    def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Scores from the float logits [B, vocab] of both at the step-th new token (from 1), and numbers [B] for the trace."""
+class LogitsMethod(PairedMethod):
+    """A method that combines the logits of the main rows and of one or more branches."""
 
     def weigher(self, backbone: Backbone) -> Weigh:  # noqa: ARG002
         return self.weigh
 
-    def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: RowState) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
-        """Called at every token; by default `combine`, for one branch and no state per row.
+    @abstractmethod
+    def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: RowState) -> tuple[Tensor, dict[str, Tensor]]:
+        """Scores from float logits [B, vocab] at the step-th new token (from 1), and numbers [B] for the trace.
 
-        `kept` belongs to one generation: it is empty at the first token, and follows the beams.
+        `kept` belongs to one generation and follows the beams. At the first token it holds `ROW_KEYS` of a branch, and what the
+        method's own hooks have put there; of the latter, what is needed here must be among the traced numbers.
         """
-        (branch,) = branches
-        return self.combine(main, branch, step)
-
-    def traced(self, main: Tensor, branches: Sequence[Tensor], step: int) -> dict[str, Tensor]:  # noqa: ARG002
-        return {"distance": distance(main, branches[0])}
 
     def mixture(self, strength: Weight, inputs: HeadInputs) -> tuple[Weight, ...]:  # noqa: ARG002
         """The weights of the main prediction and of each branch's in the scores, at a strength; for methods that have one."""
@@ -113,6 +112,23 @@ class BranchMethod(PairedMethod):
         self.require_state()
         mixed = mix_states(self.name, head, self.mixture(strength, inputs), (inputs.h, *inputs.branches))
         return torch.where(inputs.values[ALONE].bool().unsqueeze(-1), inputs.h, mixed) if ALONE in inputs.values else mixed
+
+
+@dataclass(frozen=True)
+class BranchMethod(LogitsMethod):
+    """A method that contrasts logits."""
+
+    @abstractmethod
+    def combine(self, main: Tensor, branch: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Scores from the float logits [B, vocab] of both at the step-th new token (from 1), and numbers [B] for the trace."""
+
+    def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: RowState) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
+        """Called at every token; by default `combine`, for one branch and no state per row."""
+        (branch,) = branches
+        return self.combine(main, branch, step)
+
+    def traced(self, main: Tensor, branches: Sequence[Tensor], step: int) -> dict[str, Tensor]:  # noqa: ARG002
+        return {"distance": distance(main, branches[0])}
 
 
 def contrast(main: Tensor, branch: Tensor, alpha: float | Tensor, beta: float) -> Tensor:

@@ -43,9 +43,12 @@ class DecodePositions:
         """[rows, length]."""
         return F.pad(self.mask, (0, self.length - self.mask.shape[1]), value=1)
 
-    def doubled(self) -> DecodePositions:
-        """The rows, followed by the same rows again."""
-        return DecodePositions(self.mask.repeat(2, 1), torch.cat([self.positions, self.positions], -2))
+    def joined(self, others: DecodePositions) -> DecodePositions:
+        """The rows, followed by others; left padded to one length."""
+        both = (self, others)
+        length = max(rows.length for rows in both)
+        mask = torch.cat([F.pad(rows.whole_mask(), (length - rows.length, 0)) for rows in both])
+        return DecodePositions(mask, torch.cat([rows.positions for rows in both], -2))
 
     def reorder(self, rows: Tensor) -> None:
         self.mask, self.positions = self.mask[rows], self.positions.index_select(-2, rows)

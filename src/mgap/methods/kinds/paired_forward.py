@@ -34,7 +34,10 @@ Merge = Callable[[Tensor, "PairedCache"], Tensor]  # logits of all rows [rows, v
 RowState = dict[str, Tensor]  # state of each row [B, ...] from one token to the next
 Weigh = Callable[[Tensor, Sequence[Tensor], int, RowState], tuple[Tensor, dict[str, Tensor]]]  # combines logits [B, vocab]
 TYPE_KEYS = tuple(key for key in TOKEN_KEYS if key not in ("input_ids", "attention_mask"))
+GRID = "image_grid_thw"  # the patches of each picture, in families whose pictures keep their shape
 ALONE = "alone"  # in a branch's inputs, bool [B]: rows that have nothing to contrast with, and decode plainly
+COUNT = "branches"  # in the first branch's inputs, [B]: how many of the branches are the row's own; the others only fill up
+ROW_KEYS = (ALONE, COUNT)  # what a branch's inputs may say of rows, for `weigh` and a trace
 
 
 class PairedCache(DynamicCache):
@@ -44,6 +47,7 @@ class PairedCache(DynamicCache):
         super().__init__(config=config)
         self.rows = rows  # of the forwards whose positions we set: the single one, or each separate branch's
         self.branch_caches, self.steps = branch_caches, 1  # one cache per separate branch
+        self.branch_count = 1
         self.branch_inputs: list[Call] = []  # what each separate branch reads next
         self.token_types: Inputs = {}  # [rows, 1] each: token types, the same for every new token
         self.row_state: RowState = {}
@@ -105,7 +109,7 @@ class PairedForward:
 
     def __init__(self, backbone: Backbone, method: PairedMethod, tap: Tap) -> None:
         self.backbone, self.method, self.tap = backbone, method, tap
-        self.builders, self.weigh = method.builders(backbone, tap), method.weigher(backbone)
+        self.build, self.weigh = method.branches(backbone, tap), method.weigher(backbone)
         self.is_separate = method.branch_mode != "batched"  # branches run in forwards of their own
         self.is_running = False  # we are running the model or its vision tower ourselves
         self.row_split = row_split_of(backbone.model)
@@ -169,7 +173,7 @@ class PairedForward:
 
     def merge(self, logits: Tensor, cache: PairedCache) -> Tensor:
         """Combine the logits of branches that are rows of one forward: [rows, vocab] -> [B, vocab]."""
-        main, *branches = logits.chunk(1 + len(self.builders))
+        main, *branches = logits.chunk(1 + cache.branch_count)
         return self._weigh(main, branches, cache)
 
     def _weigh(self, main: Tensor, branches: list[Tensor], cache: PairedCache) -> Tensor:
@@ -179,8 +183,7 @@ class PairedForward:
             combined = torch.where(cache.row_state[ALONE].to(main.device).unsqueeze(-1), main, combined)
         if self.tap.listener is not None:
             values = {**values, **self.method.traced(main, branches, cache.steps)}
-            if ALONE in cache.row_state:
-                values[ALONE] = cache.row_state[ALONE].to(main)
+            values |= {key: cache.row_state[key].to(main) for key in ROW_KEYS if key in cache.row_state}
             traced = {name: value.unsqueeze(1) for name, value in values.items()}
             states = self._read_states(cache)
             self.tap.listener(Observation(traced, main.unsqueeze(1), combined.unsqueeze(1), branches=states))
@@ -202,22 +205,24 @@ class PairedForward:
     def _first(self, kwargs: Call) -> Call:
         main, features = self._main(kwargs)
         with self._plain_model():  # the method may run the model to build its branch
-            branches = [build(main) for build in self.builders]
+            branches = self.build(main)
         parts, shown = branches, [self._features(features, main, branch) for branch in branches]
         if not self.is_separate:
             parts, shown = [main, *parts], [features, *shown]
         rows = _stack(parts, self.backbone.pad_id)
-        positions = self._positions(rows, [pictures for pictures in shown if pictures is not None])
+        positions = self._positions(rows, list(zip(parts, shown, strict=True)))
         branch_caches = [DynamicCache(config=self.backbone.config) for _ in branches if self.is_separate]
         inputs = {**rows, "position_ids": positions}
         calls = _split(inputs, len(branches)) if self.is_separate else [inputs]
         stepping = [DecodePositions(call["attention_mask"], call["position_ids"]) for call in calls]
         cache = PairedCache(self.backbone.config, stepping, branch_caches)
-        cache.merge = None if self.is_separate else self.merge
+        cache.merge, cache.branch_count = None if self.is_separate else self.merge, len(branches)
         for branch in branches:
             if ALONE in branch:
                 cache.row_state[ALONE] = branch[ALONE] | cache.row_state.get(ALONE, False)
                 cache.has_alone = bool(cache.row_state[ALONE].any())
+            if COUNT in branch:
+                cache.row_state[COUNT] = branch[COUNT]
         if self.is_separate:
             pairs = zip(calls, shown, strict=True)
             cache.branch_inputs = [{**call, **self.embedder.arguments(call["input_ids"], images)} for call, images in pairs]
@@ -255,13 +260,16 @@ class PairedForward:
             raise UnsupportedDecoding(f"{self.method.name}: generate repeats rows unevenly; give one picture a row")
         return join_pictures([encoded], times)
 
-    def _positions(self, rows: Inputs, shown: list[Any]) -> Tensor:
-        """Position ids of all rows. M-RoPE needs a patch grid for every picture; beams repeat each picture in place."""
+    def _positions(self, rows: Inputs, shown: list[tuple[Inputs, Any]]) -> Tensor:
+        """Position ids of all rows, given the inputs and encoded pictures (or None) of each part of them.
+
+        M-RoPE needs a patch grid for every picture, and a branch's may have its own; beams repeat each picture in place.
+        """
         inputs = {key: value for key, value in rows.items() if key in TOKEN_KEYS}
-        grid = self.pixels.get("image_grid_thw")
-        if grid is not None and shown:
-            grids = [grid.repeat_interleave(len(part.pooler_output) // len(grid), 0) for part in shown]
-            inputs["image_grid_thw"] = torch.cat(grids)
+        grids = [(part.get(GRID), pictures) for part, pictures in shown if pictures is not None]
+        repeated = [grid.repeat_interleave(len(of.pooler_output) // len(grid), 0) for grid, of in grids if grid is not None]
+        if repeated:
+            inputs[GRID] = torch.cat(repeated)
         return self.backbone.positions(inputs)
 
     def _split_logits(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, list[Tensor]]:
@@ -269,7 +277,7 @@ class PairedForward:
         if self.is_separate:
             pairs = zip(cache.branch_inputs, cache.branch_caches, strict=True)
             return logits, [self._run_branch(model, *pair) for pair in pairs]
-        main, *branches = logits.chunk(1 + len(self.builders))
+        main, *branches = logits.chunk(1 + cache.branch_count)
         return main, branches
 
     def _run_branch(self, model: nn.Module, call: Call, cache: DynamicCache) -> Tensor:

@@ -49,7 +49,7 @@ class PerPicture(ABC, Generic[Result]):
         """One result per picture; the pictures are distinct, and none is cached."""
 
     def __call__(self, main: Inputs) -> list[Result]:
-        pictures, times = self._pictures(main)
+        pictures, times = pictures_of(self.backbone, main)
         results = {picture.key: self.cache[picture.key] for picture in pictures if picture.key in self.cache}
         new = {picture.key: picture for picture in pictures if picture.key not in results}  # each picture once
         if new:
@@ -57,23 +57,25 @@ class PerPicture(ABC, Generic[Result]):
         self.cache.update(results)
         return [results[picture.key] for picture in pictures for _ in range(times)]
 
-    def _pictures(self, main: Inputs) -> tuple[list[EncodedPicture], int]:
-        """The pictures of the inputs, and the number of rows of each."""
-        rows, slices = split_rows(main), self.backbone.pictures(main)
-        times, rest = divmod(len(rows), len(slices))  # beams repeat rows, not pictures
-        if rest or not times:
-            raise UnsupportedDecoding(f"{len(rows)} rows show {len(slices)} pictures or pieces of them: give one picture a row")
-        like = {key: value for key, value in main.items() if key in TOKEN_KEYS}
-        pictures = []
-        for number, part in enumerate(slices):
-            pixels = {
-                key: value[part] if key in self.backbone.pixel_keys else value[[number]]
-                for key, value in main.items()
-                if key not in TOKEN_KEYS
-            }
-            tokens = rows[number * times].count(self.backbone.image_token_id)
-            pictures.append(EncodedPicture(pixels, tokens, like, digest(*pixels.values())))
-        return pictures, times
+
+def pictures_of(backbone: Backbone, main: Inputs) -> tuple[list[EncodedPicture], int]:
+    """The pictures of the inputs, and the number of rows of each."""
+    rows, slices = split_rows(main), backbone.pictures(main)
+    times, rest = divmod(len(rows), len(slices))  # beams repeat rows, not pictures
+    if rest or not times:
+        raise UnsupportedDecoding(f"{len(rows)} rows show {len(slices)} pictures or pieces of them: give one picture a row")
+    like = {key: value for key, value in main.items() if key in TOKEN_KEYS}
+    pictures = []
+    for number, part in enumerate(slices):
+        pixels = {key: pixels_of(backbone, main, key, number, part) for key in main if key not in TOKEN_KEYS}
+        tokens = rows[number * times].count(backbone.image_token_id)
+        pictures.append(EncodedPicture(pixels, tokens, like, digest(*pixels.values())))
+    return pictures, times
+
+
+def pixels_of(backbone: Backbone, inputs: Inputs, key: str, number: int, part: slice) -> Tensor:
+    """What a key of the inputs holds of one picture: its pixels, or its row of anything else."""
+    return inputs[key][part] if key in backbone.pixel_keys else inputs[key][[number]]
 
 
 def placeholder(backbone: Backbone) -> str:
