@@ -28,6 +28,8 @@ _HOMES = {
     "ASD": "mgap.methods.asd",
     "Blind": "mgap.methods.blind",
     "CODE": "mgap.methods.code",
+    "Given": "mgap.methods.given.given",
+    "Evidence": "mgap.methods.given.evidence",
     "HalTrapper": "mgap.methods.haltrapper.haltrapper",
     "ICD": "mgap.methods.icd",
     "M3ID": "mgap.methods.m3id",
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
     from mgap.methods.code import CODE as CODE
     from mgap.methods.deco import DeCo as DeCo
     from mgap.methods.dola import DoLa as DoLa
+    from mgap.methods.given.evidence import Evidence as Evidence
+    from mgap.methods.given.given import Given as Given
     from mgap.methods.haltrapper.haltrapper import HalTrapper as HalTrapper
     from mgap.methods.icd import ICD as ICD
     from mgap.methods.m3id import M3ID as M3ID

@@ -120,6 +120,7 @@ METHODS = Registry(
         "bias": "mgap.methods.bias:Bias",
         "blind": "mgap.methods.blind:Blind",
         "code": "mgap.methods.code:CODE",
+        "given": "mgap.methods.given.given:Given",
         "haltrapper": "mgap.methods.haltrapper.haltrapper:HalTrapper",
         "icd": "mgap.methods.icd:ICD",
         "m3id": "mgap.methods.m3id:M3ID",

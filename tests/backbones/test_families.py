@@ -27,6 +27,7 @@ from mgap.errors import ModelError, PromptError, UnsupportedDecoding
 from mgap.methods.deco import correct
 from mgap.methods.dola import contrast_layers
 from tests.backbones import families
+from tests.reference import contrast
 
 BACKBONES = {
     "llava_next": Llava, "llava_onevision": LlavaOneVision, "qwen2_vl": QwenVL, "qwen2_5_vl": QwenVL,
@@ -259,6 +260,7 @@ def test_mgap_cuts_before_the_scale_and_cap_and_takes_the_entropy_after_them(bar
     assert (entropy(h @ W.T) - H).abs().min() > 1e-3  # the uncapped entropy would have been seen
 
 
+PIECES = ("idefics3", "smolvlm")  # a picture's placeholders stand in several places
 TILED = ("llava_next", "llava_onevision", "idefics3", "smolvlm")  # cut a picture into tiles: pixels alone do not say how
 
 
@@ -280,6 +282,23 @@ def test_a_second_branch_runs_or_is_refused_by_name(family, model, method):
     assert [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)] == plain
 
 
+@pytest.mark.parametrize("evidence", [mgap.Evidence((TALL,)), mgap.Evidence(text=LONG)], ids=["a picture", "a text"])
+def test_a_branch_that_shows_something_else_is_what_it_gives_alone_or_refused(family, model, evidence):
+    """Another picture has other tiles, patches and lengths."""
+    method = mgap.Given(evidence=lambda asked: [evidence if row.prompt == SHORT else None for row in asked], missing="plain")
+    if family in PIECES or (family == "gemma3" and evidence.text is not None):
+        with pytest.raises((ModelError, PromptError), match=r"in pieces|does not write"), model.using(method):
+            model.answer(WIDE, SHORT, max_new_tokens=2)
+        return
+    shown, prompt = (TALL, SHORT) if evidence.pictures else (WIDE, LONG)
+    main, other = model.backbone.encode([WIDE], [SHORT]), model.backbone.encode([shown], [prompt])
+    expected = contrast.decode(model, main, other, contrast.contrastive(1.0, 0.1), 4)
+    plain = model.answer(TALL, LONG, max_new_tokens=4).token_ids
+    with model.using(method):
+        together = [answer.token_ids for answer in model.answers([WIDE, TALL], [SHORT, LONG], max_new_tokens=4)]
+    assert together == [expected, plain]
+
+
 @pytest.mark.parametrize("refresh", ["prefill", "every_step"])
 def test_a_branch_with_a_part_of_the_picture_runs_on_every_family(model, refresh):
     pictures, prompts = [WIDE, TALL], [SHORT, LONG]
@@ -293,9 +312,6 @@ def test_a_branch_with_a_part_of_the_picture_runs_on_every_family(model, refresh
         with model.using(replace(method, branch_mode="batched")):
             assert [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)] == alone
     assert [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)] == plain
-
-
-PIECES = ("idefics3", "smolvlm")  # a picture's placeholders stand in several places
 
 
 def test_an_instruction_goes_where_it_would_be_written(family, model):

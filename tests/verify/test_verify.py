@@ -71,7 +71,7 @@ def test_a_file_of_another_rank_is_still_held_to_its_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "stem", ["vcd", "icd", "code", "m3id", "pai", "mod", "asd", "deco", "dola", "haltrapper", "vcd_noise", "opera"]
+    "stem", ["vcd", "icd", "code", "given", "m3id", "pai", "mod", "asd", "deco", "dola", "haltrapper", "vcd_noise", "opera"]
 )
 def test_files_with_fewer_rows_are_checked(tmp_path, stem):
     with np.load(SHIPPED / f"{stem}.npz") as file:
@@ -106,6 +106,8 @@ def test_haltrapper_files_with_several_captions_are_checked(tmp_path):
      ("haltrapper", "out_augmentive"), ("opera", "short_local_scores_f64"), ("opera", "short_penalty"),
      ("opera", "short_rollback_locs"), ("opera", "long_rollback_loc"), ("opera", "long_rollback_score_f64"),
      ("opera", "long_penalty"), ("opera", "long_adjusted"), ("opera", "long_image_attention"),
+     ("given", "out_contrast"), ("given", "out_agree"), ("given", "out_guide"), ("given", "out_pair"), ("given", "out_gated"),
+     ("given", "divergence"), ("given", "pair"), ("given", "js"), ("given", "nested_boxes"),
      ("icd", "out"), ("icd", "argmax"), ("icd", "out_with_vcd"), ("icd", "argmax_with_vcd")],
 )  # fmt: skip
 def test_an_altered_array_is_noticed(vectors, tmp_path, stem, array, monkeypatch, capsys):

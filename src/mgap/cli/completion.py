@@ -10,6 +10,7 @@ import typer
 PRESETS = {  # `mgap ls presets` would import every method; a test keeps the two equal
     "code": ("reference-code", "haltrapper"),
     "dola": ("reference-code", "paper"),
+    "given": ("convis", "agla", "halc", "marine", "cicd"),
     "haltrapper": ("reference-code", "reference-code-5"),
     "mgap": ("paper", "table-random", "table-hard", "reference-code", "tuned"),
     "opera": ("paper", "fast"),
