@@ -32,6 +32,8 @@ _HOMES = {
     "CODE": "mgap.methods.code",
     "ED": "mgap.methods.ed",
     "FastED": "mgap.methods.ed",
+    "Given": "mgap.methods.given.given",
+    "Evidence": "mgap.methods.given.evidence",
     "HalTrapper": "mgap.methods.haltrapper.haltrapper",
     "ICD": "mgap.methods.icd",
     "M3ID": "mgap.methods.m3id",
@@ -75,6 +77,8 @@ if TYPE_CHECKING:
     from mgap.methods.dola import DoLa as DoLa
     from mgap.methods.ed import ED as ED
     from mgap.methods.ed import FastED as FastED
+    from mgap.methods.given.evidence import Evidence as Evidence
+    from mgap.methods.given.given import Given as Given
     from mgap.methods.haltrapper.haltrapper import HalTrapper as HalTrapper
     from mgap.methods.icd import ICD as ICD
     from mgap.methods.m3id import M3ID as M3ID

@@ -123,6 +123,7 @@ METHODS = Registry(
         "code": "mgap.methods.code:CODE",
         "ed": "mgap.methods.ed:ED",
         "fast-ed": "mgap.methods.ed:FastED",
+        "given": "mgap.methods.given.given:Given",
         "haltrapper": "mgap.methods.haltrapper.haltrapper:HalTrapper",
         "icd": "mgap.methods.icd:ICD",
         "m3id": "mgap.methods.m3id:M3ID",

@@ -29,6 +29,7 @@ from mgap.methods.deco import correct
 from mgap.methods.dola import contrast_layers
 from mgap.methods.nullu_export import projected_weights
 from tests.backbones import families
+from tests.reference import contrast
 
 BACKBONES = {
     "llava_next": LlavaNext, "llava_onevision": LlavaOneVision, "qwen2_vl": QwenVL, "qwen2_5_vl": QwenVL,
@@ -274,6 +275,7 @@ def test_mgap_cuts_before_the_scale_and_cap_and_takes_the_entropy_after_them(bar
     assert (entropy(h @ W.T) - H).abs().min() > 1e-3  # the uncapped entropy would have been seen
 
 
+PIECES = ("idefics3", "smolvlm")  # a picture's placeholders stand in several places
 TILED = ("llava_next", "llava_onevision", "idefics3", "smolvlm")  # cut a picture into tiles: pixels alone do not say how
 
 
@@ -324,6 +326,23 @@ PARTLY = [
 ]
 
 
+@pytest.mark.parametrize("evidence", [mgap.Evidence((TALL,)), mgap.Evidence(text=LONG)], ids=["a picture", "a text"])
+def test_a_branch_that_shows_something_else_is_what_it_gives_alone_or_refused(family, model, evidence):
+    """Another picture has other tiles, patches and lengths."""
+    method = mgap.Given(evidence=lambda asked: [evidence if row.prompt == SHORT else None for row in asked], missing="plain")
+    if family in PIECES or (family == "gemma3" and evidence.text is not None):
+        with pytest.raises((ModelError, PromptError), match=r"in pieces|does not write"), model.using(method):
+            model.answer(WIDE, SHORT, max_new_tokens=2)
+        return
+    shown, prompt = (TALL, SHORT) if evidence.pictures else (WIDE, LONG)
+    main, other = model.backbone.encode([WIDE], [SHORT]), model.backbone.encode([shown], [prompt])
+    expected = contrast.decode(model, main, other, contrast.contrastive(1.0, 0.1), 4)
+    plain = model.answer(TALL, LONG, max_new_tokens=4).token_ids
+    with model.using(method):
+        together = [answer.token_ids for answer in model.answers([WIDE, TALL], [SHORT, LONG], max_new_tokens=4)]
+    assert together == [expected, plain]
+
+
 @pytest.mark.parametrize("method", PARTLY, ids=["mod", "mod every step", "sid", "avisc"])
 def test_a_branch_with_a_part_of_the_picture_runs_on_every_family(family, model, method):
     pictures, prompts = [WIDE, TALL], [SHORT, LONG]
@@ -338,9 +357,6 @@ def test_a_branch_with_a_part_of_the_picture_runs_on_every_family(family, model,
         with model.using(replace(method, branch_mode="batched")):
             assert [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)] == alone
     assert [answer.token_ids for answer in model.answers(pictures, prompts, max_new_tokens=6)] == plain
-
-
-PIECES = ("idefics3", "smolvlm")  # a picture's placeholders stand in several places
 
 
 def test_an_instruction_goes_where_it_would_be_written(family, model):

@@ -37,6 +37,8 @@ AT = {
     "haltrapper augmentive": lambda s, _: mgap.HalTrapper(alpha=s, beta=0.0, candidates=["dog"], form="augmentive"),
     "ed": lambda s, _: mgap.ED(alpha=s, beta=0.0),
     "fast-ed": lambda s, _: mgap.FastED(alpha=s, beta=0.0),
+    "given": lambda s, prior: replace(build("given", prior), alpha=s, beta=0.0),
+    "given agree": lambda s, prior: replace(build("given", prior), alpha=s, beta=0.0, combine="agree"),
     "blind": lambda s, _: mgap.Blind(rho=s),
     "blind subtract": lambda s, _: mgap.Blind(rho=s, form="subtract"),
     "m3id": lambda s, _: mgap.M3ID(lam=math.log1p(s), beta=0.0),
@@ -67,6 +69,7 @@ ONLY_ITS_OWN = {  # no setting moves these
     "mod every step": lambda _: mgap.MoD(refresh="every_step", branch_mode="sequential", a2=30.0, theta=0.0, beta=0.0),
     "mgap": lambda prior: build("mgap", prior),
     "mgap reference-code": lambda prior: mgap.MGAP(prior, preset="reference-code"),
+    "given gated": lambda prior: replace(build("given", prior), beta=0.0, gate=0.05),
     "m3id gated": lambda _: mgap.M3ID(lam=0.4, constraint="confidence_gate", tau=0.02),
 }
 ONE_BRANCH = ("deco", "dola", "vista", "mgap", "predicted-prior")

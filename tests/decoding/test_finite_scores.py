@@ -17,7 +17,7 @@ from mgap.registry import METHODS
 from mgap.run.first_words import first_words
 from mgap.types import Decoding
 from tests.decoding.test_prefill import ASKED, A, B
-from tests.methods.builders import LEARNT, build
+from tests.methods.builders import LEARNT, NEEDED, build
 
 NEW = 6
 NAN, INF = float("nan"), float("inf")
@@ -190,9 +190,8 @@ def test_a_setting_that_float32_cannot_hold_is_refused_with_the_limit(prior, val
     for name, setting in STRENGTHS:
         method = METHODS.get(name)
         learnt = {need: LEARNT[kind.kind](prior) for need, kind in method.learnt_settings({setting: 1.0}).items()}
-        rest = {"shift": 1.0} if name == "bias" else {}
         with pytest.raises(SettingError, match=r"3\.4e\+38|from 0 to 1|below 1"):
-            method.of(**{**rest, **learnt, setting: value})
+            method.of(**{**NEEDED.get(name, {}), **learnt, setting: value})
 
 
 @pytest.mark.parametrize("options", [{"temperature": 1e-38, "sample": True}, {"repetition_penalty": 1e-39}], ids=str)

@@ -29,6 +29,7 @@ from tests.fuzz.damage import (
     json_files,
     outcome,
 )
+from tests.methods.builders import NEEDED
 from tests.reports.runs import PUBLISHED
 
 RUN = {
@@ -97,7 +98,7 @@ def test_a_name_that_is_no_file_of_a_run(name):
 def test_every_setting_of_every_method_with_every_odd_value():
     for name in METHODS.names():
         method = METHODS.get(name)
-        needed = dict.fromkeys(method.needed(), 1)
+        needed = {**dict.fromkeys(method.needed(), 1), **NEEDED.get(name, {})}
         for field in method.__dataclass_fields__:
             for value in (*ODD_NUMBERS, *ODD_TEXTS, None, True, [], ["x"], [1], [None], {}, {"a": []}):
                 found = outcome(method.of, **{**needed, field: value})

@@ -2,10 +2,26 @@
 
 import warnings
 
+import numpy as np
 import torch
+from PIL import Image
 
 import mgap
+from mgap.methods.given.evidence import EvidenceLine, EvidenceTable
 from mgap.registry import METHODS
+
+
+def evidence():
+    """Two other pictures for the tiny picture of conftest.py, one for each of its turned copies; found by their pixels."""
+    tiny, *others = (Image.fromarray(np.random.default_rng(seed).integers(0, 256, (60, 80, 3), np.uint8)) for seed in range(3))
+    upside_down = Image.fromarray(np.asarray(tiny)[::-1].copy())
+    shown = {"tiny": tiny, "turned": tiny.rotate(90, expand=True), "upside down": upside_down}
+    others = (others[0].crop((0, 0, 50, 60)), others[1])
+    lines = [EvidenceLine(name, None, others[: 2 if name == "tiny" else 1], source=one) for name, one in shown.items()]
+    return EvidenceTable(tuple(lines))
+
+
+NEEDED = {"bias": {"shift": 1.0}, "given": {"evidence": evidence()}}  # settings without a default that nothing can learn
 
 STRONG = {  # settings by method, or by a variant: without them a method has its defaults
     "mgap": {"alpha": 8.0},
@@ -17,6 +33,7 @@ STRONG = {  # settings by method, or by a variant: without them a method has its
     "code": {"k": 2.0, "length": 6},
     "ed": {"alpha": 1.0, "beta": 0.0},
     "fast-ed": {"alpha": 1.0, "beta": 0.0},
+    "given": {**NEEDED["given"], "alpha": 4.0, "missing": "plain"},
     "haltrapper": {"alpha": 4.0, "n": 3, "length": 6},
     "icd": {"alpha": 4.0},
     "icd with vcd": {"alpha": 4.0, "with_vcd": True, "noise_step": 999},

@@ -7,7 +7,7 @@ import torch
 
 import mgap
 from mgap.registry import LEARNT, METHODS
-from tests.methods.builders import build, build_at_zero
+from tests.methods.builders import NEEDED, build, build_at_zero
 
 WITH_A_ZERO = [name for name in METHODS.names() if METHODS.get(name).zero is not None]
 
@@ -21,7 +21,7 @@ def test_needs_and_zero_name_settings_and_kinds_that_there_are(name):
         assert need.kind in LEARNT
         assert not need.only_with or need.only_with in settings
     unlearnt = [setting for setting in method.needed() if setting not in method.needs]
-    assert unlearnt == (["shift"] if name == "bias" else []), "a setting without a default that nothing can learn"
+    assert unlearnt == list(NEEDED.get(name, ())), "a setting without a default that nothing can learn"
 
 
 @pytest.mark.parametrize("name", METHODS.names())

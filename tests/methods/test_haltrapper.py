@@ -11,12 +11,10 @@ from transformers import PreTrainedTokenizerFast
 import mgap
 from mgap.backbones.base import Backbone
 from mgap.errors import ModelError, PromptError, SettingError
-from mgap.methods.base import Tap
 from mgap.methods.haltrapper.candidates import (
     DIRECTIONS,
     IMAGINE,
     CandidateRules,
-    CandidateSearch,
     parse_reply,
     score_expansion,
     select,
@@ -26,7 +24,7 @@ from mgap.methods.haltrapper.haltrapper import spell_words
 from mgap.methods.kinds.attention_interceptor import ARGUMENT, MASKED, attend
 from mgap.methods.kinds.description import CAPTION
 from mgap.methods.kinds.paired_forward import ALONE
-from mgap.methods.kinds.per_picture import render
+from mgap.methods.kinds.per_picture import pictures_of, render
 from mgap.pocket.scenes import make_scene
 from mgap.pocket.scenes import render as draw
 from mgap.priors.object_words import Vocabulary
@@ -64,8 +62,7 @@ def scenes():
 
 def shown(model, picture):
     """The picture as a search sees it."""
-    search = CandidateSearch(model.backbone, Vocabulary.of(["dog"]), CandidateRules(0.75, 1.0, 3), 4, Tap())
-    return search._pictures(model.backbone.encode([picture], ["What?"]))[0][0]
+    return pictures_of(model.backbone, model.backbone.encode([picture], ["What?"]))[0][0]
 
 
 class Scripted:

@@ -85,8 +85,8 @@ def test_a_file_of_another_rank_is_still_held_to_its_numbers(tmp_path):
 
 
 FEWER_ROWS = [
-    "vcd", "icd", "code", "m3id", "ritual", "pai", "mod", "sid", "avisc", "vaf", "nullu", "ed", "asd", "deco", "dola", "vista",
-    "haltrapper", "vcd_noise", "opera",
+    "vcd", "icd", "code", "given", "m3id", "ritual", "pai", "mod", "sid", "avisc", "vaf", "nullu", "ed", "asd", "deco", "dola",
+    "vista", "haltrapper", "vcd_noise", "opera",
 ]  # fmt: skip
 
 
@@ -132,6 +132,8 @@ def test_haltrapper_files_with_several_captions_are_checked(tmp_path):
      ("vaf", "attn_scores_edited"), ("vaf", "attn_probs_after"), ("vaf", "step_probs_after"), ("vaf", "blocks"),
      ("vista", "vsv"), ("vista", "gain"), ("vista", "steered"), ("vista", "steered_no_gain"), ("vista", "mean_logits"),
      ("vista", "out"), ("vista", "out_normed"),
+     ("given", "out_contrast"), ("given", "out_agree"), ("given", "out_guide"), ("given", "out_pair"), ("given", "out_gated"),
+     ("given", "divergence"), ("given", "pair"), ("given", "js"), ("given", "nested_boxes"),
      ("icd", "out"), ("icd", "argmax"), ("icd", "out_with_vcd"), ("icd", "argmax_with_vcd"),
      ("ritual", "out"), ("ritual", "argmax"), ("ritual", "blur_kernel")],
 )  # fmt: skip

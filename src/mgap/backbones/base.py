@@ -6,6 +6,7 @@ A family file overrides only what differs. Nothing here knows about decoding met
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -143,8 +144,10 @@ class Backbone:
 
     def encode_pictures(self, inputs: Mapping[str, Tensor]) -> Any:
         """Run pixels through the vision tower and projector; returns transformers' own output, one entry per picture."""
+        encode = self.model.base_model.get_image_features
+        accepted = {key: inputs[key] for key in inspect.signature(encode).parameters if key in inputs}
         try:
-            return self.model.base_model.get_image_features(pixel_values=inputs["pixel_values"], return_dict=True)
+            return encode(**accepted, return_dict=True)
         except (TypeError, ValueError) as error:  # families that tile a picture need more than its pixels
             raise ModelError(f"{type(self.model).__name__}: changed pictures cannot be encoded here ({error})") from error
 

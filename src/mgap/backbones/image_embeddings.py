@@ -9,7 +9,7 @@ shows a picture again, thus works with encoded pictures in every version.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -133,6 +133,26 @@ def by_picture(encoded: Any) -> Any:
         lengths = [len(picture) for picture in encoded.pooler_output]
         encoded.deepstack_features = [level.split(lengths) for level in levels]
     return encoded
+
+
+def by_row(encoded: Any, counts: Sequence[int]) -> list[Any]:
+    """The encoded pictures of each row, given its number of placeholders; a row may have several entries, such as tiles."""
+    lengths, rows, start = [len(entry) for entry in encoded.pooler_output], list[Any](), 0
+    for count in counts:
+        end = start
+        while end < len(lengths) and sum(lengths[start:end]) < count:
+            end += 1
+        if sum(lengths[start:end]) != count:
+            raise ModelError(
+                f"{sum(lengths)} encoded tokens for rows of {', '.join(map(str, counts))}: they cannot be told apart"
+            )
+        row = copy(encoded)
+        row.pooler_output = encoded.pooler_output[start:end]
+        if getattr(encoded, "deepstack_features", None) is not None:
+            row.deepstack_features = [level[start:end] for level in encoded.deepstack_features]
+        rows.append(row)
+        start = end
+    return rows
 
 
 def join_pictures(parts: list[Any], times: int = 1) -> Any:

@@ -12,6 +12,7 @@ PRESETS = {  # `mgap ls presets` would import every method; a test keeps the two
     "code": ("reference-code", "haltrapper"),
     "dola": ("reference-code", "paper"),
     "ed": ("questions", "captions"),
+    "given": ("convis", "agla", "halc", "marine", "cicd"),
     "haltrapper": ("reference-code", "reference-code-5"),
     "mgap": ("paper", "table-random", "table-hard", "reference-code", "tuned"),
     "opera": ("paper", "fast"),

@@ -31,6 +31,7 @@ CHECKS = {
     "vcd": "mgap.verify.check_branches:check_vcd",
     "vcd_noise": "mgap.verify.check_branches:check_noise",
     "code": "mgap.verify.check_branches:check_code",
+    "given": "mgap.verify.check_given:check",
     "haltrapper": "mgap.verify.check_haltrapper:check",
     "haltrapper.json": "mgap.verify.check_haltrapper:check_search",
     "icd": "mgap.verify.check_branches:check_icd",

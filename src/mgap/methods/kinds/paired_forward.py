@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import DynamicCache
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.image_embeddings import Call, ImageEmbedder, join_pictures
+from mgap.backbones.image_embeddings import Call, ImageEmbedder, by_row, join_pictures
 from mgap.backbones.token_rows import TOKEN_KEYS
 from mgap.errors import UnsupportedDecoding
 from mgap.methods.base import Observation, Tap
@@ -37,6 +37,7 @@ TYPE_KEYS = tuple(key for key in TOKEN_KEYS if key not in ("input_ids", "attenti
 GRID = "image_grid_thw"  # the patches of each picture, in families whose pictures keep their shape
 ALONE = "alone"  # in a branch's inputs, bool [B]: rows that have nothing to contrast with, and decode plainly
 COUNT = "branches"  # in the first branch's inputs, [B]: how many of the branches are the row's own; the others only fill up
+SHOWS = "shows"  # in a branch's inputs, [B]: which of its own pictures each row shows; -1: the main row's
 ROW_KEYS = (ALONE, COUNT)  # what a branch's inputs may say of rows, for `weigh` and a trace
 
 
@@ -255,10 +256,19 @@ class PairedForward:
             return features
         with self._plain_model():
             encoded = self.backbone.encode_pictures(branch)
+        if SHOWS in branch:
+            return self._choose(features, main, encoded, branch)
         times, rest = divmod(len(features.pooler_output), len(encoded.pooler_output))
         if rest:
             raise UnsupportedDecoding(f"{self.method.name}: generate repeats rows unevenly; give one picture a row")
         return join_pictures([encoded], times)
+
+    def _choose(self, features: Any, main: Inputs, encoded: Any, branch: Inputs) -> Any:
+        """The picture that each row of a branch shows: its own, or the main row's, which is not encoded again."""
+        shows, counts = branch[SHOWS].tolist(), self.backbone.image_mask(branch).sum(-1).tolist()
+        main_rows = by_row(features, self.backbone.image_mask(main).sum(-1).tolist())
+        own = by_row(encoded, [counts[shows.index(number)] for number in range(max(shows) + 1)])
+        return join_pictures([main_rows[row] if number < 0 else own[number] for row, number in enumerate(shows)])
 
     def _positions(self, rows: Inputs, shown: list[tuple[Inputs, Any]]) -> Tensor:
         """Position ids of all rows, given the inputs and encoded pictures (or None) of each part of them.
@@ -266,11 +276,16 @@ class PairedForward:
         M-RoPE needs a patch grid for every picture, and a branch's may have its own; beams repeat each picture in place.
         """
         inputs = {key: value for key, value in rows.items() if key in TOKEN_KEYS}
-        grids = [(part.get(GRID), pictures) for part, pictures in shown if pictures is not None]
-        repeated = [grid.repeat_interleave(len(of.pooler_output) // len(grid), 0) for grid, of in grids if grid is not None]
-        if repeated:
-            inputs[GRID] = torch.cat(repeated)
+        if grids := [self._grid(part, len(of.pooler_output)) for part, of in shown if of is not None and GRID in part]:
+            inputs[GRID] = torch.cat(grids)
         return self.backbone.positions(inputs)
+
+    def _grid(self, part: Inputs, count: int) -> Tensor:
+        """The patch grids of a part's `count` pictures, [count, 3]."""
+        if SHOWS not in part:
+            return part[GRID].repeat_interleave(count // len(part[GRID]), 0)
+        main = self.pixels[GRID].repeat_interleave(count // len(self.pixels[GRID]), 0)
+        return torch.stack([main[row] if own < 0 else part[GRID][own] for row, own in enumerate(part[SHOWS].tolist())])
 
     def _split_logits(self, model: nn.Module, logits: Tensor, cache: PairedCache) -> tuple[Tensor, list[Tensor]]:
         """Logits of the main rows and of each branch, given this forward's logits; runs separate branches."""

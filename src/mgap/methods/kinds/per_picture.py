@@ -19,7 +19,7 @@ from mgap.backbones.checked_generate import generate_checked
 from mgap.backbones.greedy_config import greedy_config
 from mgap.backbones.image_embeddings import Call, ImageEmbedder, join_pictures
 from mgap.backbones.shared_vision import digest
-from mgap.backbones.token_rows import TOKEN_KEYS, join_rows, split_rows
+from mgap.backbones.token_rows import TOKEN_KEYS, Ids, find_block, join_rows, split_rows
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.kinds.last_used import LastUsed
 from mgap.methods.kinds.paired_forward import Inputs
@@ -95,6 +95,14 @@ def expand(backbone: Backbone, text: str, picture: EncodedPicture) -> str:
     """A rendered text with as many placeholders as the picture needs."""
     image = placeholder(backbone)
     return text.replace(image, image * picture.tokens)
+
+
+def reword(backbone: Backbone, prompt: str, ids: Ids) -> Ids:
+    """The tokens of another prompt about the picture of a row, with the markers that the processor writes around it."""
+    image, markers = backbone.image_token_id, backbone.image_block_ids
+    other = backbone.tokenize(render(backbone, prompt))
+    (start, end), (first, last) = (find_block(row, image, markers) for row in (other, ids))
+    return other[:start] + ids[first:last] + other[end:]
 
 
 def show(backbone: Backbone, pictures: Sequence[EncodedPicture], texts: Sequence[str]) -> tuple[Call, Any]:
