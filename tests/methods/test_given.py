@@ -618,7 +618,7 @@ def test_presets_are_the_published_settings():
         ({"template": "{objects} {prompt}"}, "template"),
         ({"branch_mode": "cached"}, "branch_mode"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",  # no addresses of pictures: processes must agree
 )
 def test_settings_that_make_no_sense_are_refused(settings, word):
     with pytest.raises(SettingError) as caught:
