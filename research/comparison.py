@@ -44,7 +44,7 @@ from mgap.run.method_plans import MethodPlan, build_method
 
 FILE = "comparison.json"
 PLAIN = "vanilla"
-CHOSEN_IN_FRONTIER = ("prompt-prior", "tether")  # no published settings: chosen and compared in research/frontier
+CHOSEN_IN_FRONTIER = ("given", "prompt-prior", "tether")  # without defaults that are published: compared in research/frontier
 
 
 @dataclass(frozen=True)

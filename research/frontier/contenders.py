@@ -21,6 +21,8 @@ from mgap.methods.code import CODE
 from mgap.methods.deco import DeCo
 from mgap.methods.dola import DoLa
 from mgap.methods.ed import ED, FastED
+from mgap.methods.given.brings import Pictured
+from mgap.methods.given.given import Given
 from mgap.methods.haltrapper.haltrapper import HalTrapper
 from mgap.methods.icd import ICD
 from mgap.methods.kinds.corner_crops import SHARE
@@ -39,6 +41,7 @@ from mgap.methods.vcd import VCD
 from mgap.methods.vista import VISTA
 from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, mgap_at
 from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
+from mgap.pocket.stand_ins import Redrawn
 from research.frontier.kit import Kit
 
 PLAIN = "vanilla"  # the baseline
@@ -116,6 +119,16 @@ def _asd(alpha: float) -> Setting:
 def _haltrapper(alpha: float) -> Setting:
     # miniatures garble the replies that it prompts for: longer ones give no more candidates
     return Setting(f"alpha {alpha:g}", lambda _: HalTrapper(alpha=alpha, length=MAX_ANSWER_TOKENS))
+
+
+def _given(alpha: float) -> Setting:
+    """ConVis, with a stand-in that draws captions; nothing of a scene but its picture is used."""
+
+    def make(kit: Kit) -> Method:
+        evidence = kit.keep("redrawn", lambda: Pictured(kit.model, Redrawn(), length=MAX_ANSWER_TOKENS))
+        return Given(evidence=evidence, preset="convis", alpha=alpha)
+
+    return Setting(f"convis, alpha {alpha:g}", make)
 
 
 def _pai(alpha: float, gamma: float) -> Setting:
@@ -224,6 +237,7 @@ FAMILIES: tuple[Contender, ...] = (
         (_as_published(CODE), Setting("as HalTrapper's authors have it", lambda _: CODE(preset="haltrapper"))),
         published=AS_PUBLISHED,
     ),
+    Contender("given", tuple(_given(alpha) for alpha in (0.1, 0.5, 1.0)), published="convis, alpha 1"),
     Contender("m3id", _along("lam", (0.005, 0.01, 0.02, 0.05, 0.1), M3ID), published="lam 0.02"),
     Contender("deco", _along("alpha", (0.1, 0.3, 0.6), DeCo), published="alpha 0.6"),
     Contender("dola", (_as_published(DoLa), Setting("later layers", lambda _: DoLa(layers="high"))), published=AS_PUBLISHED),

@@ -96,11 +96,22 @@ def test_methods_are_compared_on_own_questions_and_a_report_is_written(tmp_path)
     assert {"scores.json", "report.md", "report.html"} <= {path.name for path in (tmp_path / "runs/q").iterdir()}
 
 
+def test_evidence_is_brought_for_five_methods(here, capsys):
+    here("bring_evidence.py", "--pictures", 2)
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].split() == ["accuracy", "yes", "CHAIRi", "recall"]
+    rows = {line[:20].strip(): re.findall(r"(\S+) \[", line) for line in told[1:]}
+    assert list(rows) == ["plain", "convis", "convis, alpha 0.1", "agla", "halc", "marine", "cicd"]
+    assert all(len(numbers) == 4 for numbers in rows.values())
+    assert len({tuple(numbers) for numbers in rows.values()}) > 3
+
+
 def test_what_is_wrong_is_said_in_a_sentence(refusal, tmp_path):
     assert "nowhere.txt: no such file of prompts" in refusal("fit_prior.py", "--prompts", "nowhere.txt")
     assert "nowhere: no such folder" in refusal("guard_captions.py", "--images", "nowhere")
     (tmp_path / "mine.jsonl").write_text('{"image": "a.png", "question": "Is it?"}\n')
     assert "no 'label'" in refusal("compare_methods.py", "--questions", "mine.jsonl")
+    assert "error=2.0 must be" in refusal("bring_evidence.py", "--error", 2)
     assert "does not answer" in refusal("serve_vllm.py", "--url", "http://127.0.0.1:9")
 
 

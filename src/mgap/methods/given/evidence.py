@@ -40,10 +40,11 @@ class Evidence:
     text: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.pictures, Sequence) or isinstance(self.pictures, str):
-            raise SettingError(f"pictures={self.pictures!r:.60} must be a list of pictures or their paths")
-        object.__setattr__(self, "pictures", tuple(self.pictures))
-        if bad := [one for one in self.pictures if not isinstance(one, str | PathLike | Image.Image)]:
+        pictures: Any = self.pictures  # from users
+        if not isinstance(pictures, Sequence) or isinstance(pictures, str):
+            raise SettingError(f"pictures={pictures!r:.60} must be a list of pictures or their paths")
+        object.__setattr__(self, "pictures", tuple(pictures))
+        if bad := [one for one in pictures if not isinstance(one, str | PathLike | Image.Image)]:
             raise SettingError(f"pictures has {bad[0]!r:.60}: give pictures or their paths")
         if self.text is not None and (not isinstance(self.text, str) or not self.text.strip()):
             raise SettingError(f"text={self.text!r:.60} must be a prompt in words")

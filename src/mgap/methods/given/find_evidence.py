@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -115,7 +116,7 @@ class EvidenceFinder:
         self.tap.report(f"bringing evidence for {len(asked)} samples" if len(asked) > 1 else "bringing evidence")
         samples = call_sample(asked[0]) + (f" and {len(asked) - 1} more" if len(asked) > 1 else "")
         try:
-            brought = list(brings(asked))
+            brought: list[Any] = list(brings(asked))
         except (MemoryError, torch.OutOfMemoryError):  # a run asks again with fewer samples
             raise
         except Exception as error:  # whatever a user's code raises
