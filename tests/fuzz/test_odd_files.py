@@ -23,6 +23,7 @@ from mgap.io.atomic_files import file_sha256
 from mgap.io.images import open_image, picture_size
 from mgap.io.prompt_files import read_prompts
 from mgap.io.record_files import read_json, read_rows
+from mgap.methods.given.evidence import EvidenceTable
 from mgap.pocket.figures import CardFigures
 from mgap.priors.object_words import Vocabulary
 from mgap.reports.diagnosis_sections import analysis_tables
@@ -112,6 +113,7 @@ FILES = {
     "questions": read_rows,
     "JSON": read_json,
     "prompts": lambda path: list(read_prompts(path)),
+    "evidence": EvidenceTable.load,
     "vocabulary": lambda path: Vocabulary.of(str(path)),
     "settings": lambda path: read_yaml(str(path)),
     "responses": read_responses,

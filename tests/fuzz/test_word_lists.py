@@ -12,9 +12,13 @@ from mgap.benchmarks.language import find_language
 from mgap.benchmarks.pope.printed_figures import Printed, imply, read_table
 from mgap.errors import BenchmarkError
 from mgap.io.prompt_files import read_prompts
+from mgap.methods.given.evidence import TEMPLATE, EvidenceTable
 from mgap.priors.object_words import Vocabulary
 from tests.fuzz.damage import ODD_TEXTS, VALUES, Refused, byte_files, damaged_value, json_files, outcome
 
+EVIDENCE = b"""{"image": "a.jpg", "objects": ["dog", "cat"]}
+{"image": "b/c.jpg", "prompt": "Is it?", "text": "What?", "objects": null}
+"""
 THINGS = "person, man, woman\nhot dog\n\nc\u00f4te, coast\n".encode()
 PAIRS = {"versions": {"spacy": "3"}, "pairs": [["dog", "puppy", 0.9], ["cat", "kitten", 0.85]]}
 LEXICON = {"synonyms": {"dog": ["puppy"], "hot dog": []}, "double_words": {"hot dog": "hot dog"}, "forms": {"men": "men"}}
@@ -36,6 +40,17 @@ def test_a_vocabulary_of_a_file(place, data):
 def test_a_vocabulary_of_anything(value):
     found = outcome(Vocabulary.of, value)
     assert isinstance(found, Refused) or found.names
+
+
+@given(byte_files(EVIDENCE))
+@example(b"\xef\xbb\xbf" + EVIDENCE)
+@example(b'{"image": "\\ud800", "text": "x"}')
+def test_a_file_of_evidence(place, data):
+    (place / "evidence.jsonl").write_bytes(data)
+    found = outcome(EvidenceTable.load, place / "evidence.jsonl", names="evidence.jsonl")
+    if not isinstance(found, Refused):
+        assert all(found.find(line.image, line.prompt) is line for line in found.lines)
+        assert all(line.evidence("Is it?", TEMPLATE) for line in found.lines)
 
 
 @given(byte_files("Is there a dog?\nDescribe it.\n\u00c4?\n".encode()))

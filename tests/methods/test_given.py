@@ -399,11 +399,13 @@ def test_a_sample_without_evidence_is_refused_by_its_name_or_decoded_plainly(exa
     with exact.using(Given(evidence=evidence)):
         with pytest.raises(PromptError, match=r"no evidence for street\.png with 'Is there a dog in the image\?': add it"):
             exact.answer(picture_file, QUESTION, max_new_tokens=2)
-        with pytest.raises(PromptError, match="no evidence for a picture without a name: add it"):
+        with pytest.raises(PromptError, match=r"no evidence for a picture without a name \(looked up by its pixels\): add it"):
             exact.backbone.model.generate(**exact.backbone.encode([picture_file], [QUESTION]), max_new_tokens=2)
     plain = exact.answer(picture_file, QUESTION, max_new_tokens=SHORT).token_ids
     assert told(exact, [picture_file], Given(evidence=evidence, missing="plain", alpha=9.0)) == [plain]
-    assert told(exact, [picture_file], Given(evidence=lambda asked: [None] * len(asked), missing="plain")) == [plain]
+    for combine in ("contrast", "pair"):
+        nothing = Given(evidence=lambda asked: [None] * len(asked), missing="plain", combine=combine)
+        assert told(exact, [picture_file], nothing) == [plain]
 
 
 # --- callables -------------------------------------------------------------------------------------------------------

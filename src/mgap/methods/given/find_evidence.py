@@ -25,7 +25,7 @@ from mgap.methods.kinds.last_used import LastUsed
 from mgap.methods.kinds.paired_forward import Inputs
 from mgap.methods.kinds.per_picture import EncodedPicture, pictures_of, pixels_of, reword
 
-UNNAMED = "a picture without a name"
+UNNAMED = "a picture without a name (looked up by its pixels)"
 ASK = "call model.answer or its like, which say what is asked"
 
 

@@ -57,15 +57,15 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 def mean_logits(branches: Sequence[Tensor], count: Tensor) -> Tensor:
     """The mean [B, vocab] of each row's first `count` [B] branches."""
-    shares = branch_shares(count.to(branches[0].device), len(branches))
-    total: Tensor = sum(share.to(branch.dtype) * branch for share, branch in zip(shares, branches, strict=True))  # type: ignore[assignment]
+    shares = branch_shares(count.to(branches[0]), len(branches))
+    total: Tensor = sum(share * branch for share, branch in zip(shares, branches, strict=True))  # type: ignore[assignment]
     return total
 
 
 def branch_shares(count: Tensor, branches: int) -> list[Tensor]:
     """Each branch's share [B, 1] of the mean, for rows that have `count` [B] of them."""
     whole = count.clamp_min(1).unsqueeze(-1)
-    return [(place < count.unsqueeze(-1)) / whole for place in range(branches)]
+    return [(place < count.unsqueeze(-1)).to(count.dtype) / whole for place in range(branches)]
 
 
 def guide(main: Tensor, given: Tensor, alpha: float) -> Tensor:
@@ -191,17 +191,17 @@ class Given(LogitsMethod):
     def weigh(self, main: Tensor, branches: Sequence[Tensor], step: int, kept: RowState) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002
         count = kept.get(COUNT, torch.full(main.shape[:1], len(branches), device=main.device))  # [B]
         if self.combine == "pair":
+            if len(branches) < 2:  # no row has evidence
+                return main, {}
             smaller, larger = choose_pair(branches, count)
             rows, stacked = torch.arange(len(main), device=main.device), torch.stack(list(branches))  # [M, B, vocab]
             scores = stacked[larger, rows] - float(self.weight or 0.0) * stacked[smaller, rows]
             return scores, {"smaller": smaller.to(main), "larger": larger.to(main)}
-        given, alpha = mean_logits(branches, count), self.strength
+        given, alpha, beta = mean_logits(branches, count), float(self.alpha or 0.0), float(self.beta or 0.0)
         if self.combine == "guide":
             return guide(main, given, alpha), {}
-        beta = float(self.beta or 0.0)
-        scores = (
-            contrast(main, given, alpha, beta) if self.combine == "contrast" else plausible(main + alpha * given, main, beta)
-        )
+        is_added = self.combine == "agree"
+        scores = plausible(main + alpha * given, main, beta) if is_added else contrast(main, given, alpha, beta)
         if not self.gate:
             return scores, {}
         js = divergence(main, given)  # [B]
@@ -211,10 +211,6 @@ class Given(LogitsMethod):
     def traced(self, main: Tensor, branches: Sequence[Tensor], step: int) -> dict[str, Tensor]:  # noqa: ARG002
         return {"distance": distance(main, branches[0])}
 
-    @property
-    def strength(self) -> float:
-        return float(self.alpha or 0.0)
-
     def require_state(self) -> None:
         if self.combine not in ("contrast", "agree"):
             raise SettingError(f"{self.name} {self.no_state}: leave {self.name} out")
@@ -223,7 +219,7 @@ class Given(LogitsMethod):
         """Plain weights where the gate is closed."""
         if OPEN in inputs.values:
             strength = strength * inputs.values[OPEN].unsqueeze(-1)
-        shares = [share.to(inputs.h.dtype) for share in branch_shares(inputs.values[COUNT], len(inputs.branches))]
+        shares = branch_shares(inputs.values[COUNT], len(inputs.branches))
         if self.combine == "agree":
             return 1.0, *(strength * share for share in shares)
         return 1 + strength, *(-strength * share for share in shares)
