@@ -11,6 +11,7 @@ from typing import Any
 
 from mgap.backbones.base import Backbone
 from mgap.errors import ModelError, SettingError, one_line
+from mgap.io.output_folder import write_files
 
 
 def refuse_existing(folder: str | os.PathLike[str]) -> None:
@@ -37,8 +38,7 @@ def write_checkpoint(backbone: Backbone, folder: str | os.PathLike[str], texts: 
         try:
             backbone.model.save_pretrained(unfinished)
             processor.save_pretrained(unfinished)
-            for name, text in texts.items():
-                (unfinished / name).write_text(text, encoding="utf-8")
+            write_files(unfinished, texts)
             unfinished.chmod(0o755)  # mkdtemp makes it private
             unfinished.rename(target)
         finally:
