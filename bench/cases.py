@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import measure
 import shapes
 import torch
 from marks import StepTimer
+from PIL import ImageOps
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 import mgap
+from mgap.backbones.asked_rows import Asked, asking
 from mgap.decoding.attach import refuse_modes
 from mgap.decoding.fast.captured_loop import generate_captured, head_of, uses_captured_loop
 from mgap.decoding.generate import generate
@@ -69,10 +73,11 @@ class Case:
     def answer(self, new: int) -> Tensor:
         """Tokens [B, new]. Raises if an answer ended early: its time would count as that of a longer one."""
         backbone, decoding = self.model.backbone, self.decoding(new)
-        if uses_captured_loop(backbone, decoding.modes(rows=self.rows)):
-            tokens = generate_captured(backbone, self.inputs, decoding, head=head_of(backbone), notify=measure.say).tokens
-        else:
-            tokens = generate(backbone, self.inputs, decoding).tokens
+        with asking(backbone.model, [Asked(partial(shapes.picture, row), "") for row in range(self.rows)]):
+            if uses_captured_loop(backbone, decoding.modes(rows=self.rows)):
+                tokens = generate_captured(backbone, self.inputs, decoding, head=head_of(backbone), notify=measure.say).tokens
+            else:
+                tokens = generate(backbone, self.inputs, decoding).tokens
         if tokens.shape != (self.rows, new):
             raise RuntimeError(f"asked for {self.rows} x {new} tokens and got {tuple(tokens.shape)}: times would mean nothing")
         return tokens
@@ -150,6 +155,11 @@ def encode_rows(model: mgap.Model, rows: int) -> dict[str, Tensor]:
 BANK_STATES = 4096  # states of a tether's bank
 
 
+def bring_mirrored(asked: Sequence[Asked]) -> list[mgap.Evidence]:
+    """Evidence that costs next to nothing to bring: each picture, mirrored."""
+    return [mgap.Evidence((ImageOps.mirror(row.picture),)) for row in asked]
+
+
 def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method | None:
     """A method with its usual settings, but short descriptions and random vectors or maps where it needs fitted ones."""
     if name in (VANILLA, AGAIN):
@@ -172,6 +182,8 @@ def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method |
     elif name == "nullu":
         states = torch.randn(2, 8, len(backbone.layers), prior.hidden_size, generator=generator)
         settings["space"] = mgap.NullSpace.from_states(*states)
+    elif name == "given":
+        settings["evidence"] = bring_mirrored
     elif name == "bias":
         settings = {"shift": 1.0, "up": ("the",), "down": ("a",)}
     elif name in DESCRIBES:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from cases import bring_mirrored
 from PIL import Image
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -162,6 +163,7 @@ WAYS: dict[str, Callable[[mgap.Model], Method]] = {
     "bias": lambda _model: mgap.Bias(shift=1.0, up=("is",), down=("the",)),
     "code": lambda _model: mgap.CODE(length=4),
     "blind no_image": lambda _model: mgap.Blind(null_image="no_image"),
+    "given": lambda _model: mgap.Given(evidence=bring_mirrored),
     "haltrapper": lambda _model: mgap.HalTrapper(candidates=("dog", "tree")),
     "icd with_vcd": lambda _model: mgap.ICD(with_vcd=True),
 }
