@@ -80,7 +80,8 @@ def sdist(tmp_path_factory) -> Path:
 def unpacked(sdist, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python's since 3.11.4
+        archive.extractall(folder)
     (root,) = folder.iterdir()
     return root
 
