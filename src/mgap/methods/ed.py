@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.image_embeddings import Call
-from mgap.errors import PromptError, SettingError
+from mgap.errors import SettingError
 from mgap.methods.base import Removable, Seam, Tap
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.attention_weights import AttentionWatch
-from mgap.methods.kinds.branch import BranchMethod, BuildAll, plausible
+from mgap.methods.kinds.branch import BranchMethod, BuildAll, check_pictures, plausible
 from mgap.methods.kinds.corner_crops import CORNERS, CornerCrops, quarters_of, sum_quarters
 from mgap.methods.kinds.dependent_branch import DependentBranch, DependentCache
 from mgap.methods.kinds.largest_weights import LargestWeights
@@ -76,8 +76,7 @@ class CropMethod(BranchMethod):
 
     def branch(self, backbone: Backbone, main: Inputs) -> Inputs:
         """The main rows' inputs, before a crop takes the picture's place."""
-        if backbone.pixel_keys[0] not in main or not backbone.image_mask(main).any(-1).all():
-            raise PromptError(f"{self.name} looks at crops of the picture: give one in every row, or leave {self.name} off")
+        check_pictures(self.name, backbone, main, "looks at crops")
         backbone.rewrite(main, lambda ids, *_: ids)  # raises if a row does not have exactly one picture
         return dict(main)
 

@@ -148,10 +148,10 @@ def distance(main: Tensor, branch: Tensor) -> Tensor:
     return (main.softmax(-1) - branch.softmax(-1)).abs().sum(-1) / 2
 
 
-def check_pictures(name: str, backbone: Backbone, main: Inputs) -> None:
+def check_pictures(name: str, backbone: Backbone, main: Inputs, does: str = "masks a part") -> None:
     """Refuse rows without a picture, for a method whose branch sees a part of it."""
     if backbone.pixel_keys[0] not in main or not backbone.image_mask(main).any(-1).all():
-        raise PromptError(f"{name} masks a part of the picture: give one in every row, or leave {name} off")
+        raise PromptError(f"{name} {does} of the picture: give one in every row, or leave {name} off")
 
 
 def check_length(name: str, backbone: Backbone, branch: Inputs) -> Inputs:
