@@ -14,6 +14,7 @@ import gradio as gr
 from mgap.backbones.null_images import NULL_IMAGES
 from mgap.decoding.replay import Paths
 from mgap.errors import MgapError, SettingError, one_line
+from mgap.inspector.answer_exports import links, to_python
 from mgap.inspector.answering import (
     OURS,
     Knobs,
@@ -29,7 +30,6 @@ from mgap.inspector.answering import (
 from mgap.inspector.cases import AskCase
 from mgap.inspector.columns import Comparison
 from mgap.inspector.dropped import Limits, open_dropped
-from mgap.inspector.export import links, to_python
 from mgap.inspector.model_shelf import AUTO, NULL_IMAGE, Loaded, ModelShelf
 from mgap.inspector.page_parts import DRAWN, DROPPED, HINT
 from mgap.inspector.scene_json import scene_of

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from mgap.inspector.answer_exports import links, to_json, to_python
 from mgap.inspector.answering import Knobs
-from mgap.inspector.export import links, to_json, to_python
 from mgap.inspector.scene_json import scene_of
 from mgap.inspector.views import curves_plot, spots_plot
 from mgap.run.method_plans import VANILLA
