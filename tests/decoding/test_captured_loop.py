@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -194,6 +195,42 @@ def test_a_method_inside_the_decoder_is_left_to_transformers(model, prior):
     assert uncapturable(model.backbone) == "", "transformers' own listeners do not count"
     assert not uses_captured_loop(model.backbone, modes | {Mode.BEAM})
     assert not uses_captured_loop(model.backbone, frozenset({Mode.GREEDY}))
+
+
+def test_a_method_that_does_the_same_at_every_step_is_captured_with_it(model, prior, built):
+    modes, nullu, other = frozenset({Mode.GREEDY, Mode.STATIC}), build("nullu", prior), build("nullu", prior)
+
+    def answer(**options):
+        return model.answer(A, ASKED[0], max_new_tokens=NEW, **options).token_ids
+
+    made = []
+    for method in (None, nullu, nullu, other, None, nullu):
+        with model.using(method) if method else nullcontext():
+            assert uses_captured_loop(model.backbone, modes)
+            made.append(answer(static_cache=True))
+    plain, first, again, equal, none, back = made
+    assert plain == none != first == again == equal == back
+    assert len(built) == 3, "plain decoding and each method have a step of their own, which they find again"
+    with model.using(nullu):
+        assert first == answer()
+        assert not uses_captured_loop(model.backbone, modes, is_traced=True), "a replay runs no hook that could be traced"
+        assert not uses_captured_loop(model.backbone, modes | {Mode.COMPILE}), "inductor does not guard hooks"
+        traced = model.answer(A, ASKED[0], max_new_tokens=NEW, static_cache=True, trace=True)
+    assert traced.token_ids == first
+    assert all("share" in step.values for step in traced.trace)
+
+
+def test_a_step_keeps_what_the_hooks_in_its_graph_read(model, prior):
+    method = build("nullu", prior)
+    with model.using(method):
+        model.answer(A, ASKED[0], max_new_tokens=NEW, static_cache=True)
+        hooks = list(model.backbone.language.modules())
+        inside = [hook for part in hooks for hook in part._forward_hooks.values() if hasattr(hook, "basis")]
+    (step,) = captured_step._steps[model.backbone.model].values()
+    methods, held = step.held
+    assert methods == (method,)
+    assert inside
+    assert all(any(hook is one for one in held) for hook in inside)
 
 
 def test_lengths_and_rows_near_each_other_share_a_step(model, built):

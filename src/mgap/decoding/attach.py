@@ -29,7 +29,7 @@ from mgap.backbones.head import find_head
 from mgap.decoding.model_lock import lock_of
 from mgap.decoding.trace import Recorder
 from mgap.errors import SettingError, UnsupportedDecoding
-from mgap.methods.base import Method, Seam, Tap
+from mgap.methods.base import Method, Seam, Tap, hooks_of
 from mgap.methods.kinds.main_rows import row_split_of
 from mgap.settings import check_switch
 from mgap.types import Mode
@@ -70,6 +70,11 @@ class Attachment:
                 _attached[self._model].remove(self)
                 _set_exactness(self._model)
                 _discard_compiled()
+
+    @property
+    def hooks(self) -> list[Callable[..., Any]]:
+        """The hooks through which the method acts."""
+        return hooks_of(self._handle)
 
     @contextmanager
     def record(self, top: int = 5) -> Iterator[Recorder]:

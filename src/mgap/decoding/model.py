@@ -136,7 +136,7 @@ class Model:
         self._check(modes, trace, count_ties)
         shared = None
         if check_choice("prefill", prefill, PREFILLS) == "shared":
-            refuse_unshared(self.backbone, modes)
+            refuse_unshared(self.backbone, modes, is_traced=trace)
             shared = SharedPrefill(self.backbone)
         for start in range(0, len(prompts), batch_size):
             rows = slice(start, start + batch_size)
@@ -185,7 +185,7 @@ class Model:
         self._check(modes, trace, count_ties)
         ties = TieCounter() if count_ties else None
         # probing the head and prefilling run the model, and are no decoding steps: both come before the recorder starts
-        head = head_of(self.backbone) if uses_captured_loop(self.backbone, modes) else None
+        head = head_of(self.backbone) if uses_captured_loop(self.backbone, modes, is_traced=trace) else None
         with clock.stage(INPUTS):
             if shared is None:
                 inputs, cache, prefill_ms = self.backbone.encode(images, prompts), None, 0.0

@@ -25,10 +25,10 @@ def can_share(model: Any, method: Method | None = None) -> str:
     return unshareable(Backbone.of(model))
 
 
-def refuse_unshared(backbone: Backbone, modes: frozenset[Mode]) -> None:
+def refuse_unshared(backbone: Backbone, modes: frozenset[Mode], *, is_traced: bool = False) -> None:
     """Raise, before any token is generated, if the mode, the model or an attached method rules out a shared prefill."""
     refused = sorted(mode.value for mode in modes - MODES)
-    if refused and not uses_captured_loop(backbone, modes):
+    if refused and not uses_captured_loop(backbone, modes, is_traced=is_traced):
         raise UnsupportedDecoding(f'prefill="shared" does not work with {", ".join(refused)} decoding: leave it, or use "own"')
     active: list[Method | None] = [attachment.method for attachment in attached(backbone.model)]
     for method in active or [None]:

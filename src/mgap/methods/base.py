@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
@@ -84,6 +85,16 @@ class Handles:
             part.remove()
 
 
+def hooks_of(handle: Removable) -> list[Callable[..., Any]]:
+    """The hooks that a handle, or each of several, would remove."""
+    if isinstance(handle, Handles):
+        return [hook for part in handle.parts for hook in hooks_of(part)]
+    if not isinstance(handle, RemovableHandle):
+        return []
+    hooks = handle.hooks_dict_ref() or {}
+    return [hooks[handle.id]] if handle.id in hooks else []
+
+
 @dataclass(frozen=True)
 class Need:
     """What a setting of a method holds: something learnt from the model before decoding."""
@@ -110,6 +121,7 @@ class Method(ABC):
     needs: ClassVar[Mapping[str, Need]] = MappingProxyType({})  # what must be learnt first, by the setting that holds it
     zero: ClassVar[Mapping[str, Any] | None] = None  # settings that give the plain answers; None: there are none
     shares_prefill: ClassVar[bool] = False  # acts the same if a row's prefix is already in the cache
+    capturable: ClassVar[bool] = False  # its hooks inside the decoder do the same at every step: a captured step may hold them
     moved_by: ClassVar[str] = ""  # what moves the state it decodes from: a setting or a traced number; "": no single state
     no_state: ClassVar[str] = "does not say which one state of the head's input it decodes from"  # the reason, if so
 

@@ -65,6 +65,7 @@ class Nullu(Method):
     needs: ClassVar[Mapping[str, Need]] = MappingProxyType({"space": Need("null_space")})
     zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"strength": 0.0})
     shares_prefill: ClassVar[bool] = True
+    capturable: ClassVar[bool] = True
     no_state: ClassVar[str] = "changes what blocks write at every position, which is no move of one state of the head's input"
 
     space: NullSpace | str | PathLike[str] = field(kw_only=True)

@@ -49,10 +49,17 @@ EXPONENT = 0x7F800000  # all ones in a float32 that is NaN or infinite
 MODES = frozenset({Mode.GREEDY, Mode.SAMPLE, Mode.BATCH, Mode.SEQUENCES, Mode.STREAM, Mode.STATIC, Mode.COMPILE})
 
 
-def uses_captured_loop(backbone: Backbone, modes: frozenset[Mode]) -> bool:
-    """Whether this loop decodes in these modes with the attached methods; otherwise transformers' `generate` does."""
+def uses_captured_loop(backbone: Backbone, modes: frozenset[Mode], *, is_traced: bool = False) -> bool:
+    """Whether this loop decodes in these modes with the attached methods; otherwise transformers' `generate` does.
+
+    A method inside the decoder is captured, not compiled: inductor does not guard hooks. Its trace is what its hooks see, and
+    a replay runs none.
+    """
     active = [attachment.method for attachment in attached(backbone.model)]
-    return Mode.STATIC in modes and modes <= MODES and all(map(_acts_after_decoder, active)) and not uncapturable(backbone)
+    is_inside = any(method.capturable for method in active)
+    if Mode.STATIC not in modes or not modes <= MODES or (is_inside and (is_traced or Mode.COMPILE in modes)):
+        return False
+    return all(method.capturable or _acts_after_decoder(method) for method in active) and not uncapturable(backbone)
 
 
 def _acts_after_decoder(method: Method) -> bool:

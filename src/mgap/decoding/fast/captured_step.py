@@ -3,7 +3,8 @@
 The step is the text decoder alone. The head, the methods that act there and the choice of a token are ordinary code that runs
 while the GPU is busy with the step: they add only their own few kernels, and no hook is skipped. On a CUDA device the step is
 captured as a graph, optionally compiled by inductor first. A replay is one launch, where eager decoding of a 7B model waits for
-a thousand. A captured step survives attaching and detaching methods.
+a thousand. A captured step survives attaching and detaching methods. One that acts inside the decoder, and says that a step may
+hold its hooks (`Method.capturable`), is captured with it: it has steps of its own, which only that same method uses.
 
 Shapes are bucketed: rows to powers of two, lengths to multiples of 256. The last few steps are kept, each with its cache.
 """
@@ -21,9 +22,11 @@ from transformers.cache_utils import DynamicLayer
 
 from mgap.backbones.base import Backbone, families_that
 from mgap.backbones.decoding_limits import check_memory
-from mgap.backbones.hooks import is_hooked
+from mgap.backbones.hooks import hooks_in, is_hooked
 from mgap.backbones.image_embeddings import embed_pictures
+from mgap.decoding.attach import attached
 from mgap.decoding.fast.fixed_cache import FixedCache, fixed_attention
+from mgap.methods.base import Method
 
 MAX_STEPS = 4  # captured steps kept per model, the most recently used
 LENGTH_MULTIPLE = 256  # cache lengths are rounded up to this
@@ -42,9 +45,16 @@ def uncapturable(backbone: Backbone) -> str:
     language = backbone.language
     if len({parameter.device for parameter in language.parameters()}) > 1:
         return f"{name}: its blocks are on several devices"
-    if is_hooked(language, besides=[embed_pictures]):  # inserts a prompt's pictures; a step has none
+    captured = [hook for one in attached(backbone.model) if one.method.capturable for hook in one.hooks]
+    if is_hooked(language, besides=[embed_pictures, *captured]):  # the first inserts a prompt's pictures; a step has none
         return f"{name}: there are hooks inside its text decoder, which would not run"
     return ""
+
+
+def methods_inside(model: nn.Module) -> tuple[Method, ...]:
+    """The attached methods that a step of this model must be captured with."""
+    active = (attachment.method for attachment in attached(model))
+    return tuple(method for method in active if method.capturable and not method.is_zero)
 
 
 class CapturedStep:
@@ -56,6 +66,7 @@ class CapturedStep:
         self.token = torch.zeros(rows, 1, dtype=torch.long, device=cache.mask.device)
         self.positions = positions.new_zeros(*positions.shape[:-2], rows, 1)  # [..., rows, 1]
         self.weights = addresses(self.language)
+        self.held = methods_inside(backbone.model), list(hooks_in(self.language))  # the graph reads their tensors
         self._forward: Any = self.language
         if is_compiled:
             tuned = rows == 1 and self.token.is_cuda  # gives one-row products fused kernels at full memory bandwidth
@@ -112,7 +123,7 @@ class CapturedStep:
         self._graph = graph
 
 
-_steps: WeakKeyDictionary[nn.Module, dict[tuple[int, int, bool], CapturedStep]] = WeakKeyDictionary()
+_steps: WeakKeyDictionary[nn.Module, dict[tuple[int, ...], CapturedStep]] = WeakKeyDictionary()
 
 
 def step_for(
@@ -121,7 +132,8 @@ def step_for(
     """A step for `rows` rows of up to `length` tokens: a kept one, or a new one."""
     if compiled or positions.is_cuda:
         rows, length = 1 << (rows - 1).bit_length(), -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-    steps, key = _steps.setdefault(backbone.model, {}), (rows, length, compiled)
+    inside = map(id, methods_inside(backbone.model))  # kept by their step, so no other method ever has such an id
+    steps, key = _steps.setdefault(backbone.model, {}), (rows, length, compiled, *inside)
     step = steps.pop(key, None)
     if step is None or step.weights != addresses(backbone.language):
         while len(steps) >= MAX_STEPS:
