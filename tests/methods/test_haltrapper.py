@@ -307,7 +307,7 @@ def test_a_picture_is_searched_once(exact, picture):
 @pytest.mark.parametrize(
     ("settings", "options"),
     [
-        ({}, {}),
+        pytest.param({}, {}, marks=pytest.mark.product),
         *(
             pytest.param(settings, {"num_beams": 2}, marks=[pytest.mark.product, pytest.mark.one_family])
             for settings in ({"branch_mode": "sequential"}, {"seed": 5})
