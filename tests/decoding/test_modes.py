@@ -113,6 +113,7 @@ def assert_rows_do_not_matter(model, picture, method):
     assert [a.token_ids for a in backwards] == [a.token_ids for a in alone]
 
 
+@pytest.mark.each_kind
 @pytest.mark.parametrize("name", METHODS.names())
 def test_a_batch_of_mixed_lengths_gives_each_row_the_answer_it_has_alone(model, prior, picture, name):
     method = build(name, prior)
