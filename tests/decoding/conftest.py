@@ -6,6 +6,9 @@ import torch
 from PIL import Image
 
 import mgap
+from tests.tiers import NAMES, ONE_OF_A_KIND
+
+BUILT = {*ONE_OF_A_KIND.values(), "bias", "blind", "dola", "nullu"}  # methods whose steps are compiled to the end
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +25,9 @@ def pictures(picture):
 def uncompiled_graphs(request, monkeypatch):
     """torch.compile captures its graphs and runs them as they are: to write and build C++ for one takes ten seconds.
 
-    The product of methods and families is compiled to the end, in make test-all.
+    Two methods of each kind are compiled to the end, in make test-all; the decoder that is compiled is the same for a kind.
     """
-    if not request.node.get_closest_marker("product"):
+    name = request.node.callspec.params.get("name") if hasattr(request.node, "callspec") else None
+    if not request.node.get_closest_marker("product") or (name in NAMES and name not in BUILT):
         compiled, quick = torch.compile, {"backend": "aot_eager", "mode": None, "options": None}
         monkeypatch.setattr(torch, "compile", lambda *args, **options: compiled(*args, **{**options, **quick}))
