@@ -8,7 +8,7 @@ import pytest
 
 import mgap
 from mgap.benchmarks.pope.questions import SPLITS
-from mgap.errors import CorruptFile
+from mgap.errors import CorruptFile, SettingError
 from mgap.pocket.benchmark import TEST
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
 from mgap.pocket.figures import CardFigures
@@ -22,12 +22,12 @@ from research.comparison import (
     contenders,
     counting,
     load_results,
+    main,
     measure_method,
     save_results,
     table,
 )
 from research.frontier.contenders import FAMILIES
-from tests import processes
 from tests.packages import installed
 
 pytestmark = pytest.mark.long
@@ -160,16 +160,18 @@ def test_the_table_has_a_row_a_method(results):
     assert table({"vanilla": results["vanilla"], "worse": changed}).endswith(" | 2 | 3.0 |")
 
 
-def test_the_command_goes_on_where_it_stopped(tmp_path):
-    command = [sys.executable, "-m", "research.comparison", "pocket/llava", "--out", str(tmp_path), "--device", "cpu",
-               "--scenes", "1", "--captions", "1", "--method", "vanilla", "--method"]  # fmt: skip
-    first = processes.run([*command, "bias"], capture_output=True, text=True, check=True)
-    assert "bias: measured\n" in first.stdout
-    again = processes.run([*command, "dola"], capture_output=True, text=True, check=True)
-    assert again.stdout.startswith("vanilla: measured before\ndola: measured\n")
+def test_the_command_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
+    def measure(name):
+        sizes = ["--scenes", "1", "--captions", "1", "--device", "cpu", "--method", "vanilla", "--method", name]
+        monkeypatch.setattr(sys, "argv", ["comparison", "pocket/llava", "--out", str(tmp_path), *sizes])
+        main()
+        return capsys.readouterr().out
+
+    assert "bias: measured\n" in measure("bias")
+    assert measure("dola").startswith("vanilla: measured before\ndola: measured\n")
     assert list(load_results(tmp_path)) == ["vanilla", "bias", "dola"]
-    wrong = processes.run([*command, "nothing"], capture_output=True, text=True)
-    assert "unknown method 'nothing'" in wrong.stderr
+    with pytest.raises(SettingError, match="unknown method 'nothing'"):
+        measure("nothing")
 
 
 def test_captions_are_labelled_word_by_word():
