@@ -164,6 +164,7 @@ def test_ls_lists_methods_with_seam_cost_and_modes(run):
         "seam search, 2 forwards a token (each over 5 beams, the second over 5 candidates a beam; more after a return)" in out
     )
     assert all(line.split()[0] in METHODS for line in out.splitlines() if " seam " in line)
+    assert "presets: convis, agla, halc, marine, cicd\n" in out
     assert "dola paper" in run("ls", "presets")[1]
     assert "beam" in out
     assert "reference-code" in run("ls")[1]

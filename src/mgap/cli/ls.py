@@ -53,6 +53,8 @@ def _methods() -> list[str]:
         cost += f" ({method.besides})" if method.besides else ""
         lines.append(f"{name:<15} seam {method.seam.value}, {cost}: {method.summary}")
         lines.append(f"{'':<15} decoding: {modes}")
+        if method.presets:
+            lines.append(f"{'':<15} presets: {', '.join(method.presets)}")
         if needs := method.learnt_settings():
             lines.append(f"{'':<15} needs: {', '.join(_need(name, need) for name, need in needs.items())}")
         reason = why_not(method)
