@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from mgap.benchmarks.chair.scorer import ChairScore
 from mgap.benchmarks.pope.scorer import PopeScore
 from mgap.decoding.model import Model, load
-from mgap.errors import CorruptFile, SettingError, one_line
+from mgap.errors import CorruptFile, MgapError, SettingError, one_line
 from mgap.io.output_folder import check_folder, write_files
 from mgap.io.progress import Progress, bars
 from mgap.io.regular_files import read_regular
@@ -196,7 +196,14 @@ def main() -> None:
     parser.add_argument("--captions", type=int, default=200, help="test scenes to describe")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device")
-    args = parser.parse_args()
+    try:
+        run(parser.parse_args())
+    except MgapError as error:
+        parser.exit(2, f"{error}\n")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure what is asked for and is not in the folder yet."""
     check_folder(args.out, [FILE])
     model = load(args.model, device=args.device)
     named = contenders(CardFigures.load(locate(args.model)).choice, few=model.backbone.config.model_type.startswith("qwen"))

@@ -8,7 +8,7 @@ import pytest
 
 import mgap
 from mgap.benchmarks.pope.questions import SPLITS
-from mgap.errors import CorruptFile, SettingError
+from mgap.errors import CorruptFile
 from mgap.pocket.benchmark import TEST
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
 from mgap.pocket.figures import CardFigures
@@ -170,8 +170,9 @@ def test_the_command_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
     assert "bias: measured\n" in measure("bias")
     assert measure("dola").startswith("vanilla: measured before\ndola: measured\n")
     assert list(load_results(tmp_path)) == ["vanilla", "bias", "dola"]
-    with pytest.raises(SettingError, match="unknown method 'nothing'"):
+    with pytest.raises(SystemExit, match="2"):
         measure("nothing")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("unknown method 'nothing': choose from vanilla, ")
 
 
 def test_captions_are_labelled_word_by_word():
