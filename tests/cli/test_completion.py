@@ -64,6 +64,7 @@ def bash(line, folder):
         ("mgap score pope --parser ", list(PARSERS)),
         ("mgap report folder --parser v", ["vcd", "vlmevalkit"]),
         ("mgap score chair --language ", ["builtin", "nltk"]),
+        ("mgap score chair --unfinished ", ["keep", "drop"]),
         ("mgap fetch ", ["pope", "chair", "amber", "smollm2"]),
         ("mgap ls m", ["models", "methods"]),
         ("mgap tune --model pocket/l", ["pocket/llava"]),

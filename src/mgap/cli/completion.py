@@ -97,6 +97,7 @@ engine, dataset, language, published = completer(_engines), completer(_datasets)
 prompts = completer(_prompts)
 dtype = words("auto", "float32", "bfloat16", "float16")
 split = completer(_splits)
+unfinished = words("keep", "drop")
 
 
 def preset(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -41,6 +41,24 @@ Against = Annotated[str | None, typer.Option(help="Label of the method to compar
 MatchLength = Annotated[
     bool, typer.Option("--match-length", help="Also compare with the baseline's captions cut to each method's mean length.")
 ]
+MatchRecall = Annotated[
+    bool, typer.Option("--match-recall", help="Also compare with the baseline's captions cut to each method's recall.")
+]
+Unfinished = Annotated[
+    str | None,
+    typer.Option(
+        autocompletion=completion.unfinished,
+        help="keep or drop the unfinished last sentence of a caption that reached the longest length; default: as in the run.",
+    ),
+]
+UnfinishedInFile = Annotated[
+    str,
+    typer.Option(
+        "--unfinished",
+        autocompletion=completion.unfinished,
+        help="keep, as the published scorers do, or drop the last sentence of a caption that does not end with one.",
+    ),
+]
 Parser = Annotated[
     str | None,
     typer.Option(autocompletion=completion.parser, help="How to read yes and no (`mgap ls parsers`); default: as in the run."),
@@ -161,16 +179,20 @@ def score_run(
     parser: str | None,
     language: str | None,
     settings: list[str] | None,
+    *,
+    match_recall: bool = False,
+    unfinished: str | None = None,
 ) -> Scores:
     """Score a run's folder with its own settings, except those given here."""
     from mgap.reports.scores import score
     from mgap.run.records import Run
 
-    given = {name: value for name, value in {"parser": parser, "language": language}.items() if value is not None}
+    named = {"parser": parser, "language": language, "unfinished": unfinished}
+    given = {name: value for name, value in named.items() if value is not None}
     others = parse_settings(settings, example="parser=vcd")
     if twice := [name for name in others if name in given]:
         raise SettingError(f"{twice[0]} is given twice: leave out --{twice[0]}, or --set {twice[0]}=...")
-    return score(Run.load(folder), against=against, match_length=match_length, **given, **others)
+    return score(Run.load(folder), against=against, match_length=match_length, match_recall=match_recall, **given, **others)
 
 
 def working(label: str) -> Status:
@@ -198,5 +220,5 @@ def print_scores(scores: Scores) -> None:
     for text in scores.warnings:
         print(f"mgap: warning: {text}", file=sys.stderr)
     for section in sections([scores]):
-        if section.name in ("results", "paired", "matched"):
+        if section.name in ("results", "paired", "matched", "matched-recall"):
             print("\n".join(markdown(table) for table in section.tables))

@@ -69,6 +69,7 @@ def sections(runs: Sequence[Scores], beside: str | None = None) -> list[Section]
         Section("paired", "What each method changes", paired_tables(runs)),
         *(Section(name, heading, _tables_of_analysis(runs, name)) for name, heading in HEADINGS.items()),
         Section("matched", "At equal length", matched_tables(runs)),
+        Section("matched-recall", "At equal recall", matched_tables(runs, "recall")),
         Section("time", "Time", [effort] if effort else []),
         Section("answers", "Answers", [coverage_table(runs)]),
     ]

@@ -14,6 +14,13 @@ DEPARTED = (
     "intervals from a bootstrap over pictures. \u2193: lower is better."
 )
 TIED = " Tied: answers with a token that was chosen among equal best scores, so that rounding decided."
+CONVENTIONS = {"keep": "kept", "drop": "dropped from answers that the model did not end itself"}
+MATCHED = {
+    "length": "At equal length: the baseline's texts are cut after so many words that their mean length comes nearest to the "
+    "method's; they stay whole where they are no longer. What a method gains by saying less is gone from these differences.",
+    "recall": "At equal recall: the baseline's texts are cut after so many words that their recall comes nearest to the "
+    "method's; they stay whole where they recall no more. What is left of a difference in hallucinations is the method's own.",
+}
 TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR"}
 
 
@@ -55,9 +62,10 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
     is_departure = all(scores.run.plan.get("departure") for scores in runs)
     return [
         Table(
-            DEPARTED if is_departure else _caption(figures, kinds) + (TIED if has_ties else ""),
+            DEPARTED if is_departure else _caption(figures, kinds) + _unfinished(runs, figures) + (TIED if has_ties else ""),
             _columns(figures, kinds, has_ties),
             groups,
+            notes=() if "accuracy" in figures else _dropped(runs),
         )
         for figures, groups in tables.items()
     ]
@@ -82,18 +90,20 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
         "not corrected for the number of rows."
     )
     return [
-        Table(caption, ("Method", *(column(name) for name in figures), "Gained", "Lost", "p"), groups)
+        Table(
+            caption + _unfinished(runs, figures), ("Method", *(column(name) for name in figures), "Gained", "Lost", "p"), groups
+        )
         for figures, groups in tables.items()
     ]
 
 
-def matched_tables(runs: Sequence[Scores]) -> list[Table]:
-    """Each method beside the baseline's texts, cut to the method's length."""
+def matched_tables(runs: Sequence[Scores], by: str = "length") -> list[Table]:
+    """Each method beside the baseline's texts, cut to the method's length or recall."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
     kinds = _kinds(runs)
     for name, scores, group in _groups(runs):
         for label, result in scores.results.items():
-            matched = result.matched
+            matched = result.matched if by == "length" else result.matched_recall
             if matched is None or group not in matched.groups:
                 continue
             figures = tuple(result.groups[group].rates)
@@ -107,12 +117,9 @@ def matched_tables(runs: Sequence[Scores]) -> list[Table]:
             )
             heading = f"{_heading(runs, name, group)}: {label}" if _heading(runs, name, group) else label
             tables.setdefault(figures, []).append(RowGroup(heading, rows))
-    caption = (
-        "At equal length: the baseline's texts are cut after so many words that their mean length comes nearest to the "
-        "method's; they stay whole where they are no longer. What a method gains by saying less is gone from these differences."
-    )
     return [
-        Table(caption, ("", *(column(name, kinds[name]) for name in figures)), groups) for figures, groups in tables.items()
+        Table(MATCHED[by] + _unfinished(runs, figures), ("", *(column(name, kinds[name]) for name in figures)), groups)
+        for figures, groups in tables.items()
     ]
 
 
@@ -260,6 +267,27 @@ def _difference(difference: Difference, kind: Kind) -> Cell:
 
 def _signed(number: float) -> str:
     return "0.0" if abs(number) < 0.05 else f"{number:+.1f}"
+
+
+def _unfinished(runs: Sequence[Scores], figures: Sequence[str]) -> str:
+    """What was done with unfinished last sentences, for a table of captions; nothing for questions."""
+    by_convention: dict[str, list[str]] = {}
+    for name, scores in zip(run_names(runs), runs, strict=True):
+        if "unfinished" in scores.scorer and "accuracy" not in figures:
+            by_convention.setdefault(CONVENTIONS[scores.scorer["unfinished"]], []).append(name)
+    told = [f"{how} ({', '.join(names)})" for how, names in by_convention.items()] if len(by_convention) > 1 else by_convention
+    return f" Unfinished last sentences are {'; '.join(told)}." if told else ""
+
+
+def _dropped(runs: Sequence[Scores]) -> tuple[str, ...]:
+    """How many captions of each method lost an unfinished last sentence."""
+    return tuple(
+        f"{label if len(runs) == 1 else f'{name}, {label}'}: {result.dropped.shortened} captions lost an unfinished last "
+        f"sentence; {result.dropped.without_end} without the end of any sentence were kept whole"
+        for name, scores in zip(run_names(runs), runs, strict=True)
+        for label, result in scores.results.items()
+        if result.dropped is not None
+    )
 
 
 def _caption(figures: Sequence[str], kinds: dict[str, Kind]) -> str:

@@ -11,15 +11,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import mgap
-from mgap.benchmarks.chair.scorer import cut_words, matching_cut, mean_words
+from mgap.benchmarks.answer_texts import DROP, Dropped, unfinished_of
+from mgap.benchmarks.caption_cuts import CaptionCuts
 from mgap.benchmarks.pope.scorer import FIGURES, named_counts, unequal_recall
 from mgap.benchmarks.statistics import Rate, share
-from mgap.benchmarks.tally import Figure, PairedComparison, Scorer, Tally, by_picture, compare
+from mgap.benchmarks.tally import Figure, PairedComparison, Scorer, Tally, by_group, by_picture, compare
 from mgap.diagnosis.departure_by_step import tallies_by_step
 from mgap.diagnosis.departure_tally import departure_tally
 from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
-from mgap.run.records import Record, Run, RunMethod
+from mgap.run.records import Record, Run, RunMethod, texts_of
 from mgap.types import Sample
 
 FORMAT = 1
@@ -78,9 +79,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Matched:
-    """The baseline's texts, cut to the mean length of one method's."""
+    """The baseline's captions, cut to the mean length of one method's, or to their recall."""
 
-    words: int | None  # the most words left in a text; None: not cut, as the texts are no longer than the method's
+    words: int | None  # the most words left in a caption; None: not cut, as they are no longer, or recall no more
     groups: dict[str, Part]  # of the cut texts
     against: dict[str, PairedComparison]  # the method minus the cut baseline
 
@@ -93,7 +94,9 @@ class MethodScores:
     coverage: Coverage
     effort: Effort | None = None
     groups: dict[str, Part] = field(default_factory=dict)
-    matched: Matched | None = None
+    matched: Matched | None = None  # at equal length
+    matched_recall: Matched | None = None  # at equal recall
+    dropped: Dropped | None = None  # None: unfinished last sentences are kept
 
 
 @dataclass(frozen=True)
@@ -136,11 +139,13 @@ class Scores:
         }
 
 
-def score(run: Run, *, against: str | None = None, match_length: bool = False, **settings: Any) -> Scores:
+def score(
+    run: Run, *, against: str | None = None, match_length: bool = False, match_recall: bool = False, **settings: Any
+) -> Scores:
     """Score a run with the settings it was planned with, or with these instead.
 
     `against` names the baseline; default: the plain method, else the first. `match_length` scores the baseline's captions
-    again, cut to the mean length of each method's.
+    again, cut to the mean length of each method's; `match_recall`, cut to their recall.
     """
     records = {method.label: run.records(method) for method in run.methods}
     coverage = {label: _coverage(run.samples, by_id) for label, by_id in records.items()}
@@ -149,9 +154,10 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
     if not methods or not samples:
         raise RunError(f"{run.folder}: {_no_answers(coverage)}; go on with the command that began it and --out {run.folder}")
     baseline = _baseline(methods, against)
+    texts = {method.label: texts_of(records[method.label][sample.id] for sample in samples) for method in methods}
     if run.plan.get("departure"):
-        if settings or match_length:
-            raise SettingError(f"{run.folder} holds distances, not answers: {', '.join(settings) or 'match_length'} has no use")
+        if unused := [*settings, *["match_length"] * match_length, *["match_recall"] * match_recall]:
+            raise SettingError(f"{run.folder} holds distances, not answers: {', '.join(unused)} has no use")
         scorer, scored_with = None, dict(run.plan["departure"])
         measured = {method.label: [records[method.label][sample.id] for sample in samples] for method in methods}
         tau = scored_with["tau"]
@@ -162,16 +168,25 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
     else:
         scorer = build_scorer(run, **settings)
         scored_with = {"task": run.plan["benchmark"]["task"], **scorer.settings()}
-        tallies = {method.label: scorer.tally(samples, _texts(records[method.label], samples)) for method in methods}
+        tallies = {method.label: texts[method.label].tally(scorer, samples) for method in methods}
+    captions = [] if scorer is None else [s for s in samples if "accuracy" not in tallies[baseline][s.group].figures]
+    if match_recall and not captions:
+        raise SettingError(f"match_recall cuts captions, and {run.folder} has answers to questions only: leave it out")
+    unfinished = unfinished_of(scorer, samples)
+    cuts = CaptionCuts(scorer, captions, texts[baseline].of(captions)) if scorer is not None and captions else None
     figures = {name: f for groups in tallies.values() for tally in groups.values() for name, f in tally.figures.items()}
     results = {}
     for method in run.methods:
         groups = tallies.get(method.label, {})
         other = tallies[baseline] if scorer is not None and method.label != baseline else {}
-        matched = None
-        if match_length and other and groups:
-            plain, own = (_texts(records[label], samples) for label in (baseline, method.label))
-            matched = _match(scorer, samples, plain, own, groups)
+        own = texts[method.label].of(captions) if groups else None
+        matched: dict[str, Matched] = {}
+        if cuts is not None and other and own is not None:
+            if match_length:
+                matched["matched"] = _match(cuts, cuts.to_length(own), groups)
+            if match_recall:
+                described = {name: groups[name] for name in by_group(captions)}
+                matched["matched_recall"] = _match(cuts, cuts.to_recall(described), groups)
         results[method.label] = MethodScores(
             arm=method,
             coverage=coverage[method.label],
@@ -180,7 +195,8 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
                 name: _part(tally, other.get(name), _ties(records[method.label], tally) if scorer is not None else None)
                 for name, tally in groups.items()
             },
-            matched=matched,
+            dropped=own.dropped() if own is not None and unfinished == DROP else None,
+            **matched,
         )
     return Scores(
         run=run,
@@ -190,7 +206,7 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         figures={name: Kind(figure.percent, figure.better) for name, figure in figures.items()},
         results=results,
         right={label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()},
-        texts={method.label: _texts(records[method.label], samples) for method in methods},
+        texts={label: dict(answers.texts) for label, answers in texts.items()},
         warnings=tuple(_warnings(run, len(samples), coverage, tallies)),
     )
 
@@ -225,10 +241,6 @@ def _baseline(methods: Sequence[RunMethod], against: str | None) -> str:
 
 def _is_answered(records: Mapping[str, Record], sample: Sample) -> bool:
     return sample.id in records and not records[sample.id].failed
-
-
-def _texts(records: Mapping[str, Record], samples: Sequence[Sample]) -> dict[str, str]:
-    return {sample.id: records[sample.id].text for sample in samples}
 
 
 def _coverage(samples: Sequence[Sample], records: Mapping[str, Record]) -> Coverage:
@@ -273,20 +285,8 @@ def _effort(samples: Sequence[Sample], records: Mapping[str, Record]) -> Effort:
     return Effort(float(counts[:, 0].sum()), rates["seconds"], sum(record.tokens for record in scored) / len(scored))
 
 
-def _match(
-    scorer: Scorer | None,
-    samples: Sequence[Sample],
-    plain: Mapping[str, str],
-    own: Mapping[str, str],
-    tallies: Mapping[str, Tally],
-) -> Matched | None:
-    """Cut the baseline's captions to a method's mean length, and score them; None if no group holds captions."""
-    captions = [sample for sample in samples if "accuracy" not in tallies[sample.group].figures]  # questions are not cut
-    if scorer is None or not captions:
-        return None
-    whole, target = [plain[s.id] for s in captions], mean_words([own[s.id] for s in captions])
-    words = matching_cut(whole, target) if mean_words(whole) > target else None
-    cut = {s.id: plain[s.id] if words is None else cut_words(plain[s.id], words) for s in captions}
-    cut_tallies = scorer.tally(captions, cut)
+def _match(cuts: CaptionCuts, words: int | None, tallies: Mapping[str, Tally]) -> Matched:
+    """Score the baseline's cut captions beside a method's."""
+    cut_tallies = cuts.tally(words)
     against = {name: compare(tallies[name], tally) for name, tally in cut_tallies.items()}
     return Matched(words, {name: _part(tally, None) for name, tally in cut_tallies.items()}, against)

@@ -15,6 +15,7 @@ from typing import Any
 
 import mgap
 from mgap.backbones.loading import check_device
+from mgap.benchmarks.answer_texts import unfinished_of
 from mgap.benchmarks.base import Benchmark
 from mgap.benchmarks.tally import Scorer
 from mgap.decoding.model import Model
@@ -83,7 +84,7 @@ class Job:
         if config.benchmark == "departure":
             benchmark, bank = read_bank(config, benchmark)
         job = cls(config, benchmark, folder, own_shard, bank)
-        job.scorer  # noqa: B018  refuses unknown settings
+        unfinished_of(job.scorer, benchmark.samples)  # refuses what cannot act; the scorer, unknown settings
         if why := unwritable([job.plan(), [vars(sample) for sample in benchmark.samples]]):
             raise SettingError(f"this run could not be written down: {why}")
         if (folder / RUN).is_file():

@@ -13,7 +13,7 @@ import numpy as np
 from mgap.benchmarks.statistics import Counts
 from mgap.benchmarks.tally import Figure, Scorer
 from mgap.run.engine import RunState
-from mgap.run.records import Run, RunMethod
+from mgap.run.records import Run, RunMethod, texts_of
 
 PAUSE = 20.0  # seconds between lines if standard error is not a terminal
 
@@ -37,10 +37,10 @@ class LiveScore:
             records = list(self.run.records(state.method).values())  # of all processes so far
         else:
             records = list(state.latest[1])
-        fresh = {record.id: record.text for record in records if record.id not in self._counted and not record.failed}
-        self._counted.update(fresh)
-        samples = [self._samples[name] for name in fresh]
-        for tally in (self.scorer.tally(samples, fresh) if samples else {}).values():
+        fresh = texts_of(record for record in records if record.id not in self._counted and not record.failed)
+        self._counted.update(fresh.texts)
+        samples = [self._samples[name] for name in fresh.texts]
+        for tally in (fresh.tally(self.scorer, samples) if samples else {}).values():
             name, figure = next(iter(tally.figures.items()))
             self._figures[name] = figure
             self._counts[name] = self._counts.get(name, np.zeros(1)) + tally.counts.sum(0)

@@ -13,12 +13,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from mgap.benchmarks.answer_texts import AnswerTexts
 from mgap.errors import CorruptFile, RunError, one_line
 from mgap.io.regular_files import NotRegular, read_regular
 from mgap.io.strict_json import load_json, parse_json, strict_json
@@ -61,6 +62,13 @@ class Record:
             if not 0 <= (getattr(record, name) or 0) <= sys.float_info.max:
                 raise TypeError(f"the record's {name} must be a finite number of at least 0, not {data[name]!r:.60}")
         return record
+
+
+def texts_of(records: Iterable[Record]) -> AnswerTexts:
+    """Their texts, as scorers take them; one whose end is not recorded is judged by its text."""
+    by_id = {record.id: record for record in records}
+    whole = frozenset(name for name, record in by_id.items() if record.stop == "end")
+    return AnswerTexts({name: record.text for name, record in by_id.items()}, whole)
 
 
 @dataclass(frozen=True)

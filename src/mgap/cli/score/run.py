@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from mgap.cli.options import Against, Language, MatchLength, Parser, Scoring, print_scores, score_run
+from mgap.cli.options import (
+    Against,
+    Language,
+    MatchLength,
+    MatchRecall,
+    Parser,
+    Scoring,
+    Unfinished,
+    print_scores,
+    score_run,
+)
 from mgap.io.strict_json import strict_json
 
 
@@ -15,8 +25,10 @@ def run(
     folder: Annotated[str, typer.Argument(help="A folder that `mgap run` wrote.")],
     against: Against = None,
     match_length: MatchLength = False,
+    match_recall: MatchRecall = False,
     parser: Parser = None,
     language: Language = None,
+    unfinished: Unfinished = None,
     settings: Scoring = None,
 ) -> None:
     """Score a run again, without a model: print the tables and write scores.json into its folder.
@@ -27,7 +39,9 @@ def run(
     from mgap.reports.scores import SCORES
 
     check_folder(folder, [SCORES])
-    scores = score_run(folder, against, match_length, parser, language, settings)
+    scores = score_run(
+        folder, against, match_length, parser, language, settings, match_recall=match_recall, unfinished=unfinished
+    )
     print_scores(scores)
     (written,) = write_files(folder, {SCORES: strict_json(scores.to_json(), indent=1, ensure_ascii=False) + "\n"})
     print(f"wrote {written}", file=sys.stderr)
