@@ -45,6 +45,7 @@ FILES = {
     "baseline.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_greedy.captions.jsonl",
     "method.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_ours.captions.jsonl",
     "opera-llava-1.5-greedy.jsonl": "fixtures/benchmarks/chair/opera_llava-1.5_greedy.captions.jsonl",
+    "opera-llava-1.5-ours.jsonl": "fixtures/benchmarks/chair/opera_llava-1.5_ours.captions.jsonl",
     "opera-minigpt4-greedy.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_greedy.captions.jsonl",
     "opera-minigpt4-ours.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_ours.captions.jsonl",
     "answers.json": "fixtures/benchmarks/amber/real_llava15_7b_generative_1_83.responses.json",

@@ -62,7 +62,9 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
     is_departure = all(scores.run.plan.get("departure") for scores in runs)
     return [
         Table(
-            DEPARTED if is_departure else _caption(figures, kinds) + _unfinished(runs, figures) + (TIED if has_ties else ""),
+            DEPARTED
+            if is_departure
+            else _caption(figures, kinds) + caption_convention(runs, figures) + (TIED if has_ties else ""),
             _columns(figures, kinds, has_ties),
             groups,
             notes=() if "accuracy" in figures else _dropped(runs),
@@ -91,7 +93,9 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     )
     return [
         Table(
-            caption + _unfinished(runs, figures), ("Method", *(column(name) for name in figures), "Gained", "Lost", "p"), groups
+            caption + caption_convention(runs, figures),
+            ("Method", *(column(name) for name in figures), "Gained", "Lost", "p"),
+            groups,
         )
         for figures, groups in tables.items()
     ]
@@ -118,7 +122,7 @@ def matched_tables(runs: Sequence[Scores], by: str = "length") -> list[Table]:
             heading = f"{_heading(runs, name, group)}: {label}" if _heading(runs, name, group) else label
             tables.setdefault(figures, []).append(RowGroup(heading, rows))
     return [
-        Table(MATCHED[by] + _unfinished(runs, figures), ("", *(column(name, kinds[name]) for name in figures)), groups)
+        Table(MATCHED[by] + caption_convention(runs, figures), ("", *(column(name, kinds[name]) for name in figures)), groups)
         for figures, groups in tables.items()
     ]
 
@@ -269,7 +273,7 @@ def _signed(number: float) -> str:
     return "0.0" if abs(number) < 0.05 else f"{number:+.1f}"
 
 
-def _unfinished(runs: Sequence[Scores], figures: Sequence[str]) -> str:
+def caption_convention(runs: Sequence[Scores], figures: Sequence[str]) -> str:
     """What was done with unfinished last sentences, for a table of captions; nothing for questions."""
     by_convention: dict[str, list[str]] = {}
     for name, scores in zip(run_names(runs), runs, strict=True):
