@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mgap.benchmarks.amber.scorer import AmberScorer
 from mgap.benchmarks.answer_texts import AnswerTexts, Dropped, cut_words, drop_unfinished, mean_words, unfinished_of
 from mgap.benchmarks.chair.scorer import ChairScorer
 from mgap.benchmarks.pope.scorer import PopeScorer
@@ -80,8 +81,6 @@ def test_the_setting_is_refused_where_nothing_is_described():
 
 
 def amber_scorer(**settings):
-    from mgap.benchmarks.amber.scorer import AmberScorer
-
     return AmberScorer.of({"relation": {"dog": [], "cat": []}, "safe_words": []}, **settings)
 
 

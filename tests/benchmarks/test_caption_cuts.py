@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mgap.benchmarks.amber.scorer import AmberScorer
 from mgap.benchmarks.answer_texts import UNFINISHED, AnswerTexts, mean_words
 from mgap.benchmarks.caption_cuts import CaptionCuts
 from mgap.benchmarks.chair.scorer import ChairScorer
@@ -86,6 +87,13 @@ def test_no_cut_comes_nearer_in_recall_or_in_length_and_none_as_near_is_shorter(
             assert words is None
         else:
             assert words == 1 + int(np.argmin([abs(value - target) for value in measure[:-1]]))
+
+
+def test_ambers_recall_is_its_cover():
+    samples = [Sample("0", "0.png", "Describe it.", "generative", {"truth": ["dog", "cat"], "hallu": []})]
+    scorer = AmberScorer.of({"relation": {"dog": [], "cat": []}, "safe_words": []})
+    told = AnswerTexts({"0": "There is a cat."}).tally(scorer, samples)
+    assert CaptionCuts(scorer, samples, AnswerTexts({"0": "a dog and a cat"})).to_recall(told) == 2
 
 
 def test_captions_without_a_recall_cannot_be_brought_to_equal_recall():

@@ -56,7 +56,7 @@ UnfinishedInFile = Annotated[
     typer.Option(
         "--unfinished",
         autocompletion=completion.unfinished,
-        help="keep, as the published scorers do, or drop the last sentence of a caption that does not end with one.",
+        help="keep an unfinished last sentence, as the published scorers do, or drop it.",
     ),
 ]
 Parser = Annotated[

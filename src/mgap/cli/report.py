@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -57,8 +57,10 @@ def report(
     check_folder(target, FILES)
     if figures:
         check_folder(inside(target, FIGURES), ())
-    about_captions: dict[str, Any] = {"match_recall": match_recall, "unfinished": unfinished}
-    runs = [score_run(folder, against, match_length, parser, language, settings, **about_captions) for folder in folders]
+    runs = [
+        score_run(folder, against, match_length, parser, language, settings, match_recall=match_recall, unfinished=unfinished)
+        for folder in folders
+    ]
     for scores in runs:
         for text in scores.warnings:
             print(f"mgap: warning: {scores.run.folder}: {text}", file=sys.stderr)

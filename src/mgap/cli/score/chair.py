@@ -15,7 +15,6 @@ from mgap.io.strict_json import strict_json
 from mgap.settings import check_choice
 
 if TYPE_CHECKING:
-    from mgap.benchmarks.answer_texts import AnswerTexts
     from mgap.benchmarks.chair.truth import GroundTruth
     from mgap.benchmarks.statistics import Rate
     from mgap.benchmarks.tally import Tally
@@ -57,7 +56,7 @@ def chair(
 
     Example: mgap score chair --captions captions.jsonl --data DIR --language builtin
     """
-    from mgap.benchmarks.answer_texts import DROP, UNFINISHED
+    from mgap.benchmarks.answer_texts import DROP, UNFINISHED, AnswerTexts
     from mgap.benchmarks.caption_cuts import CaptionCuts
     from mgap.benchmarks.chair.questions import read_captions, read_lexicon
     from mgap.benchmarks.chair.scorer import ChairScorer, by_length, tally_mentions
@@ -77,23 +76,24 @@ def chair(
     check_choice("unfinished", unfinished, UNFINISHED)
     other = match if match is not None else match_recall
     rows, others = (read_captions(path, id_key, caption_key) if path is not None else [] for path in (captions, other))
+    uncut, theirs = (AnswerTexts({str(number): text for number, (_, text) in enumerate(each)}) for each in (rows, others))
     folder = find_data("chair", data)
     tables = next((str(place) for place in (folder, folder.parent) if has_tables(place)), None)
     scorer = ChairScorer(read_lexicon(folder), language, tables if language == "nltk" else None, unfinished)
     truth = find_truth(folder, scorer.lexicon, scorer.finder.classes)
-    samples, whole = _described(rows, truth)
-    if other is not None:
-        shown, texts = _described(others, truth)
-        cuts = CaptionCuts(scorer, samples, whole)
-        cut = cuts.to_length(texts) if match is not None else cuts.to_recall(texts.tally(scorer, shown))
-    scored = whole.cut(cut)
+    samples = _samples(rows, truth)
+    if match is not None:
+        cut = CaptionCuts(scorer, samples, uncut).to_length(theirs)
+    if match_recall is not None:
+        cut = CaptionCuts(scorer, samples, uncut).to_recall(theirs.tally(scorer, _samples(others, truth)))
+    scored = uncut.cut(cut)
     found = [scorer.mentions(text) for text in scored.scored(unfinished).values()]
     if per_caption is not None:
         told = ({"image_id": i, **m.to_json(s.truth)} for (i, _), s, m in zip(rows, samples, found, strict=True))
         lines = "".join(strict_json(line, ensure_ascii=False) + "\n" for line in told)
         write_files(Path(per_caption).parent, {Path(per_caption).name: lines})
     tally = tally_mentions(samples, found)
-    table = by_length(scorer, samples, whole.texts) if lengths else {}
+    table = by_length(scorer, samples, uncut.texts) if lengths else {}
     rates, dropped = tally.rates(), scored.dropped() if unfinished == DROP else None
     if as_json:
         made = {**scorer.settings(), "cut": cut, "dropped": None if dropped is None else asdict(dropped)}
@@ -111,14 +111,12 @@ def chair(
         print(f"{words or 'all':<6}" + "".join(f"{_scale(name) * rate.value:>11.1f}" for name, rate in row.items()))
 
 
-def _described(rows: list[tuple[int, str]], truth: GroundTruth) -> tuple[list[Sample], AnswerTexts]:
-    """Image ids and captions as samples and their answers; a picture may have several."""
-    from mgap.benchmarks.answer_texts import AnswerTexts
+def _samples(rows: list[tuple[int, str]], truth: GroundTruth) -> list[Sample]:
+    """One for each caption; a picture may have several."""
     from mgap.types import Sample
 
     classes = truth.of([i for i, _ in rows])
-    samples = [Sample(str(number), str(i), "", "captions", classes[i]) for number, (i, _) in enumerate(rows)]
-    return samples, AnswerTexts({str(number): text for number, (_, text) in enumerate(rows)})
+    return [Sample(str(number), str(i), "", "captions", classes[i]) for number, (i, _) in enumerate(rows)]
 
 
 def _json(
