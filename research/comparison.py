@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mgap.benchmarks.chair.scorer import ChairScore
+from mgap.benchmarks.pope.questions import SPLITS
 from mgap.benchmarks.pope.scorer import PopeScore
 from mgap.decoding.model import Model, load
 from mgap.errors import CorruptFile, MgapError, SettingError, one_line
@@ -35,12 +36,12 @@ from mgap.methods.haltrapper.haltrapper import HalTrapper
 from mgap.methods.mgap import MGAP
 from mgap.methods.predicted_prior import PredictedPrior
 from mgap.pocket.benchmark import TEST
-from mgap.pocket.benchmark import scenes as drawn_scenes
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
 from mgap.pocket.figures import CardFigures, PickedSetting, fit_prior, mgap_at
 from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
 from mgap.pocket.fit_map import fit_pocket_map
 from mgap.pocket.fit_steering import fit_steering
+from mgap.pocket.samples import chair_samples, pope_samples, scene_of
 from mgap.pocket.stand_ins import stand_in_evidence
 from mgap.priors.prior_plan import Priors
 from mgap.registry import METHODS, locate
@@ -73,7 +74,7 @@ class Result:
 
 
 def contenders(choice: PickedSetting, *, few: bool, scenes: int = 500) -> dict[str, Contender]:
-    """Every registered method by name, except CHOSEN_IN_FRONTIER; `given` by its presets, with evidence on `scenes` scenes.
+    """Every registered method by name, except CHOSEN_IN_FRONTIER; `given` by its presets, with evidence on the pictures of `scenes` scenes.
 
     `few`: the model's family is one for which HalTrapper's authors take half as many candidates.
     """
@@ -103,7 +104,9 @@ def _with_stand_ins(preset: str, scenes: int) -> Callable[[Model, Progress | Non
     """A preset of `given`, with evidence on test scenes."""
 
     def make(model: Model, _: Progress | None) -> Method:
-        evidence = stand_in_evidence(model, list(drawn_scenes(TEST, scenes)), length=MAX_ANSWER_TOKENS)
+        asked = pope_samples(SPLITS, scenes, first=TEST).samples + chair_samples(scenes, first=TEST).samples
+        shown = [scene_of(name) for name in dict.fromkeys(sample.image for sample in asked)]
+        evidence = stand_in_evidence(model, shown, length=MAX_ANSWER_TOKENS)
         return Given(evidence=evidence[preset], preset=preset)
 
     return make
