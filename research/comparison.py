@@ -74,7 +74,7 @@ class Result:
 
 
 def contenders(choice: PickedSetting, *, few: bool, scenes: int = 500) -> dict[str, Contender]:
-    """Every registered method by name, except CHOSEN_IN_FRONTIER; `given` by its presets, with evidence on the pictures of `scenes` scenes.
+    """Every registered method by name, except CHOSEN_IN_FRONTIER; `given` by its presets, with evidence on `scenes` pictures.
 
     `few`: the model's family is one for which HalTrapper's authors take half as many candidates.
     """
