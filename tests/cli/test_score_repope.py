@@ -119,7 +119,7 @@ def test_two_columns_for_reading(fixture):
     assert f1.split() == ["f1", "85.50", "[84.10,", "86.86]", "89.91", "[88.68,", "91.20]"]
     assert lines[2].index("RePOPE") == f1.index("89.91") - 1 == lines[3].index("998") - 3
     _, _, out, _ = fixture("only_kept_coco_popular")
-    assert "pope: no figures: 273 of 3000 questions have no answer" in out
+    assert "POPE: no figures: 273 of 3000 questions have no answer" in out
     assert "f1" in out
     _, _, out, _ = fixture("all_no_coco_adversarial", "--parser", "repope")
     assert out.count("no figures: no yes is right") == 2

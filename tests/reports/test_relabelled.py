@@ -74,7 +74,7 @@ def test_reports_have_both_side_by_side_and_say_what_became_of_the_questions(fol
     assert results.columns[:6] == ("Method", "Accuracy", "Precision", "Recall", "F1", "F1 (RePOPE)")
     changes, figures, differences = parts["relabelled"].tables
     rows = [[row.heading, *(cell.text for cell in row.cells)] for row in changes.groups[0].rows]
-    assert rows == [["popular", "2,727", "273", "139", "39"], ["adversarial", "2,684", "316", "139", "33"]]
+    assert rows == [["Popular", "2,727", "273", "139", "39"], ["Adversarial", "2,684", "316", "139", "33"]]
     assert "F1 (RePOPE)" in parts["paired"].tables[0].columns
     assert figures.caption.startswith("On RePOPE's labels. Percent")
     assert differences.caption.startswith("On RePOPE's labels. Differences")
@@ -92,7 +92,7 @@ def test_the_command_writes_beside_the_scores_of_the_run(folder, run, shared):
     status, out, told = run("score", folder, "--relabel", "repope", "--data", shared / "data", "--parser", "vcd")
     assert status == 0, told
     assert out.count("F1 (RePOPE)") == 2
-    assert "| popular | 2,727 | 273 | 139 | 39 |" in out
+    assert "| Popular | 2,727 | 273 | 139 | 39 |" in out
     assert (folder / "scores.json").read_text() == "{}"
     data = json.loads((folder / "scores.repope.json").read_text())
     assert data["scorer"]["parser"] == data["relabelled"]["scorer"]["parser"] == "vcd"

@@ -66,7 +66,9 @@ def relabelled_tables(runs: Sequence[Scores]) -> list[Table]:
         RowGroup(
             name if len(runs) > 1 else "",
             tuple(
-                TableRow(split, tuple(Cell(f"{n:,}") for n in (c.kept, c.dropped, c.flipped_to_no, c.flipped_to_yes)))
+                TableRow(
+                    split.capitalize(), tuple(Cell(f"{n:,}") for n in (c.kept, c.dropped, c.flipped_to_no, c.flipped_to_yes))
+                )
                 for split, c in relabelled.changes.items()
             ),
         )

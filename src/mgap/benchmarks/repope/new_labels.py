@@ -119,9 +119,6 @@ def labels_at_hand(pope_files: Iterable[FilePath]) -> Path | None:
     """Where RePOPE's published files lie: in the cache, or beside these files of POPE; None if they are in neither."""
     above = [folder for path in pope_files for folder in list(Path(path).parents)[:3]]  # such as DATA/pope/coco
     places = [cache(NAME), *(place for folder in dict.fromkeys(above) for place in (folder / NAME, folder))]
-    return next((place for place in places if _is_published(place)), None)
-
-
-def _is_published(folder: Path) -> bool:
-    files = [(folder / file.path, file.sha256) for file in published(NAME).files]
-    return all(path.is_file() for path, _ in files) and all(file_sha256(path) == sha256 for path, sha256 in files)
+    files = {file.path: file.sha256 for file in published(NAME).files}
+    complete = (place for place in places if all((place / name).is_file() for name in files))
+    return next((place for place in complete if all(file_sha256(place / name) == files[name] for name in files)), None)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mgap.benchmarks.repope.new_labels import NewLabels, Relabelling
     from mgap.benchmarks.yesno_questions import YesNoQuestion
 
+DIVIDES = ZeroDivisionError.__name__
 Pairs = list[tuple["YesNoQuestion", str | None]]
 
 
@@ -135,14 +136,13 @@ def _score(parser: str, pairs: Pairs, missing: str) -> dict[str, Any]:
 
 def _print_figures(by_labels: dict[str, dict[str, Any]]) -> None:
     """A line a figure; those on POPE's and on RePOPE's labels side by side."""
-    for name, figures in by_labels.items():
-        if figures.get("error") == ZeroDivisionError.__name__:
-            print(f"{name}: no figures: no yes is right, and there this project's scorer stops with a {figures['error']}")
-        elif "error" in figures:
-            print(f"{name}: no figures: {figures['error']}")
-    columns = [_texts(figures) for figures in by_labels.values()]
-    if len(columns) > 1:
-        columns = [{"": title, **texts} for title, texts in zip(("  POPE", "RePOPE"), columns, strict=True)]
+    titles = ("  POPE", "RePOPE") if len(by_labels) > 1 else ("",)
+    columns = []
+    for title, figures in zip(titles, by_labels.values(), strict=True):
+        if error := figures.get("error"):
+            why = f"no yes is right, and there this project's scorer stops with a {error}" if error == DIVIDES else error
+            print(f"{title.strip()}: no figures: {why}".removeprefix(": "))
+        columns.append(({"": title} if title else {}) | _texts(figures))
     width = max((len(text) for text in columns[0].values()), default=0) + 3
     for name in dict.fromkeys(name for texts in columns for name in texts):
         cells = "".join(f"{texts.get(name, ''):<{width}}" for texts in columns)
