@@ -14,7 +14,7 @@ from mgap.run.records import Record, Run, RunMethod
 from mgap.types import Sample
 from tests.pages.test_table_formats import check_latex
 from tests.reports.html import check_page
-from tests.reports.runs import answers, questions, write_run
+from tests.reports.runs import PUBLISHED, answers, questions, write_run
 
 SUFFIX = "\nAnswer the question using a single word or phrase."
 SPLITS = ("popular", "adversarial")
@@ -34,7 +34,8 @@ def folder(shared, tmp_path_factory):
             said[label] += [Record(f"{split}/{row['question_id']}", row["text"], tokens=2, milliseconds=1.0) for row in rows]
     methods = (RunMethod("Greedy", "vanilla"), RunMethod("Sampled", "vanilla"))
     place = tmp_path_factory.mktemp("runs") / "pope"
-    return write_run(place, samples, said, *methods, benchmark=COCO, decoding={"sample": True})
+    experiment = {"title": "POPE (Table 1)", "axis": "", "published": PUBLISHED}
+    return write_run(place, samples, said, *methods, benchmark=COCO, decoding={"sample": True}, experiment=experiment)
 
 
 @pytest.fixture
@@ -72,6 +73,7 @@ def test_reports_have_both_side_by_side_and_say_what_became_of_the_questions(fol
     parts = {section.name: section for section in sections([scores])}
     (results,) = parts["results"].tables
     assert results.columns[:6] == ("Method", "Accuracy", "Precision", "Recall", "F1", "F1 (RePOPE)")
+    assert parts["published"].tables[0].columns == ("", "Accuracy", "F1"), "nobody published figures on the new labels"
     changes, figures, differences = parts["relabelled"].tables
     rows = [[row.heading, *(cell.text for cell in row.cells)] for row in changes.groups[0].rows]
     assert rows == [["Popular", "2,727", "273", "139", "39"], ["Adversarial", "2,684", "316", "139", "33"]]
