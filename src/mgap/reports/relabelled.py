@@ -45,11 +45,9 @@ def on_new_labels(scores: Scores, labels: NewLabels) -> Scores:
     plan = {**run.plan, "benchmark": {**benchmark, "name": f"{COCO_POPE}, labelled by RePOPE", "sources": sources}}
     settings = {name: value for name, value in scores.scorer.items() if name != "task"}
     other = score(replace(run, samples=tuple(samples), plan=plan), against=scores.baseline, **settings)
+    found = {(label, name): part for label, result in other.results.items() for name, part in result.groups.items()}
     results = {
-        label: replace(
-            result,
-            groups={name: _with_f1(part, other.results[label].groups.get(name)) for name, part in result.groups.items()},
-        )
+        label: replace(result, groups={name: _with_f1(part, found.get((label, name))) for name, part in result.groups.items()})
         for label, result in scores.results.items()
     }
     figures = _behind_f1(scores.figures, other.figures)
