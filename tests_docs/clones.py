@@ -39,6 +39,7 @@ FILES = {
     "POPE": "data/pope",
     "CHAIR": "data",
     "AMBER": "data/amber",
+    "CD_RETHINK": "data/real",
     "coco_pope_adversarial.json": "data/pope/coco/coco_pope_adversarial.json",
     "answers.jsonl": "fixtures/benchmarks/pope/real_llava15_7b_coco_adversarial.answers.jsonl",
     "captions.jsonl": "fixtures/benchmarks/chair/opera_llava-1.5_greedy.captions.jsonl",
@@ -52,7 +53,7 @@ FILES = {
     "vectors": "fixtures/methods",
 }
 BESIDE = {"amber": "data/amber", "chair": "data/chair"}  # the published scorers' language is looked for beside AMBER
-CACHED = ("pope", "amber")  # benchmarks whose files `mgap fetch` finds complete; CHAIR's are an archive of 250 MB
+CACHED = ("pope", "repope", "amber")  # benchmarks whose files `mgap fetch` finds complete; CHAIR's are an archive of 250 MB
 TABLES = ("tagger", "lemma_table.json")  # of the published scorers' language
 CLONE = ("bench", "examples", "experiments", "src", "tests_vllm", "Makefile", "README.md", "constraints.txt", "pyproject.toml")
 PHOTOS = 12

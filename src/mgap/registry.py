@@ -170,6 +170,7 @@ BENCHMARKS = Registry(
     "mgap.benchmarks",
     {
         "pope": "mgap.benchmarks.pope.questions:PopeSource",
+        "repope": "mgap.benchmarks.repope.questions:RepopeSource",
         "chair": "mgap.benchmarks.chair.questions:ChairSource",
         "amber": "mgap.benchmarks.amber.questions:AmberSource",
         "own": "mgap.benchmarks.own:OwnSource",

@@ -47,6 +47,7 @@ def bash(line, folder):
     [
         ("mgap do", ["doctor"]),
         ("mgap score ", ["amber", "chair", "implied", "pope", "run"]),
+        ("mgap score pope --relabel ", ["repope"]),
         ("mgap build ", ["pope"]),
         ("mgap export ", ["nullu"]),
         ("mgap export nullu --model pocket/q", ["pocket/qwen3-vl"]),
@@ -64,7 +65,7 @@ def bash(line, folder):
         ("mgap score pope --parser ", list(PARSERS)),
         ("mgap report folder --parser v", ["vcd", "vlmevalkit"]),
         ("mgap score chair --language ", ["builtin", "nltk"]),
-        ("mgap fetch ", ["pope", "chair", "amber", "smollm2"]),
+        ("mgap fetch ", ["pope", "repope", "chair", "amber", "smollm2"]),
         ("mgap ls m", ["models", "methods"]),
         ("mgap tune --model pocket/l", ["pocket/llava"]),
         ("mgap tune --svd-is-no-option ", []),

@@ -56,10 +56,10 @@ def test_its_keys_and_its_dataset_are_its_own(package, tiny):
     assert "photos" in datasets()
     keys = {"benchmark": "wider", "model": str(tiny), "images": "photos", "methods": ["vanilla"]}
     assert Config.of({**keys, "questions": "mine.jsonl"}).data_set == "photos"
-    with pytest.raises(SettingError, match="splits is a key of pope and departure, not of wider"):
+    with pytest.raises(SettingError, match="splits is a key of pope and repope and departure, not of wider"):
         Config.of({**keys, "splits": ["random"]})
 
 
 def test_what_nobody_has_registered_is_refused_with_what_there_is(tiny):
-    with pytest.raises(SettingError, match="unknown benchmark 'wider': choose from pope, chair, amber, own, departure"):
+    with pytest.raises(SettingError, match="unknown benchmark 'wider': choose from pope, repope, chair, amber, own, departure"):
         Config.of({"benchmark": "wider", "model": str(tiny), "methods": ["vanilla"]})

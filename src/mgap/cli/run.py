@@ -29,7 +29,7 @@ def run(
         str,
         typer.Argument(
             autocompletion=completion.experiment,
-            help="pope, chair, amber, own or departure; or a YAML file with the options below as keys.",
+            help="pope, repope, chair, amber, own or departure; or a YAML file with the options below as keys.",
         ),
     ],
     model: Annotated[
@@ -63,7 +63,9 @@ def run(
     questions: Annotated[str | None, typer.Option(help="With own: a JSONL or CSV file with image, question and label.")] = None,
     split: Annotated[
         list[str] | None,
-        typer.Option("--split", autocompletion=completion.split, help="POPE: random, popular or adversarial; repeatable."),
+        typer.Option(
+            "--split", autocompletion=completion.split, help="POPE, RePOPE: random, popular or adversarial; repeatable."
+        ),
     ] = None,
     kinds: Annotated[str | None, typer.Option(help="AMBER: a (all), g, d, de, da or dr.")] = None,
     image_set: Annotated[

@@ -14,7 +14,8 @@ DEPARTED = (
     "intervals from a bootstrap over pictures. \u2193: lower is better."
 )
 TIED = " Tied: answers with a token that was chosen among equal best scores, so that rounding decided."
-TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR"}
+RELABELLED_F1 = "f1_repope"  # beside F1 on POPE's own labels
+TITLES = {"f1": "F1", RELABELLED_F1: "F1 (RePOPE)", "yes_ratio": "Says yes", "chair": "CHAIR"}
 
 
 def run_names(runs: Sequence[Scores]) -> list[str]:

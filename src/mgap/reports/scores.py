@@ -13,6 +13,7 @@ from typing import Any
 import mgap
 from mgap.benchmarks.chair.scorer import cut_words, matching_cut, mean_words
 from mgap.benchmarks.pope.scorer import FIGURES, named_counts, unequal_recall
+from mgap.benchmarks.repope.new_labels import Relabelling
 from mgap.benchmarks.statistics import Rate, share
 from mgap.benchmarks.tally import Figure, PairedComparison, Scorer, Tally, by_picture, compare
 from mgap.diagnosis.departure_by_step import tallies_by_step
@@ -109,6 +110,7 @@ class Scores:
     right: dict[str, dict[str, bool]]  # by method and sample
     texts: dict[str, dict[str, str]]  # the answers, by method and sample
     warnings: tuple[str, ...] = ()  # sentences about what looks wrong
+    relabelled: Relabelled | None = None  # of a run of COCO's POPE
 
     @property
     def model(self) -> str:
@@ -133,7 +135,25 @@ class Scores:
             "warnings": list(self.warnings),
             "figures": {name: asdict(kind) for name, kind in self.figures.items()},
             "methods": {label: asdict(result) for label, result in self.results.items()},
+            **({} if self.relabelled is None else {"relabelled": self.relabelled.to_json()}),
         }
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """The scores of the same answers on RePOPE's labels, or why there are none."""
+
+    scores: Scores | None = None
+    changes: dict[str, Relabelling] = field(default_factory=dict)  # what became of the questions, by split
+    why_not: str = ""
+
+    def __str__(self) -> str:
+        return self.why_not or "; ".join(f"{split}: {change}" for split, change in self.changes.items())
+
+    def to_json(self) -> dict[str, Any]:
+        if self.scores is None:
+            return {"why_not": self.why_not}
+        return {"splits": {split: asdict(change) for split, change in self.changes.items()}, **self.scores.to_json()}
 
 
 def score(run: Run, *, against: str | None = None, match_length: bool = False, **settings: Any) -> Scores:
@@ -262,7 +282,7 @@ def _warnings(
         and not run.plan.get("decoding", {}).get("sample")
     ):
         for label, groups in tallies.items():
-            if sentence := unequal_recall(groups):
+            if sentence := unequal_recall(run.samples, groups):
                 yield f"{label}: {sentence}"
 
 
