@@ -19,14 +19,14 @@ KEYS = {
 }  # fmt: skip
 
 
-def answer(folder: str, goal: int | None = None, forwards: int = 0) -> None:
+def answer(folder: str, goal: int | None = None, forwards: int = 0, keys: dict = KEYS) -> None:
     """In a process of its own, which kills itself so many forward passes after so many answers."""
     from mgap.decoding.model import load
     from mgap.run.engine import execute
     from mgap.run.job import Job
 
-    job = Job.prepare(Config.of(KEYS), folder)
-    model = load(KEYS["model"], device="cpu", dtype=KEYS["dtype"])
+    job = Job.prepare(Config.of(keys), folder)
+    model = load(keys["model"], device="cpu", dtype=keys["dtype"])
     written, passed = 0, 0
 
     def write(state) -> None:
@@ -50,8 +50,10 @@ def answered(folder) -> list[dict]:
     return [line for path in sorted((folder / "answers").rglob("*.jsonl")) for line in read_lines(path)]
 
 
-def start(context, folder, *when):
-    process = context.Process(target=answer, args=(str(folder), *when), daemon=True)  # so it does not outlive the tests
+def start(context, folder, *when, keys=KEYS):
+    process = context.Process(
+        target=answer, args=(str(folder), *when), kwargs={"keys": keys}, daemon=True
+    )  # so it does not outlive the tests
     process.start()
     return process
 

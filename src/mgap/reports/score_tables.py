@@ -14,7 +14,7 @@ DEPARTED = (
     "intervals from a bootstrap over pictures. \u2193: lower is better."
 )
 TIED = " Tied: answers with a token that was chosen among equal best scores, so that rounding decided."
-TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR"}
+TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR", "accuracy_plus": "Accuracy+"}
 
 
 def run_names(runs: Sequence[Scores]) -> list[str]:
@@ -55,7 +55,7 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
     is_departure = all(scores.run.plan.get("departure") for scores in runs)
     return [
         Table(
-            DEPARTED if is_departure else _caption(figures, kinds) + (TIED if has_ties else ""),
+            DEPARTED if is_departure else _caption(figures, kinds) + (TIED if has_ties else "") + _remarks(runs),
             _columns(figures, kinds, has_ties),
             groups,
         )
@@ -80,7 +80,7 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
         "Differences in points, with 95% intervals from a paired bootstrap over pictures; noise: the interval holds 0. "
         "Gained: right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, "
         "not corrected for the number of rows."
-    )
+    ) + _remarks(runs)
     return [
         Table(caption, ("Method", *(column(name) for name in figures), "Gained", "Lost", "p"), groups)
         for figures, groups in tables.items()
@@ -210,7 +210,7 @@ def _groups(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
 
 
 def _heading(runs: Sequence[Scores], name: str, group: str) -> str:
-    title = group[:1].upper() + group[1:]
+    title = group[:1].upper() + group[1:].replace("_", " ")
     if len(runs) > 1:
         return f"{title}, {name}"
     return title if len(runs[0].results[runs[0].baseline].groups) > 1 else ""
@@ -264,6 +264,13 @@ def _signed(number: float) -> str:
 
 def _caption(figures: Sequence[str], kinds: dict[str, Kind]) -> str:
     arrows = " \u2193: lower is better." if any(kinds[name].better == "lower" for name in figures) else ""
-    counts = any(not kinds[name].percent for name in figures)
-    unit = "Percent, but for the mean length" if counts else "Percent"
+    points = [column(name).lower() for name in figures if kinds[name].full]
+    others = [f"the {name} in points" for name in points]
+    others += ["the mean length"] * any(not (kinds[name].percent or kinds[name].full) for name in figures)
+    unit = "Points" if len(points) == len(figures) else f"Percent{', but for ' if others else ''}{' and '.join(others)}"
     return f"{unit}; with each figure its 95% interval from a bootstrap over pictures.{arrows}"
+
+
+def _remarks(runs: Sequence[Scores]) -> str:
+    """What the scorers say about all of their figures."""
+    return "".join(f" {remark}" for remark in dict.fromkeys(scores.remark for scores in runs) if remark)
