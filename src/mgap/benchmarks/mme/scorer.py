@@ -52,7 +52,7 @@ TASK_FIGURES = {
     "accuracy": FIGURES["accuracy"],
     "accuracy_plus": ACCURACY_PLUS,
     "score": _score_of((0,)),
-    **{name: FIGURES[name] for name in ("precision", "recall", "yes_ratio")},
+    **{name: FIGURES[name] for name in ("yes_ratio", "precision", "recall")},
     "words": WORDS,
 }
 
