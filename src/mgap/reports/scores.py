@@ -133,7 +133,7 @@ class Scores:
             "baseline": self.baseline,
             "samples": {"asked": len(self.run.samples), "scored": self.scored},
             "warnings": list(self.warnings),
-            "figures": {name: asdict(kind) for name, kind in self.figures.items()},
+            "figures": {name: {k: v for k, v in asdict(kind).items() if v is not None} for name, kind in self.figures.items()},
             "methods": {label: asdict(result) for label, result in self.results.items()},
         }
 

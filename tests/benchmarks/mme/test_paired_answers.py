@@ -2,12 +2,16 @@
 
 import json
 import random
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from mgap.benchmarks.mme.paired_answers import pair_answers, read_given, write_official
-from mgap.benchmarks.mme.questions import ENDING, find_questions, read_questions
-from mgap.errors import BenchmarkError, SettingError
+from mgap.benchmarks.mme.questions import ALL, ENDING, find_questions, read_questions
+from mgap.errors import BenchmarkError, MgapError, SettingError
 from tests.benchmarks.mme.made import write_questions
 
 TASKS = ("existence", "color")
@@ -128,6 +132,8 @@ def test_an_official_file_with_a_tab_or_a_line_break_too_many_is_refused(questio
         ({"task": "color", "image": "a.jpg", "question": "A?"}, "no text among 'task', 'image', 'question'"),
         ({"task": "color", "question": "A?", "text": "Yes"}, "no 'image' among"),
         ({"question_id": "color/a.jpg", "text": "Yes"}, "no 'prompt' among"),
+        ({"question_id": ".", "prompt": "A?", "text": "Yes"}, "'.' is no task of MME"),
+        ({"id": "color/a.jpg/1", "failed": "no memory"}, "no answer in it; an answer has task"),
         ({"text": "Yes"}, "no 'id' among 'text'; an answer has task, image, question and text"),
     ],
 )
@@ -143,3 +149,28 @@ def test_a_folder_has_one_form(questions, tmp_path):
     lines(tmp_path / "answers.jsonl", own(questions))
     with pytest.raises(BenchmarkError, match=r"both TASK\.txt and JSON lines in it"):
         read_given(tmp_path)
+
+
+CELLS = st.sampled_from(
+    ["0000.jpg", "Is color 0 there?", "Yes", "no", "", "\t", "\n", "\r", "\N{LINE SEPARATOR}", "color", "a/b"]
+)
+RECORDS = st.dictionaries(
+    st.sampled_from(["id", "task", "image", "question", "question_id", "prompt", "text", "failed"]),
+    st.one_of(CELLS, st.text(max_size=4), st.integers(), st.none()),
+)
+
+
+@drawn(
+    st.one_of(
+        st.binary(max_size=60),
+        st.lists(CELLS).map(lambda cells: "\t".join(cells).encode()),
+        st.lists(RECORDS).map(lambda records: "\n".join(map(json.dumps, records)).encode()),
+    )
+)
+def test_any_bytes_are_answers_or_one_of_our_errors(tmp_path_factory, data):
+    folder = Path(tmp_path_factory.getbasetemp()) / "any"
+    folder.mkdir(exist_ok=True)
+    for path, read in ((folder / "color.txt", folder), (folder.parent / "any.jsonl", folder.parent / "any.jsonl")):
+        path.write_bytes(data)
+        with suppress(MgapError):
+            assert all(each.task in ALL for each in read_given(read))

@@ -6,6 +6,7 @@ LLaVA gives both questions of a picture one id. Names of pictures differ in thei
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -38,16 +39,21 @@ class GivenAnswer(NamedTuple):
 
 def read_given(path: FilePath) -> list[GivenAnswer]:
     """The answers of JSON lines, of a folder of them (as `answers/METHOD` of a run), or of a folder of TASK.txt."""
-    if not Path(path).is_dir():
-        return list(_read_records(path))
+    if not (given := list(_read_folder(path) if os.path.isdir(path) else _read_records(path))):
+        raise BenchmarkError(f"{path}: no answer in it; {_NEEDED}")
+    return given
+
+
+def _read_folder(path: FilePath) -> Iterator[GivenAnswer]:
     official = [task for task in ALL if Path(path, f"{task}.txt").is_file()]
     records = sorted(Path(path).glob("*.jsonl"))
     if bool(official) == bool(records):
         found = "both TASK.txt and JSON lines" if official else "neither TASK.txt nor JSON lines"
         raise BenchmarkError(f"{path}: {found} in it; name a folder with one of them, such as {ALL[0]}.txt, or a file")
-    if official:
-        return [each for task in official for each in _read_official(Path(path, f"{task}.txt"), task)]
-    return [each for file in records for each in _read_records(file)]
+    for task in official:
+        yield from _read_official(Path(path, f"{task}.txt"), task)
+    for file in records:
+        yield from _read_records(file)
 
 
 def pair_answers(
@@ -137,7 +143,8 @@ def _named(path: FilePath, row: FileRow) -> tuple[str, Hashable]:
         task, image, question = (field(path, row, name, _NEEDED) for name in ("task", "image", "question"))
         return task, _key(task, image, question)
     if "question_id" in row.data:
-        place = PurePosixPath(identifier(path, row, "question_id", _NEEDED))
-        return place.parts[0], _key(place.parts[0], place.name, field(path, row, "prompt", _NEEDED))
+        place = identifier(path, row, "question_id", _NEEDED)
+        task = place.partition("/")[0]
+        return task, _key(task, place, field(path, row, "prompt", _NEEDED))
     name = field(path, row, "id", _NEEDED)
     return name.partition("/")[0], name
