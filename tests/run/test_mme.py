@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from mgap.errors import SettingError
+from mgap.reports.score_tables import paired_tables, score_tables
+from mgap.reports.scores import score
 from mgap.run.config import Config
 from mgap.run.records import Run
+from mgap.types import Sample
 from tests.benchmarks.mme.made import draw_mme
+from tests.reports.runs import answers, questions, write_run
 from tests.run.test_kill import answered, start
 
 TABLE = "| Method | Existence | Count | Position | Color | Object level | Attribute level | Total | Samples |"
@@ -78,6 +82,19 @@ def test_a_failed_question_leaves_its_picture_out_and_that_is_told(run, words, t
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     for method in scores["methods"].values():
         assert (method["groups"][task]["samples"], method["groups"]["hallucination"]["samples"]) == (2, 14)
+
+
+def test_beside_another_benchmark_the_remark_stands_below_its_own_tables(tmp_path):
+    asked = [Sample(f"color/0.png/{n}", "color/0.png", "Is it?", "color", ("yes", "no")[n - 1]) for n in (1, 2)]
+    pope = questions()
+    plan = {"benchmark": {"name": "mme color", "task": "mme", "lexicon": {}, "sources": {}, "notes": []}}
+    runs = [
+        Run.load(write_run(tmp_path / "mme", asked, {"Vanilla": answers(asked), "Ours": answers(asked)}, **plan)),
+        Run.load(write_run(tmp_path / "pope", pope, {"Vanilla": answers(pope), "Ours": answers(pope)})),
+    ]
+    scored = [score(each) for each in runs]
+    for tables in (score_tables(scored), paired_tables(scored)):
+        assert ["MME's tasks are small" in table.caption for table in tables] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -46,16 +46,18 @@ def cell(rate: Rate, kind: Kind, digits: int = 1) -> Cell:
 def score_tables(runs: Sequence[Scores]) -> list[Table]:
     """Every figure of every method by group; groups with other figures get a table of their own."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
+    shown: dict[tuple[str, ...], list[Scores]] = {}
     kinds, has_ties = _kinds(runs), _has_ties(runs)
     for name, scores, group in _groups(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
         figures = tuple(dict.fromkeys(figure for part in parts.values() for figure in part.rates))
         rows = tuple(TableRow(label, _figures(part, kinds, figures, has_ties)) for label, part in parts.items())
         tables.setdefault(figures, []).append(RowGroup(_heading(runs, name, group), rows))
+        shown.setdefault(figures, []).append(scores)
     is_departure = all(scores.run.plan.get("departure") for scores in runs)
     return [
         Table(
-            DEPARTED if is_departure else _caption(figures, kinds) + (TIED if has_ties else "") + _remarks(runs),
+            DEPARTED if is_departure else _caption(figures, kinds) + (TIED if has_ties else "") + _remarks(shown[figures]),
             _columns(figures, kinds, has_ties),
             groups,
         )
@@ -66,6 +68,7 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
 def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     """The differences of each method to the baseline on the same samples."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
+    shown: dict[tuple[str, ...], list[Scores]] = {}
     kinds = _kinds(runs)
     for name, scores, group in _groups(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
@@ -76,13 +79,16 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
             heading = _heading(runs, name, group)
             against = f"{heading}, against {scores.baseline}" if heading else f"Against {scores.baseline}"
             tables.setdefault(figures, []).append(RowGroup(against, rows))
+            shown.setdefault(figures, []).append(scores)
     caption = (
         "Differences in points, with 95% intervals from a paired bootstrap over pictures; noise: the interval holds 0. "
         "Gained: right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, "
         "not corrected for the number of rows."
-    ) + _remarks(runs)
+    )
     return [
-        Table(caption, ("Method", *(column(name) for name in figures), "Gained", "Lost", "p"), groups)
+        Table(
+            caption + _remarks(shown[figures]), ("Method", *(column(name) for name in figures), "Gained", "Lost", "p"), groups
+        )
         for figures, groups in tables.items()
     ]
 
@@ -272,5 +278,5 @@ def _caption(figures: Sequence[str], kinds: dict[str, Kind]) -> str:
 
 
 def _remarks(runs: Sequence[Scores]) -> str:
-    """What the scorers say about all of their figures."""
+    """What the scorers of these runs say about all of their figures."""
     return "".join(f" {remark}" for remark in dict.fromkeys(scores.remark for scores in runs) if remark)

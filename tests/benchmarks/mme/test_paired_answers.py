@@ -110,6 +110,13 @@ def test_a_second_answer_and_an_answer_to_another_question_are_refused(questions
         pair_answers(path, questions, read_given(path))
 
 
+def test_questions_that_answers_cannot_tell_apart_are_refused(questions, tmp_path):
+    path = lines(tmp_path / "answers.jsonl", own(questions))
+    alike = questions[0]._replace(id="existence/0000.png/1", image="existence/0000.png")
+    with pytest.raises(BenchmarkError, match="one wording and one picture's name"):
+        pair_answers(path, [*questions, alike], read_given(path))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

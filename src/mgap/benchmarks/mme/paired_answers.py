@@ -67,6 +67,8 @@ def pair_answers(
     if missing not in MISSING:
         raise SettingError(f"missing={missing!r}: choose from {', '.join(MISSING)}")
     by_key = {key: question for question in questions for key in _keys(question)}
+    if len(by_key) < 2 * len(questions):
+        raise BenchmarkError("two of the questions have one wording and one picture's name: answers cannot tell them apart")
     answers: dict[str, GivenAnswer] = {}
     for each in given:
         question = by_key.get(each.key)
