@@ -48,6 +48,7 @@ FILES = {
     "opera-llava-1.5-greedy.jsonl": "fixtures/benchmarks/chair/opera_llava-1.5_greedy.captions.jsonl",
     "opera-minigpt4-greedy.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_greedy.captions.jsonl",
     "opera-minigpt4-ours.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_ours.captions.jsonl",
+    "mme-answers.jsonl": "fixtures/benchmarks/mme/real_llava15_13b.answers.jsonl",
     "answers.json": "fixtures/benchmarks/amber/real_llava15_7b_generative_1_83.responses.json",
     "llava-1.5-7b-1-83.json": "fixtures/benchmarks/amber/real_llava15_7b_generative_1_83.responses.json",
     "vectors": "fixtures/methods",
@@ -140,6 +141,8 @@ def build_cache(folder: Path) -> None:
     if SHARED.is_dir():
         for name in CACHED:
             (folder / name).symlink_to(SHARED / "data" / name)
+        (folder / "mme").mkdir()  # not a link: what is needed is unpacked beside the archive
+        (folder / "mme" / "eval_tool.zip").symlink_to(SHARED / "data" / "mme" / "eval_tool.zip")
         for name in TABLES:
             (tables / name).symlink_to(SHARED / "data" / "chair" / name)
 

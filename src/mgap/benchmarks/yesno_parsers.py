@@ -7,7 +7,7 @@ whether the answer is right, not what it says.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mgap.errors import SettingError
@@ -120,7 +120,7 @@ PARSERS = {
 }
 
 
-def find_parser(name: str) -> Parser:
-    if name not in PARSERS:
-        raise SettingError(f"unknown parser {name!r}: choose from {', '.join(PARSERS)}")
-    return PARSERS[name]
+def find_parser(name: str, among: Mapping[str, Parser] = PARSERS) -> Parser:
+    if name not in among:
+        raise SettingError(f"unknown parser {name!r}: choose from {', '.join(among)}")
+    return among[name]

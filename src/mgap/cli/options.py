@@ -70,6 +70,13 @@ Images = Annotated[str | None, typer.Option(help="Folder with the pictures, such
 Data = Annotated[
     str | None, typer.Option(help="Folder with the benchmark's published files; default: download them into a cache.")
 ]
+Tasks = Annotated[
+    str | None,
+    typer.Option(
+        autocompletion=completion.tasks,
+        help="MME: hallucination (its default), perception, cognition, all, or names with commas.",
+    ),
+]
 Limit = Annotated[int | None, typer.Option(help="Use only the first N pictures.")]
 BatchSize = Annotated[int | None, typer.Option(help="Questions per batch; default: 32, or 256 with engine vllm.")]
 TrustRemoteCode = Annotated[

@@ -35,6 +35,7 @@ class Kind:
 
     percent: bool
     better: str  # higher, lower, or "" for neither
+    full: float | None = None  # the most points, if it counts points
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ class Scores:
     texts: dict[str, dict[str, str]]  # the answers, by method and sample
     warnings: tuple[str, ...] = ()  # sentences about what looks wrong
     relabelled: Relabelled | None = None  # of a run of COCO's POPE
+    remark: str = ""  # of the scorer, what to bear in mind with any of its figures
 
     @property
     def model(self) -> str:
@@ -133,7 +135,7 @@ class Scores:
             "baseline": self.baseline,
             "samples": {"asked": len(self.run.samples), "scored": self.scored},
             "warnings": list(self.warnings),
-            "figures": {name: asdict(kind) for name, kind in self.figures.items()},
+            "figures": {name: {k: v for k, v in asdict(kind).items() if v is not None} for name, kind in self.figures.items()},
             "methods": {label: asdict(result) for label, result in self.results.items()},
             **({} if self.relabelled is None else {"relabelled": self.relabelled.to_json()}),
         }
@@ -184,6 +186,8 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         scored_with = {"task": run.plan["benchmark"]["task"], **scorer.settings()}
         tallies = {method.label: scorer.tally(samples, _texts(records[method.label], samples)) for method in methods}
     figures = {name: f for groups in tallies.values() for tally in groups.values() for name, f in tally.figures.items()}
+    right = {label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()}
+    scored = len(right[baseline])  # a scorer may need all of a picture's questions
     results = {}
     for method in run.methods:
         groups = tallies.get(method.label, {})
@@ -206,12 +210,13 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         run=run,
         scorer=scored_with,
         baseline=baseline,
-        scored=len(samples),
-        figures={name: Kind(figure.percent, figure.better) for name, figure in figures.items()},
+        scored=scored,
+        figures={name: Kind(figure.percent, figure.better, figure.full) for name, figure in figures.items()},
         results=results,
-        right={label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()},
+        right=right,
         texts={method.label: _texts(records[method.label], samples) for method in methods},
-        warnings=tuple(_warnings(run, len(samples), coverage, tallies)),
+        warnings=tuple(_warnings(run, scored, coverage, tallies)),
+        remark=getattr(scorer, "remark", ""),
     )
 
 
@@ -224,7 +229,7 @@ def build_scorer(run: Run, **settings: Any) -> Scorer:
 
 
 def _part(tally: Tally, other: Tally | None, ties: Ties | None = None) -> Part:
-    is_yes_or_no = tally.figures.get("f1") is FIGURES["f1"]
+    is_yes_or_no = tally.figures.get("accuracy") is FIGURES["accuracy"]
     counts = named_counts(tally.counts.sum(0)) if is_yes_or_no else {}
     against = None if other is None else compare(tally, other)
     return Part(len(tally.right), tally.unparsed, tally.rates(), counts, against, ties)
