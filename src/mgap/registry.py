@@ -170,8 +170,10 @@ BENCHMARKS = Registry(
     "mgap.benchmarks",
     {
         "pope": "mgap.benchmarks.pope.questions:PopeSource",
+        "repope": "mgap.benchmarks.repope.questions:RepopeSource",
         "chair": "mgap.benchmarks.chair.questions:ChairSource",
         "amber": "mgap.benchmarks.amber.questions:AmberSource",
+        "mme": "mgap.benchmarks.mme.questions:MmeSource",
         "own": "mgap.benchmarks.own:OwnSource",
     },
     has=("keys", "datasets", "max_new_tokens", "read"),
@@ -237,6 +239,7 @@ SCORERS = Registry(
         "yesno": "mgap.benchmarks.pope.scorer:PopeScorer",
         "captions": "mgap.benchmarks.chair.scorer:ChairScorer",
         "amber": "mgap.benchmarks.amber.scorer:AmberScorer",
+        "mme": "mgap.benchmarks.mme.scorer:MmeScorer",
     },
     has=("of",),
 )

@@ -93,7 +93,7 @@ def test_unfinished_last_sentences_are_dropped_from_answers_that_the_limit_cut_o
 
 
 def test_every_score_of_captions_says_what_became_of_unfinished_sentences(limited):
-    for unfinished, said in (("keep", "are kept."), ("drop", "are dropped from answers that the model did not end itself.")):
+    for unfinished, said in (("keep", "are kept."), ("drop", "of answers that the model did not end itself are dropped.")):
         scores = score(limited, unfinished=unfinished, match_length=True, match_recall=True)
         data = json.loads(json.dumps(scores.to_json()))
         assert data["scorer"] == {"task": "captions", "language": "builtin", "unfinished": unfinished}
@@ -110,9 +110,13 @@ def test_every_score_of_captions_says_what_became_of_unfinished_sentences(limite
     assert counted == {"shortened": 8, "without_end": 0}
     (first, *_) = tables[0].notes
     assert first == ("Vanilla: 8 captions lost an unfinished last sentence; 0 without the end of any sentence were kept whole")
-    both = score_tables([score(limited), score(limited, unfinished="keep")])[0].caption
-    assert "are dropped from answers that the model did not end itself (pocket/llava" in both
-    assert "; kept (pocket/llava" in both
+
+
+def test_runs_that_differ_in_the_convention_are_named_with_theirs(limited):
+    other = Run.load(write_run(limited.folder.parent / "other", SAMPLES, {"Vanilla": told(LONG)}, benchmark=BENCHMARK))
+    (table,) = score_tables([score(limited), score(other)])
+    assert "pocket/llava (run): Unfinished last sentences of answers that the model did not end itself are" in table.caption
+    assert "pocket/llava (other): Unfinished last sentences are kept." in table.caption
 
 
 def test_a_cut_baseline_loses_what_the_cut_leaves_unfinished(limited):

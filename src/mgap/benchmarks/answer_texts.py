@@ -16,6 +16,10 @@ from mgap.errors import SettingError
 from mgap.types import Sample
 
 KEEP, DROP = UNFINISHED = ("keep", "drop")
+REMARKS = {
+    KEEP: "Unfinished last sentences are kept.",
+    DROP: "Unfinished last sentences of answers that the model did not end itself are dropped.",
+}
 _END = re.compile(r"[.!?][\"')\]}\u00bb\u2019\u201d]?(?!\S)")
 
 

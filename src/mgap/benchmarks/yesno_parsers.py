@@ -7,7 +7,7 @@ whether the answer is right, not what it says.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mgap.errors import SettingError
@@ -77,6 +77,11 @@ def _one_of_both(text: str) -> str | None:
     return answers.pop() if len(answers) == 1 else None
 
 
+def _yes_else_no(text: str) -> str | None:
+    """The letters yes anywhere, else the letters no anywhere."""
+    return next((word for word in ("yes", "no") if word in text.lower()), None)
+
+
 _FIRST_SENTENCE = 'no if a word of the first sentence is exactly "No", "no" or "not", else yes'
 _LETTERS = "label yes: right if the letters yes occur anywhere; label no: right if the letters no do; DEPENDS ON THE LABEL"
 
@@ -106,11 +111,16 @@ PARSERS = {
             "VLMEvalKit: the word yes or the word no but not both, else unparsed",
             lambda text, _: _one_of_both(text),
         ),
+        Parser(
+            "repope",
+            "RePOPE: yes if the letters yes occur anywhere, else no if the letters no do, else unparsed",
+            lambda text, _: _yes_else_no(text),
+        ),
     )
 }
 
 
-def find_parser(name: str) -> Parser:
-    if name not in PARSERS:
-        raise SettingError(f"unknown parser {name!r}: choose from {', '.join(PARSERS)}")
-    return PARSERS[name]
+def find_parser(name: str, among: Mapping[str, Parser] = PARSERS) -> Parser:
+    if name not in among:
+        raise SettingError(f"unknown parser {name!r}: choose from {', '.join(among)}")
+    return among[name]

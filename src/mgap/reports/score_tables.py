@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Difference, PairedComparison
@@ -14,14 +14,20 @@ DEPARTED = (
     "intervals from a bootstrap over pictures. \u2193: lower is better."
 )
 TIED = " Tied: answers with a token that was chosen among equal best scores, so that rounding decided."
-CONVENTIONS = {"keep": "kept", "drop": "dropped from answers that the model did not end itself"}
 MATCHED = {
     "length": "At equal length: the baseline's texts are cut after so many words that their mean length comes nearest to the "
     "method's; they stay whole where they are no longer. What a method gains by saying less is gone from these differences.",
     "recall": "At equal recall: the baseline's texts are cut after so many words that their recall comes nearest to the "
     "method's; they stay whole where they recall no more. What is left of a difference in hallucinations is the method's own.",
 }
-TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR"}
+RELABELLED_F1 = "f1_repope"  # beside F1 on POPE's own labels
+TITLES = {
+    "f1": "F1",
+    RELABELLED_F1: "F1 (RePOPE)",
+    "yes_ratio": "Says yes",
+    "chair": "CHAIR",
+    "accuracy_plus": "Accuracy+",
+}
 
 
 def run_names(runs: Sequence[Scores]) -> list[str]:
@@ -53,18 +59,18 @@ def cell(rate: Rate, kind: Kind, digits: int = 1) -> Cell:
 def score_tables(runs: Sequence[Scores]) -> list[Table]:
     """Every figure of every method by group; groups with other figures get a table of their own."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
+    remarks: dict[tuple[str, ...], dict[str, str]] = {}
     kinds, has_ties = _kinds(runs), _has_ties(runs)
     for name, scores, group in _groups(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
         figures = tuple(dict.fromkeys(figure for part in parts.values() for figure in part.rates))
         rows = tuple(TableRow(label, _figures(part, kinds, figures, has_ties)) for label, part in parts.items())
         tables.setdefault(figures, []).append(RowGroup(_heading(runs, name, group), rows))
+        remarks.setdefault(figures, {})[name] = scores.remark
     is_departure = all(scores.run.plan.get("departure") for scores in runs)
     return [
         Table(
-            DEPARTED
-            if is_departure
-            else _caption(figures, kinds) + caption_convention(runs, figures) + (TIED if has_ties else ""),
+            DEPARTED if is_departure else _caption(figures, kinds) + (TIED if has_ties else "") + _remarks(remarks[figures]),
             _columns(figures, kinds, has_ties),
             groups,
             notes=() if "accuracy" in figures else _dropped(runs),
@@ -76,6 +82,7 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
 def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     """The differences of each method to the baseline on the same samples."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
+    remarks: dict[tuple[str, ...], dict[str, str]] = {}
     kinds = _kinds(runs)
     for name, scores, group in _groups(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
@@ -86,6 +93,7 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
             heading = _heading(runs, name, group)
             against = f"{heading}, against {scores.baseline}" if heading else f"Against {scores.baseline}"
             tables.setdefault(figures, []).append(RowGroup(against, rows))
+            remarks.setdefault(figures, {})[name] = scores.remark
     caption = (
         "Differences in points, with 95% intervals from a paired bootstrap over pictures; noise: the interval holds 0. "
         "Gained: right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, "
@@ -93,9 +101,7 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     )
     return [
         Table(
-            caption + caption_convention(runs, figures),
-            ("Method", *(column(name) for name in figures), "Gained", "Lost", "p"),
-            groups,
+            caption + _remarks(remarks[figures]), ("Method", *(column(name) for name in figures), "Gained", "Lost", "p"), groups
         )
         for figures, groups in tables.items()
     ]
@@ -104,6 +110,7 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
 def matched_tables(runs: Sequence[Scores], by: str = "length") -> list[Table]:
     """Each method beside the baseline's texts, cut to the method's length or recall."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
+    remarks: dict[tuple[str, ...], dict[str, str]] = {}
     kinds = _kinds(runs)
     for name, scores, group in _groups(runs):
         for label, result in scores.results.items():
@@ -121,8 +128,9 @@ def matched_tables(runs: Sequence[Scores], by: str = "length") -> list[Table]:
             )
             heading = f"{_heading(runs, name, group)}: {label}" if _heading(runs, name, group) else label
             tables.setdefault(figures, []).append(RowGroup(heading, rows))
+            remarks.setdefault(figures, {})[name] = scores.remark
     return [
-        Table(MATCHED[by] + caption_convention(runs, figures), ("", *(column(name, kinds[name]) for name in figures)), groups)
+        Table(MATCHED[by] + _remarks(remarks[figures]), ("", *(column(name, kinds[name]) for name in figures)), groups)
         for figures, groups in tables.items()
     ]
 
@@ -221,7 +229,7 @@ def _groups(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
 
 
 def _heading(runs: Sequence[Scores], name: str, group: str) -> str:
-    title = group[:1].upper() + group[1:]
+    title = group[:1].upper() + group[1:].replace("_", " ")
     if len(runs) > 1:
         return f"{title}, {name}"
     return title if len(runs[0].results[runs[0].baseline].groups) > 1 else ""
@@ -273,16 +281,6 @@ def _signed(number: float) -> str:
     return "0.0" if abs(number) < 0.05 else f"{number:+.1f}"
 
 
-def caption_convention(runs: Sequence[Scores], figures: Sequence[str]) -> str:
-    """What was done with unfinished last sentences, for a table of captions; nothing for questions."""
-    by_convention: dict[str, list[str]] = {}
-    for name, scores in zip(run_names(runs), runs, strict=True):
-        if "unfinished" in scores.scorer and "accuracy" not in figures:
-            by_convention.setdefault(CONVENTIONS[scores.scorer["unfinished"]], []).append(name)
-    told = [f"{how} ({', '.join(names)})" for how, names in by_convention.items()] if len(by_convention) > 1 else by_convention
-    return f" Unfinished last sentences are {'; '.join(told)}." if told else ""
-
-
 def _dropped(runs: Sequence[Scores]) -> tuple[str, ...]:
     """How many captions of each method lost an unfinished last sentence."""
     return tuple(
@@ -296,6 +294,16 @@ def _dropped(runs: Sequence[Scores]) -> tuple[str, ...]:
 
 def _caption(figures: Sequence[str], kinds: dict[str, Kind]) -> str:
     arrows = " \u2193: lower is better." if any(kinds[name].better == "lower" for name in figures) else ""
-    counts = any(not kinds[name].percent for name in figures)
-    unit = "Percent, but for the mean length" if counts else "Percent"
+    points = [column(name).lower() for name in figures if kinds[name].full]
+    others = [f"the {name} in points" for name in points]
+    others += ["the mean length"] * any(not (kinds[name].percent or kinds[name].full) for name in figures)
+    unit = "Points" if len(points) == len(figures) else f"Percent{', but for ' if others else ''}{' and '.join(others)}"
     return f"{unit}; with each figure its 95% interval from a bootstrap over pictures.{arrows}"
+
+
+def _remarks(by_run: Mapping[str, str]) -> str:
+    """What the scorers of these runs say about all of their figures; named after the runs if they differ."""
+    told = {name: remark for name, remark in by_run.items() if remark}
+    if len(set(told.values())) > 1:
+        return "".join(f" {name}: {remark}" for name, remark in told.items())
+    return "".join(f" {remark}" for remark in dict.fromkeys(told.values()))

@@ -14,6 +14,7 @@ import mgap
 from mgap.benchmarks.answer_texts import DROP, Dropped, unfinished_of
 from mgap.benchmarks.caption_cuts import CaptionCuts
 from mgap.benchmarks.pope.scorer import FIGURES, named_counts, unequal_recall
+from mgap.benchmarks.repope.new_labels import Relabelling
 from mgap.benchmarks.statistics import Rate, share
 from mgap.benchmarks.tally import Figure, PairedComparison, Scorer, Tally, by_group, by_picture, compare
 from mgap.diagnosis.departure_by_step import tallies_by_step
@@ -35,6 +36,7 @@ class Kind:
 
     percent: bool
     better: str  # higher, lower, or "" for neither
+    full: float | None = None  # the most points, if it counts points
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ class Scores:
     right: dict[str, dict[str, bool]]  # by method and sample
     texts: dict[str, dict[str, str]]  # the answers, by method and sample
     warnings: tuple[str, ...] = ()  # sentences about what looks wrong
+    relabelled: Relabelled | None = None  # of a run of COCO's POPE
+    remark: str = ""  # of the scorer, what to bear in mind with any of its figures
 
     @property
     def model(self) -> str:
@@ -134,9 +138,27 @@ class Scores:
             "baseline": self.baseline,
             "samples": {"asked": len(self.run.samples), "scored": self.scored},
             "warnings": list(self.warnings),
-            "figures": {name: asdict(kind) for name, kind in self.figures.items()},
+            "figures": {name: {k: v for k, v in asdict(kind).items() if v is not None} for name, kind in self.figures.items()},
             "methods": {label: asdict(result) for label, result in self.results.items()},
+            **({} if self.relabelled is None else {"relabelled": self.relabelled.to_json()}),
         }
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """The scores of the same answers on RePOPE's labels, or why there are none."""
+
+    scores: Scores | None = None
+    changes: dict[str, Relabelling] = field(default_factory=dict)  # what became of the questions, by split
+    why_not: str = ""
+
+    def __str__(self) -> str:
+        return self.why_not or "; ".join(f"{split}: {change}" for split, change in self.changes.items())
+
+    def to_json(self) -> dict[str, Any]:
+        if self.scores is None:
+            return {"why_not": self.why_not}
+        return {"splits": {split: asdict(change) for split, change in self.changes.items()}, **self.scores.to_json()}
 
 
 def score(
@@ -169,12 +191,15 @@ def score(
         scorer = build_scorer(run, **settings)
         scored_with = {"task": run.plan["benchmark"]["task"], **scorer.settings()}
         tallies = {method.label: texts[method.label].tally(scorer, samples) for method in methods}
-    captions = [] if scorer is None else [s for s in samples if "accuracy" not in tallies[baseline][s.group].figures]
+    described = {name for name, tally in tallies[baseline].items() if "accuracy" not in tally.figures}
+    captions = [] if scorer is None else [sample for sample in samples if sample.group in described]
     if match_recall and not captions:
         raise SettingError(f"match_recall cuts captions, and {run.folder} has answers to questions only: leave it out")
     unfinished = unfinished_of(scorer, samples)
     cuts = CaptionCuts(scorer, captions, texts[baseline].of(captions)) if scorer is not None and captions else None
     figures = {name: f for groups in tallies.values() for tally in groups.values() for name, f in tally.figures.items()}
+    right = {label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()}
+    scored = len(right[baseline])  # a scorer may need all of a picture's questions
     results = {}
     for method in run.methods:
         groups = tallies.get(method.label, {})
@@ -185,8 +210,8 @@ def score(
             if match_length:
                 matched["matched"] = _match(cuts, cuts.to_length(own), groups)
             if match_recall:
-                described = {name: groups[name] for name in by_group(captions)}
-                matched["matched_recall"] = _match(cuts, cuts.to_recall(described), groups)
+                own_tallies = {name: groups[name] for name in by_group(captions)}
+                matched["matched_recall"] = _match(cuts, cuts.to_recall(own_tallies), groups)
         results[method.label] = MethodScores(
             arm=method,
             coverage=coverage[method.label],
@@ -202,12 +227,13 @@ def score(
         run=run,
         scorer=scored_with,
         baseline=baseline,
-        scored=len(samples),
-        figures={name: Kind(figure.percent, figure.better) for name, figure in figures.items()},
+        scored=scored,
+        figures={name: Kind(figure.percent, figure.better, figure.full) for name, figure in figures.items()},
         results=results,
-        right={label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()},
+        right=right,
         texts={label: dict(answers.texts) for label, answers in texts.items()},
-        warnings=tuple(_warnings(run, len(samples), coverage, tallies)),
+        warnings=tuple(_warnings(run, scored, coverage, tallies)),
+        remark=getattr(scorer, "remark", ""),
     )
 
 
@@ -220,7 +246,7 @@ def build_scorer(run: Run, **settings: Any) -> Scorer:
 
 
 def _part(tally: Tally, other: Tally | None, ties: Ties | None = None) -> Part:
-    is_yes_or_no = tally.figures.get("f1") is FIGURES["f1"]
+    is_yes_or_no = tally.figures.get("accuracy") is FIGURES["accuracy"]
     counts = named_counts(tally.counts.sum(0)) if is_yes_or_no else {}
     against = None if other is None else compare(tally, other)
     return Part(len(tally.right), tally.unparsed, tally.rates(), counts, against, ties)
@@ -274,7 +300,7 @@ def _warnings(
         and not run.plan.get("decoding", {}).get("sample")
     ):
         for label, groups in tallies.items():
-            if sentence := unequal_recall(groups):
+            if sentence := unequal_recall(run.samples, groups):
                 yield f"{label}: {sentence}"
 
 

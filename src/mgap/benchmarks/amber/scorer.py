@@ -18,7 +18,7 @@ import numpy as np
 from mgap.benchmarks.amber.captions import AmberVocabulary, DescribedPicture, Relation
 from mgap.benchmarks.amber.similarity import IDENTICAL, find_similarity
 from mgap.benchmarks.amber.yesno import Answered, find_normaliser
-from mgap.benchmarks.answer_texts import KEEP, UNFINISHED, AnswerTexts
+from mgap.benchmarks.answer_texts import KEEP, REMARKS, UNFINISHED, AnswerTexts
 from mgap.benchmarks.language import Language, find_language
 from mgap.benchmarks.statistics import Counts
 from mgap.benchmarks.tally import Figure, Tally, by_picture
@@ -80,6 +80,11 @@ class AmberScorer:
     @cached_property
     def _language(self) -> Language:
         return find_language(self.language, words=self._vocabulary.words, data=self.language_data)
+
+    @property
+    def remark(self) -> str:
+        """Stands below every table."""
+        return REMARKS[self.unfinished]
 
     def is_caption(self, sample: Sample) -> bool:
         return sample.group == GENERATIVE

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from mgap.benchmarks.answer_texts import KEEP, UNFINISHED, AnswerTexts, cut_words, mean_words
+from mgap.benchmarks.answer_texts import KEEP, REMARKS, UNFINISHED, AnswerTexts, cut_words, mean_words
 from mgap.benchmarks.chair.lexicon import Lexicon
 from mgap.benchmarks.chair.mentions import Finder, Mentions
 from mgap.benchmarks.language import find_language
@@ -85,6 +85,11 @@ class ChairScorer:
     def mentions(self, text: str) -> Mentions:
         """The mentions in one caption."""
         return self.finder.find(text)
+
+    @property
+    def remark(self) -> str:
+        """Stands below every table."""
+        return REMARKS[self.unfinished]
 
     def is_caption(self, sample: Sample) -> bool:  # noqa: ARG002 - all are
         return True

@@ -13,8 +13,11 @@ from mgap.cli.options import (
     MatchLength,
     MatchRecall,
     Parser,
+    Relabel,
+    RelabelData,
     Scoring,
     Unfinished,
+    new_labels,
     print_scores,
     score_run,
 )
@@ -30,18 +33,23 @@ def run(
     language: Language = None,
     unfinished: Unfinished = None,
     settings: Scoring = None,
+    relabel: Relabel = None,
+    data: RelabelData = None,
 ) -> None:
-    """Score a run again, without a model: print the tables and write scores.json into its folder.
+    """Score a run again, without a model: print the tables and write scores.json, or scores.repope.json, into its folder.
 
     Example: mgap score runs/pope-main --parser vcd
     """
     from mgap.io.output_folder import check_folder, write_files
+    from mgap.reports.relabelled import RELABELLED_SCORES
     from mgap.reports.scores import SCORES
 
-    check_folder(folder, [SCORES])
+    labels = new_labels(relabel, data)
+    name = SCORES if labels is None else RELABELLED_SCORES
+    check_folder(folder, [name])
     scores = score_run(
-        folder, against, match_length, parser, language, settings, match_recall=match_recall, unfinished=unfinished
+        folder, against, match_length, parser, language, settings, labels, match_recall=match_recall, unfinished=unfinished
     )
     print_scores(scores)
-    (written,) = write_files(folder, {SCORES: strict_json(scores.to_json(), indent=1, ensure_ascii=False) + "\n"})
+    (written,) = write_files(folder, {name: strict_json(scores.to_json(), indent=1, ensure_ascii=False) + "\n"})
     print(f"wrote {written}", file=sys.stderr)

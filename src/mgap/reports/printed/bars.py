@@ -17,7 +17,7 @@ from matplotlib.transforms import ScaledTranslation
 from mgap.benchmarks.statistics import Rate
 from mgap.pages.print_figures import BLACK, COLUMN, TEXT, Look, Print, Value, grid, legend, looks, new_figure, style
 from mgap.reports.published_comparison import CAVEAT, backbone_of, printed_values
-from mgap.reports.score_tables import caption_convention, column
+from mgap.reports.score_tables import column
 from mgap.reports.scores import Scores
 
 COLUMNS = ("run", "method", "group", "figure", "percent", "low", "high", "published", "axis_from")
@@ -57,7 +57,7 @@ def print_bars(
             handles.append(Line2D([], [], **_DIAMOND, label="published"))
         legend(figure, handles)
     caption = f"{scores.title} ({scores.model}; {scores.scored} samples). Lines: 95% intervals from a bootstrap over pictures."
-    caption += caption_convention([scores], figures)
+    caption += f" {scores.remark}" if scores.remark else ""
     if any(row[8] for row in rows):
         caption += " Axes that do not start at 0 are cut, as the marks at their foot say: compare ends of bars, not lengths."
     if has_published and (backbone := backbone_of(scores, beside)) is not None:
