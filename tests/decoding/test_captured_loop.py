@@ -91,7 +91,8 @@ def test_logits_are_those_of_eager_decoding_and_the_model_attends_as_before(fami
 @pytest.mark.parametrize(
     "options",
     [{}, {"repetition_penalty": 1.5}, {"sample": True, "seed": 4}, {"sample": True, "num_return_sequences": 3},
-     {"sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8}, {"sample": True, "repetition_penalty": 1.3, "seed": 2}],
+     {"sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8}, {"sample": True, "repetition_penalty": 1.3, "seed": 2},
+     {"sample": True, "temperature": 0.7, "min_p": 0.5, "seed": 1}],
     ids=str,
 )  # fmt: skip
 def test_tokens_are_chosen_as_generate_chooses_them(model, options):

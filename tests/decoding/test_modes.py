@@ -236,7 +236,8 @@ def test_modes_that_exclude_each_other_are_refused(options, call):
     "options",
     [{"max_new_tokens": 0}, {"temperature": 0.0, "sample": True}, {"top_p": 1.5, "sample": True}, {"temperature": 0.5},
      {"num_return_sequences": 2}, {"num_beams": 0}, {"temprature": 1}, {"temperature": float("nan"), "sample": True},
-     {"seed": -1}],
+     {"seed": -1}, {"min_p": 1.0, "sample": True}, {"min_p": -0.1, "sample": True}, {"min_p": float("nan"), "sample": True},
+     {"min_p": True, "sample": True}, {"min_p": 0.2}],
 )  # fmt: skip
 def test_a_decoding_option_out_of_range_is_refused(options):
     with pytest.raises(SettingError):

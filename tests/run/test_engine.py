@@ -192,6 +192,16 @@ def test_a_run_of_an_earlier_version_has_no_difficulty_and_goes_on_without_one(a
         answer(tmp_path / "run", difficulty={"blur": 2})
 
 
+def test_a_run_of_an_earlier_version_has_no_min_p_and_goes_on_without_it(answer, tmp_path):
+    answer(tmp_path / "run")
+    plan = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert plan["decoding"].pop("min_p") == 0
+    (tmp_path / "run" / "run.json").write_text(json.dumps(plan))
+    answer(tmp_path / "run")
+    with pytest.raises(RunError, match=r"decoding\.sample = false, not true"):
+        answer(tmp_path / "run", decoding={"max_new_tokens": 4, "sample": True, "min_p": 0.2})
+
+
 def test_another_model_is_refused(answer, tmp_path, tmp_path_factory):
     from mgap.decoding.model import load
     from mgap.pocket.tiny import build_tiny

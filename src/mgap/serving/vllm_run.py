@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mgap.errors import SettingError
+from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.io.progress import Progress
 from mgap.io.regular_files import inside
 from mgap.priors.prior_plan import Priors
@@ -50,6 +50,8 @@ class VllmEngine:
             )
         check_options(config.engine_options)
         refuse_decoding(config.decode())
+        if config.decode().min_p and config.engine_options.get("speculative_config"):
+            raise UnsupportedDecoding("vLLM applies no min_p to drafted tokens: leave out min_p, or speculative_config")
         for plan in config.methods:
             if plan.method != VANILLA:
                 refuse_method(plan.method)
