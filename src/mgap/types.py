@@ -162,6 +162,7 @@ class Answer:
     alternatives: tuple[Answer, ...] = ()  # the other sequences of num_return_sequences
     trace: tuple[Step, ...] | None = field(default=None, repr=False)
     ties: int | None = None  # tokens that were chosen among equal best scores; None: not counted
+    log_odds: float | None = None  # of yes against no at the first token, before anything is drawn; None: not read
 
     def __str__(self) -> str:
         return self.text

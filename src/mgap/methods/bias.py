@@ -48,6 +48,14 @@ def shift_logits(logits: Tensor, up: Tensor, down: Tensor, shift: float) -> Tens
     return shifted
 
 
+def log_odds(logits: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """How far the likeliest of `up` is ahead of the likeliest of `down` in logits [..., vocab]: [...].
+
+    A greedy choice between them turns at the shift that is the negative of it.
+    """
+    return logits[..., up].amax(-1) - logits[..., down].amax(-1)
+
+
 class LogitShift:
     """A bias bound to one head. Called as that head's forward hook."""
 

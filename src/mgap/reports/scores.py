@@ -12,13 +12,15 @@ from typing import Any
 
 import mgap
 from mgap.benchmarks.chair.scorer import cut_words, matching_cut, mean_words
-from mgap.benchmarks.pope.scorer import FIGURES, named_counts, unequal_recall
+from mgap.benchmarks.pope.scorer import FIGURES, PopeScorer, named_counts, unequal_recall
 from mgap.benchmarks.statistics import Rate, share
 from mgap.benchmarks.tally import Figure, PairedComparison, Scorer, Tally, by_picture, compare
 from mgap.diagnosis.departure_by_step import tallies_by_step
 from mgap.diagnosis.departure_tally import departure_tally
 from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
+from mgap.reports.controls import BesideControls, Controlled, hold_against_controls
+from mgap.run.method_plans import VANILLA
 from mgap.run.records import Record, Run, RunMethod
 from mgap.types import Sample
 
@@ -94,6 +96,7 @@ class MethodScores:
     effort: Effort | None = None
     groups: dict[str, Part] = field(default_factory=dict)
     matched: Matched | None = None
+    controls: dict[str, BesideControls] = field(default_factory=dict)  # by group of yes/no questions
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,7 @@ class Scores:
     right: dict[str, dict[str, bool]]  # by method and sample
     texts: dict[str, dict[str, str]]  # the answers, by method and sample
     warnings: tuple[str, ...] = ()  # sentences about what looks wrong
+    line: dict[str, str] = field(default_factory=dict)  # by group of yes/no questions: the label of the F1 to beat
 
     @property
     def model(self) -> str:
@@ -131,6 +135,7 @@ class Scores:
             "baseline": self.baseline,
             "samples": {"asked": len(self.run.samples), "scored": self.scored},
             "warnings": list(self.warnings),
+            "line_to_beat": self.line,
             "figures": {name: asdict(kind) for name, kind in self.figures.items()},
             "methods": {label: asdict(result) for label, result in self.results.items()},
         }
@@ -163,9 +168,14 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         scorer = build_scorer(run, **settings)
         scored_with = {"task": run.plan["benchmark"]["task"], **scorer.settings()}
         tallies = {method.label: scorer.tally(samples, _texts(records[method.label], samples)) for method in methods}
+    controlled = Controlled()
+    if isinstance(scorer, PopeScorer):
+        controlled = hold_against_controls(run, scorer, samples, records, tallies)
+        tallies |= controlled.tallies
+        coverage |= {row.label: Coverage(len(samples), 0, 0, "", 0) for row in controlled.rows}
     figures = {name: f for groups in tallies.values() for tally in groups.values() for name, f in tally.figures.items()}
     results = {}
-    for method in run.methods:
+    for method in (*run.methods, *controlled.rows):
         groups = tallies.get(method.label, {})
         other = tallies[baseline] if scorer is not None and method.label != baseline else {}
         matched = None
@@ -175,12 +185,13 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         results[method.label] = MethodScores(
             arm=method,
             coverage=coverage[method.label],
-            effort=_effort(samples, records[method.label]) if groups else None,
+            effort=_effort(samples, records[method.label]) if groups and method.label in records else None,
             groups={
-                name: _part(tally, other.get(name), _ties(records[method.label], tally) if scorer is not None else None)
+                name: _part(tally, other.get(name), _ties(records.get(method.label, {}), tally) if scorer is not None else None)
                 for name, tally in groups.items()
             },
             matched=matched,
+            controls=controlled.beside.get(method.label, {}),
         )
     return Scores(
         run=run,
@@ -190,8 +201,9 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         figures={name: Kind(figure.percent, figure.better) for name, figure in figures.items()},
         results=results,
         right={label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()},
-        texts={method.label: _texts(records[method.label], samples) for method in methods},
-        warnings=tuple(_warnings(run, len(samples), coverage, tallies)),
+        texts={method.label: _texts(records[method.label], samples) for method in methods} | controlled.texts,
+        warnings=(*_warnings(run, len(samples), coverage, tallies), *controlled.warnings),
+        line=controlled.line,
     )
 
 
@@ -211,7 +223,7 @@ def _part(tally: Tally, other: Tally | None, ties: Ties | None = None) -> Part:
 
 
 def _ties(records: Mapping[str, Record], tally: Tally) -> Ties | None:
-    counted = [ties for sample in tally.right if (ties := records[sample].ties) is not None]
+    counted = [ties for sample in tally.right if sample in records and (ties := records[sample].ties) is not None]
     return Ties(sum(ties > 0 for ties in counted), len(counted)) if counted else None
 
 
@@ -219,7 +231,7 @@ def _baseline(methods: Sequence[RunMethod], against: str | None) -> str:
     labels = [method.label for method in methods]
     if against is not None and against not in labels:
         raise SettingError(f"no method with answers is called {against!r}: compare against one of {', '.join(labels)}")
-    plain = [method.label for method in methods if method.method == "vanilla"]
+    plain = [method.label for method in methods if method.method == VANILLA and not method.control]
     return against or (plain or labels)[0]
 
 

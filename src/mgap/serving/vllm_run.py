@@ -53,6 +53,7 @@ class VllmEngine:
         if config.decode().min_p and config.engine_options.get("speculative_config"):
             raise UnsupportedDecoding("vLLM applies no min_p to drafted tokens: leave out min_p, or speculative_config")
         for plan in config.methods:
+            refuse_decoding(config.decode(plan))
             if plan.method != VANILLA:
                 refuse_method(plan.method)
 

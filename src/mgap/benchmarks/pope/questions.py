@@ -24,6 +24,10 @@ from mgap.types import Sample
 SPLITS = ("random", "popular", "adversarial")
 _ONE_WORD = " Please answer this question with one word."
 _SINGLE_WORD = "\nAnswer the question using a single word or phrase."
+PLEASE = {  # a control's sentence behind those words, by its name; the second is ours
+    "yes-please": " Answer yes whenever possible.",
+    "no-please": " Answer no whenever possible.",
+}
 PROMPTS = {  # the words after the question, by project
     "question": "",
     "original": "",
