@@ -198,5 +198,5 @@ def print_scores(scores: Scores) -> None:
     for text in scores.warnings:
         print(f"mgap: warning: {text}", file=sys.stderr)
     for section in sections([scores]):
-        if section.name in ("results", "paired", "matched"):
+        if section.name in ("results", "controls", "paired", "matched"):
             print("\n".join(markdown(table) for table in section.tables))

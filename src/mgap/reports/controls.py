@@ -91,7 +91,7 @@ def hold_against_controls(
         answers, shifts = cross_picked(samples, log_odds)
         settings = {"shift": [round(shift, 3) for shift in shifts], "picked": "for each half of the pictures on the other"}
         rows, told = [RunMethod(PICKED, "bias", settings, control=True)], {PICKED: answers}
-        tallied = {PICKED: scorer.tally(samples, answers)}
+        tallied = {PICKED: {group: _without_words(tally) for group, tally in scorer.tally(samples, answers).items()}}
     controls = [method.label for method in (*answered, *rows) if method.control]
     every = {**tallies, **tallied}
     parse = find_parser(scorer.parser)
@@ -113,6 +113,11 @@ def _log_odds(records: Mapping[str, Record], samples: Sequence[Sample]) -> dict[
     """By sample; empty unless all of them have it, which runs of earlier versions have not."""
     found = {sample.id: odds for sample in samples if (odds := records[sample.id].log_odds) is not None}
     return found if len(found) == len(samples) else {}
+
+
+def _without_words(tally: Tally) -> Tally:
+    """Of answers that nobody wrote: they have no length."""
+    return replace(tally, figures={name: figure for name, figure in tally.figures.items() if name != "words"})
 
 
 def _beside(
@@ -161,6 +166,8 @@ def _warnings(run: Run, samples: Sequence[Sample], plain: Verdicts, log_odds: Ma
 def missing_sampling_row(run: Run) -> str:
     """Of the rows that a sampled table needs, the first that is missing, in words; "" if none is."""
     plain = [method.decoding for method in run.methods if method.method == VANILLA]
+    if len(plain) == len(run.methods):
+        return ""  # there is no gain to tell
     if not any(decoding.get("sample") is False for decoding in plain):
         return "greedy decoding"
     cuts = cut_offs([(method.method, method.settings) for method in run.methods], run.plan["decoding"].get("temperature", 1.0))

@@ -46,7 +46,8 @@ def _plots(scores: Scores, heading: str, figures: Sequence[str], groups: Sequenc
         if any(len(points) > 1 for points in lines.values()):
             drawn.append(plot_lines(title, lines, str(axis), key))
         else:
-            drawn.append(plot_rows(title, _rows(scores, name, groups), key))
+            lines_to_beat = _to_beat(scores, groups) if name == "f1" else {}
+            drawn.append(plot_rows(title, _rows(scores, name, groups), key, lines_to_beat))
     return Plots(heading, list(groups), drawn)
 
 
@@ -56,6 +57,11 @@ def _rows(scores: Scores, name: str, groups: Sequence[str]) -> dict[str, dict[st
         for label, result in scores.results.items()
         if result.groups
     }
+
+
+def _to_beat(scores: Scores, groups: Sequence[str]) -> dict[str, float]:
+    """The F1 of the best control, by group."""
+    return {g: scores.results[scores.line[g]].groups[g].rates["f1"].value for g in groups if g in scores.line}
 
 
 def _lines(scores: Scores, name: str, groups: Sequence[str]) -> dict[str, dict[float, Rate]]:

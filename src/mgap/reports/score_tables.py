@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Difference, PairedComparison
@@ -47,11 +47,11 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
     """Every figure of every method by group; groups with other figures get a table of their own."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
     kinds, has_ties = _kinds(runs), _has_ties(runs)
-    for name, scores, group in _groups(runs):
+    for name, scores, group in groups_of_runs(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
         figures = tuple(dict.fromkeys(figure for part in parts.values() for figure in part.rates))
-        rows = tuple(TableRow(label, _figures(part, kinds, figures, has_ties)) for label, part in parts.items())
-        tables.setdefault(figures, []).append(RowGroup(_heading(runs, name, group), rows))
+        rows = {label: TableRow(label, _figures(part, kinds, figures, has_ties)) for label, part in parts.items()}
+        tables.setdefault(figures, []).extend(_under_methods(group_heading(runs, name, group), rows, control_rows(scores)))
     is_departure = all(scores.run.plan.get("departure") for scores in runs)
     return [
         Table(
@@ -67,15 +67,15 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     """The differences of each method to the baseline on the same samples."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
     kinds = _kinds(runs)
-    for name, scores, group in _groups(runs):
+    for name, scores, group in groups_of_runs(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
         comparisons = {label: part.against for label, part in parts.items() if part.against is not None}
-        rows = tuple(TableRow(label, _differences(c, kinds, tuple(c.differences))) for label, c in comparisons.items())
+        figures = tuple(dict.fromkeys(name for comparison in comparisons.values() for name in comparison.differences))
+        rows = {label: TableRow(label, _differences(c, kinds, figures)) for label, c in comparisons.items()}
         if rows:
-            figures = tuple(next(iter(comparisons.values())).differences)
-            heading = _heading(runs, name, group)
+            heading = group_heading(runs, name, group)
             against = f"{heading}, against {scores.baseline}" if heading else f"Against {scores.baseline}"
-            tables.setdefault(figures, []).append(RowGroup(against, rows))
+            tables.setdefault(figures, []).extend(_under_methods(against, rows, control_rows(scores)))
     caption = (
         "Differences in points, with 95% intervals from a paired bootstrap over pictures; noise: the interval holds 0. "
         "Gained: right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, "
@@ -87,11 +87,24 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     ]
 
 
+def control_rows(scores: Scores) -> list[str]:
+    """The labels of the rows that methods are held against."""
+    return [label for label, result in scores.results.items() if result.arm.control]
+
+
+def _under_methods(heading: str, rows: Mapping[str, TableRow], controls: Sequence[str]) -> list[RowGroup]:
+    """The rows of methods, and under them those of controls as a group of their own."""
+    methods = tuple(row for label, row in rows.items() if label not in controls)
+    others = tuple(row for label, row in rows.items() if label in controls)
+    groups = (RowGroup(heading, methods), RowGroup(f"{heading}: controls" if heading else "Controls", others))
+    return [group for group in groups if group.rows]
+
+
 def matched_tables(runs: Sequence[Scores]) -> list[Table]:
     """Each method beside the baseline's texts, cut to the method's length."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
     kinds = _kinds(runs)
-    for name, scores, group in _groups(runs):
+    for name, scores, group in groups_of_runs(runs):
         for label, result in scores.results.items():
             matched = result.matched
             if matched is None or group not in matched.groups:
@@ -105,7 +118,7 @@ def matched_tables(runs: Sequence[Scores]) -> list[Table]:
                 TableRow(cut, _figures(matched.groups[group], kinds, figures)[: len(figures)]),
                 TableRow("difference", _differences(against, kinds, figures)[: len(figures)]),
             )
-            heading = f"{_heading(runs, name, group)}: {label}" if _heading(runs, name, group) else label
+            heading = f"{group_heading(runs, name, group)}: {label}" if group_heading(runs, name, group) else label
             tables.setdefault(figures, []).append(RowGroup(heading, rows))
     caption = (
         "At equal length: the baseline's texts are cut after so many words that their mean length comes nearest to the "
@@ -198,7 +211,7 @@ def _kinds(runs: Iterable[Scores]) -> dict[str, Kind]:
     return {name: kind for scores in runs for name, kind in scores.figures.items()}
 
 
-def _groups(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
+def groups_of_runs(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
     """(name of the run, run, group), sorted by group and then by run."""
     triples = [
         (name, scores, group)
@@ -209,7 +222,7 @@ def _groups(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
     return sorted(triples, key=lambda triple: order.index(triple[2]))
 
 
-def _heading(runs: Sequence[Scores], name: str, group: str) -> str:
+def group_heading(runs: Sequence[Scores], name: str, group: str) -> str:
     title = group[:1].upper() + group[1:]
     if len(runs) > 1:
         return f"{title}, {name}"
@@ -241,12 +254,13 @@ def _tied(part: Part) -> Cell:
 
 
 def _differences(comparison: PairedComparison, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:
-    changes = tuple(_difference(comparison.differences[name], kinds[name]) for name in figures)
+    found = comparison.differences
+    changes = tuple(difference_cell(found[name], kinds[name]) if name in found else NO_VALUE for name in figures)
     p = "< 0.001" if comparison.p < 0.001 else f"{comparison.p:.3f}"
     return (*changes, Cell(str(comparison.gained)), Cell(str(comparison.lost)), Cell(p))
 
 
-def _difference(difference: Difference, kind: Kind) -> Cell:
+def difference_cell(difference: Difference, kind: Kind) -> Cell:
     if difference.low == difference.high == 0:
         return Cell("0.0", "same", "unclear")
     scale = 100 if kind.percent else 1
