@@ -24,6 +24,7 @@ from mgap.types import Sample
 SPLITS = ("random", "popular", "adversarial")
 _ONE_WORD = " Please answer this question with one word."
 _SINGLE_WORD = "\nAnswer the question using a single word or phrase."
+_SAME_LINE = f" {_SINGLE_WORD.strip()}"
 PROMPTS = {  # the words after the question, by project
     "question": "",
     "original": "",
@@ -37,6 +38,9 @@ PROMPTS = {  # the words after the question, by project
     "deco": "",
     "mod": "",
     "mgap": "",
+    "cd_rethink": _SAME_LINE,
+    "yes-please": f"{_SAME_LINE} Answer yes whenever possible.",  # cd_rethink's control, as its code has it and not its README
+    "no-please": f"{_SAME_LINE} Answer no whenever possible.",  # the same the other way: ours
 }
 _NAME = re.compile(r"(?P<dataset>.+?)_pope_(?:seem_)?(?P<split>.+)\.jsonl?")
 _NEEDED = "a question has question_id, image, text and label"
