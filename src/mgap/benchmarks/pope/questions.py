@@ -24,9 +24,10 @@ from mgap.types import Sample
 SPLITS = ("random", "popular", "adversarial")
 _ONE_WORD = " Please answer this question with one word."
 _SINGLE_WORD = "\nAnswer the question using a single word or phrase."
-PLEASE = {  # a control's sentence behind those words, by its name; the second is ours
-    "yes-please": " Answer yes whenever possible.",
-    "no-please": " Answer no whenever possible.",
+_SAME_LINE = f" {_SINGLE_WORD.strip()}"
+PLEASE = {  # one more sentence, by the name of the control
+    "yes-please": " Answer yes whenever possible.",  # cd_rethink's, as its code has it and not its README
+    "no-please": " Answer no whenever possible.",  # the same the other way: ours
 }
 PROMPTS = {  # the words after the question, by project
     "question": "",
@@ -41,6 +42,8 @@ PROMPTS = {  # the words after the question, by project
     "deco": "",
     "mod": "",
     "mgap": "",
+    "cd_rethink": _SAME_LINE,
+    **{name: _SAME_LINE + sentence for name, sentence in PLEASE.items()},
 }
 _NAME = re.compile(r"(?P<dataset>.+?)_pope_(?:seem_)?(?P<split>.+)\.jsonl?")
 _NEEDED = "a question has question_id, image, text and label"
