@@ -17,7 +17,15 @@ from mgap.reports.diagnosis_sections import HEADINGS, analysis_tables
 from mgap.reports.examples import Changes, changes
 from mgap.reports.published_comparison import beside_tables
 from mgap.reports.report_plots import Plots, draw
-from mgap.reports.score_tables import coverage_table, effort_table, matched_tables, paired_tables, run_names, score_tables
+from mgap.reports.score_tables import (
+    counted_rows,
+    coverage_table,
+    effort_table,
+    matched_tables,
+    paired_tables,
+    run_names,
+    score_tables,
+)
 from mgap.reports.scores import Scores
 from mgap.run.records import RunMethod
 from mgap.types import Decoding
@@ -199,9 +207,6 @@ def _page(runs: Sequence[Scores], parts: Sequence[Section], warnings: Sequence[s
 
 
 def _lead(name: str, scores: Scores) -> str:
-    plan, methods = scores.run.plan, sum(1 for result in scores.results.values() if result.groups)
+    plan = scores.run.plan
     day = str(plan.get("created", ""))[:10]
-    return (
-        f"{plan['benchmark']['name']} on {name}: {scores.scored} samples under {methods} method{'s' * (methods != 1)}"
-        f"{f', {day}' if day else ''}."
-    )
+    return f"{plan['benchmark']['name']} on {name}: {scores.scored} samples under {counted_rows(scores)}{f', {day}' if day else ''}."

@@ -92,6 +92,14 @@ def control_rows(scores: Scores) -> list[str]:
     return [label for label, result in scores.results.items() if result.arm.control]
 
 
+def counted_rows(scores: Scores) -> str:
+    """How many methods have answers, and how many controls, in words."""
+    controls = control_rows(scores)
+    methods = sum(1 for label, result in scores.results.items() if result.groups and label not in controls)
+    text = f"{methods} method{'s' * (methods != 1)}"
+    return f"{text} and {len(controls)} control{'s' * (len(controls) != 1)}" if controls else text
+
+
 def _under_methods(heading: str, rows: Mapping[str, TableRow], controls: Sequence[str]) -> list[RowGroup]:
     """The rows of methods, and under them those of controls as a group of their own."""
     methods = tuple(row for label, row in rows.items() if label not in controls)
