@@ -112,7 +112,7 @@ def test_rows_that_end_early_are_filled_up_and_all_that_ended_end_the_loop(model
     assert tokens(model, rows, max_new_tokens=40, static_cache=True) == ended
 
 
-@pytest.mark.parametrize("name", ["mgap", "bias"])
+@pytest.mark.parametrize("name", ["mgap", "bias", "yes-if-close"])
 def test_what_acts_at_the_head_acts_at_every_strength_in_turn(model, prior, name):
     def ask(**options):
         return model.answer(A, ASKED[0], max_new_tokens=NEW, **options).token_ids

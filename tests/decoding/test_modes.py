@@ -193,7 +193,7 @@ def test_a_method_on_somebodys_own_model_acts_in_their_own_generate(model, prior
     call, plain = own_call
     last = mode if mode in method.modes else Mode.GREEDY
     said = plain(last)
-    with mgap.attach(model if name == "bias" else model.backbone.model, method):  # words need the tokenizer
+    with mgap.attach(model if name in ("bias", "yes-if-close") else model.backbone.model, method):  # words need the tokenizer
         if mode in method.modes:
             assert call(mode) != said
         else:
