@@ -209,4 +209,5 @@ def _page(runs: Sequence[Scores], parts: Sequence[Section], warnings: Sequence[s
 def _lead(name: str, scores: Scores) -> str:
     plan = scores.run.plan
     day = str(plan.get("created", ""))[:10]
-    return f"{plan['benchmark']['name']} on {name}: {scores.scored} samples under {counted_rows(scores)}{f', {day}' if day else ''}."
+    rows = f"{counted_rows(scores)}{f', {day}' if day else ''}"
+    return f"{plan['benchmark']['name']} on {name}: {scores.scored} samples under {rows}."
