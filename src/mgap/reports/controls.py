@@ -18,7 +18,7 @@ from mgap.run.method_plans import VANILLA
 from mgap.run.records import Record, Run, RunMethod
 from mgap.types import Sample
 
-PICKED = "bias, picked on other pictures"
+PICKED = "picked bias"
 Verdicts = Mapping[str, str | None]  # by sample
 
 

@@ -49,11 +49,10 @@ class VllmEngine:
                 f"dtype={config.dtype}, and engine_options say {config.engine_options['dtype']}: give one of them"
             )
         check_options(config.engine_options)
-        refuse_decoding(config.decode())
-        if config.decode().min_p and config.engine_options.get("speculative_config"):
-            raise UnsupportedDecoding("vLLM applies no min_p to drafted tokens: leave out min_p, or speculative_config")
         for plan in config.methods:
-            refuse_decoding(config.decode(plan))
+            refuse_decoding(decoding := config.decode(plan))
+            if decoding.min_p and config.engine_options.get("speculative_config"):
+                raise UnsupportedDecoding("vLLM applies no min_p to drafted tokens: leave out min_p, or speculative_config")
             if plan.method != VANILLA:
                 refuse_method(plan.method)
 
