@@ -66,7 +66,6 @@ class Controlled:
 
     rows: tuple[RunMethod, ...] = ()  # that no model answered: the picked constant
     tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)  # of these rows, by group
-    texts: dict[str, dict[str, str]] = field(default_factory=dict)  # of these rows, by sample
     beside: dict[str, dict[str, BesideControls]] = field(default_factory=dict)  # by method and group, of all but plain decoding
     line: dict[str, str] = field(default_factory=dict)  # by group, the label whose F1 is to be beaten
     warnings: tuple[str, ...] = ()
@@ -86,16 +85,16 @@ def hold_against_controls(
         return Controlled()
     texts = {m.label: {s.id: records[m.label][s.id].text for s in samples} for m in answered}
     log_odds = _log_odds(records[plain.label], samples)
-    rows, told, tallied = list[RunMethod](), dict[str, dict[str, str]](), dict[str, dict[str, Tally]]()
+    rows, tallied = list[RunMethod](), dict[str, dict[str, Tally]]()
     if log_odds and PICKED not in texts:
         answers, shifts = cross_picked(samples, log_odds)
         settings = {"shift": [round(shift, 3) for shift in shifts], "picked": "for each half of the pictures on the other"}
-        rows, told = [RunMethod(PICKED, "bias", settings, control=True)], {PICKED: answers}
+        rows, texts[PICKED] = [RunMethod(PICKED, "bias", settings, control=True)], answers
         tallied = {PICKED: {group: _without_words(tally) for group, tally in scorer.tally(samples, answers).items()}}
     controls = [method.label for method in (*answered, *rows) if method.control]
     every = {**tallies, **tallied}
     parse = find_parser(scorer.parser)
-    verdicts = {label: {s.id: parse(of[s.id], s.truth) for s in samples} for label, of in {**texts, **told}.items()}
+    verdicts = {label: {s.id: parse(of[s.id], s.truth) for s in samples} for label, of in texts.items()}
     beside: dict[str, dict[str, BesideControls]] = {label: {} for label in every if label != plain.label}
     line = {}
     for group, members in by_group(samples).items():
@@ -106,7 +105,7 @@ def hold_against_controls(
         for label, one in _beside(members, own, verdicts, plain.label, log_odds).items():
             is_held = label in methods and group in line
             beside[label][group] = replace(one, left=_left(own, label, plain.label, line[group])) if is_held else one
-    return Controlled(tuple(rows), tallied, told, beside, line, tuple(_warnings(run, samples, verdicts[plain.label], log_odds)))
+    return Controlled(tuple(rows), tallied, beside, line, tuple(_warnings(run, samples, verdicts[plain.label], log_odds)))
 
 
 def _log_odds(records: Mapping[str, Record], samples: Sequence[Sample]) -> dict[str, float]:

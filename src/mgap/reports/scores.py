@@ -109,7 +109,7 @@ class Scores:
     scored: int  # samples that every method answered
     figures: dict[str, Kind]
     results: dict[str, MethodScores]
-    right: dict[str, dict[str, bool]]  # by method and sample
+    right: dict[str, dict[str, bool]]  # by method that answered, and sample
     texts: dict[str, dict[str, str]]  # the answers, by method and sample
     warnings: tuple[str, ...] = ()  # sentences about what looks wrong
     line: dict[str, str] = field(default_factory=dict)  # by group of yes/no questions: the label of the F1 to beat
@@ -200,8 +200,8 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         scored=len(samples),
         figures={name: Kind(figure.percent, figure.better) for name, figure in figures.items()},
         results=results,
-        right={label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()},
-        texts={method.label: _texts(records[method.label], samples) for method in methods} | controlled.texts,
+        right={one.label: {k: v for t in tallies[one.label].values() for k, v in t.right.items()} for one in methods},
+        texts={method.label: _texts(records[method.label], samples) for method in methods},
         warnings=(*_warnings(run, len(samples), coverage, tallies), *controlled.warnings),
         line=controlled.line,
     )
