@@ -184,8 +184,10 @@ def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method |
         settings["space"] = mgap.NullSpace.from_states(*states)
     elif name == "given":
         settings["evidence"] = bring_mirrored
-    elif name in ("bias", "yes-if-close"):
-        settings = {"up": ("the",), "down": ("a",), **({"shift": 1.0} if name == "bias" else {})}
+    elif name == "bias":
+        settings = {"shift": 1.0, "up": ("the",), "down": ("a",)}
+    elif name == "yes-if-close":
+        settings = {"up": ("the",), "down": ("a",)}
     elif name in DESCRIBES:
         settings["length"] = DESCRIPTION_TOKENS
     method: Method = METHODS.get(name).of(**settings)

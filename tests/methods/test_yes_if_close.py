@@ -24,12 +24,10 @@ YES, NO, OTHER, REST = range(4)
 ONE_YES, ONE_NO = torch.tensor([YES]), torch.tensor([NO])
 
 
-def chosen(yes, no, other=None, *, mass=0.2, margin=0.5):
-    """The likeliest token after the rule, and whether it was close; `other` has what is left, or shares it with the rest."""
-    left = 1 - yes - no
-    other = left if other is None else other
-    p = torch.tensor([[yes, no, other, left - other]], dtype=torch.float64)
-    scores, values = choose_if_close(p.log(), ONE_YES, ONE_NO, mass, margin)
+def chosen(yes, no):
+    """The likeliest token after the rule as published, and whether it was close; a third token has what is left."""
+    p = torch.tensor([[yes, no, 1 - yes - no]], dtype=torch.float64)
+    scores, values = choose_if_close(p.log(), ONE_YES, ONE_NO, 0.2, 0.5)
     return int(scores.argmax()), bool(values["close"])
 
 
@@ -59,14 +57,11 @@ def test_every_token_but_those_of_up_is_dropped_and_those_keep_their_logits():
     assert torch.equal(scores[1], logits[1])
 
 
-@given(st.floats(-6, 6).filter(lambda odds: abs(odds + math.log(3)) > 1e-4), st.booleans())
-def test_where_the_two_have_all_the_mass_it_decides_as_a_bias_of_log_three(odds, is_turned):
+@given(st.floats(-6, 6).filter(lambda odds: abs(odds + math.log(3)) > 1e-4))
+def test_where_the_two_have_all_the_mass_it_decides_as_a_bias_of_log_three(odds):
     logits = torch.tensor([[odds, 0.0, -40.0, -40.0]], dtype=torch.float64)
-    up, down = (ONE_NO, ONE_YES) if is_turned else (ONE_YES, ONE_NO)
-    if is_turned:
-        logits = logits[:, [NO, YES, OTHER, REST]]
-    scores, _ = choose_if_close(logits, up, down, 0.2, 0.5)
-    assert scores.argmax() == shift_logits(logits, up, down, math.log(3)).argmax()
+    scores, _ = choose_if_close(logits, ONE_YES, ONE_NO, 0.2, 0.5)
+    assert scores.argmax() == shift_logits(logits, ONE_YES, ONE_NO, math.log(3)).argmax()
 
 
 @pytest.mark.parametrize(("preset", "shift"), [("yes-if-close", math.log(3)), ("no-if-close", -math.log(3))])
@@ -82,7 +77,7 @@ def test_on_a_model_that_only_says_yes_or_no_it_answers_as_that_bias(preset, shi
     }
     words = first_words(model, asked, methods, lambda seed: render(shown[seed]))
     assert words["close"] == words["bias"]
-    assert set(words["always"]) == {preset[:-9].capitalize()}
+    assert set(words["always"]) == {preset.removesuffix("-if-close").capitalize()}
     assert set(words["plain"]) == {"Yes", "No"}
 
 
