@@ -79,6 +79,16 @@ def test_a_record_keeps_no_tie_apart_from_not_counted(ties):
     assert Record.of(data) == record
 
 
+@pytest.mark.parametrize("odds", [None, 0.0, -1.25])
+def test_a_record_keeps_log_odds_of_zero_apart_from_none(odds):
+    record = Record("1", "Yes.", log_odds=odds)
+    data = json.loads(record.line())
+    assert data == {"id": "1", "text": "Yes.", **({} if odds is None else {"log_odds": odds})}
+    assert Record.of(data) == record
+    with pytest.raises(TypeError, match="log_odds must be a finite number, not inf"):
+        Record.of({**data, "log_odds": float("inf")})
+
+
 def test_answers_of_a_run_are_those_of_the_model_asked_directly(answer, tiny_model, tmp_path):
     from mgap.pocket.samples import SceneRenderer
 
