@@ -8,7 +8,7 @@ import pytest
 from mgap.reports.control_tables import NO_BETTER, left_tables, turned_tables
 from mgap.reports.controls import PICKED, Changed
 from mgap.reports.report import report_files, sections
-from mgap.reports.score_tables import score_tables
+from mgap.reports.score_tables import coverage_table, score_tables
 from mgap.reports.scores import score
 from mgap.run.records import Record, Run, RunMethod
 from tests.reports.html import check_page
@@ -95,6 +95,7 @@ def test_the_picked_bias_is_a_control_with_a_row_that_nobody_decoded(scores):
     assert len(picked.arm.settings["shift"]) == 2
     assert "words" not in picked.groups["random"].rates
     assert picked.groups["random"].against.differences["f1"].value > 0
+    assert PICKED not in [row.heading for row in coverage_table([scores]).groups[0].rows]
     assert PICKED not in scores.texts
     assert PICKED not in scores.right
 

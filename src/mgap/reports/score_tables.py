@@ -184,8 +184,10 @@ def effort_table(runs: Sequence[Scores]) -> Table | None:
 def coverage_table(runs: Sequence[Scores]) -> Table:
     groups, notes = [], []
     for name, scores in zip(run_names(runs), runs, strict=True):
-        rows = []
+        rows, asked = [], {method.label for method in scores.run.methods}
         for label, result in scores.results.items():
+            if label not in asked:
+                continue  # no model was to answer it
             coverage = result.coverage
             counts = (coverage.answered, coverage.missing, coverage.failed, coverage.cut_off)
             rows.append(TableRow(label, tuple(Cell(str(count)) for count in counts)))
