@@ -19,6 +19,7 @@ PRESETS = {  # `mgap ls presets` would import every method; a test keeps the two
     "pai": ("paper", "reference-code"),
     "sid": ("paper", "reference-code"),
     "vista": ("captions", "questions"),
+    "yes-if-close": ("yes-if-close", "no-if-close"),
 }
 
 

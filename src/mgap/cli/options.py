@@ -256,5 +256,5 @@ def print_scores(scores: Scores) -> None:
     if scores.relabelled is not None and scores.relabelled.why_not:
         print(f"mgap: note: {scores.relabelled}", file=sys.stderr)
     for section in sections([scores]):
-        if section.name in ("results", "paired", "relabelled", "matched", "matched-recall"):
+        if section.name in ("results", "controls", "paired", "relabelled", "matched", "matched-recall"):
             print("\n".join(markdown(table) for table in section.tables))

@@ -61,11 +61,11 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
     remarks: dict[tuple[str, ...], dict[str, str]] = {}
     kinds, has_ties = _kinds(runs), _has_ties(runs)
-    for name, scores, group in _groups(runs):
+    for name, scores, group in groups_of_runs(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
         figures = tuple(dict.fromkeys(figure for part in parts.values() for figure in part.rates))
-        rows = tuple(TableRow(label, _figures(part, kinds, figures, has_ties)) for label, part in parts.items())
-        tables.setdefault(figures, []).append(RowGroup(_heading(runs, name, group), rows))
+        rows = {label: TableRow(label, _figures(part, kinds, figures, has_ties)) for label, part in parts.items()}
+        tables.setdefault(figures, []).extend(_under_methods(group_heading(runs, name, group), rows, control_rows(scores)))
         remarks.setdefault(figures, {})[name] = scores.remark
     is_departure = all(scores.run.plan.get("departure") for scores in runs)
     return [
@@ -84,15 +84,15 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
     remarks: dict[tuple[str, ...], dict[str, str]] = {}
     kinds = _kinds(runs)
-    for name, scores, group in _groups(runs):
+    for name, scores, group in groups_of_runs(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
         comparisons = {label: part.against for label, part in parts.items() if part.against is not None}
-        rows = tuple(TableRow(label, _differences(c, kinds, tuple(c.differences))) for label, c in comparisons.items())
+        figures = tuple(dict.fromkeys(name for comparison in comparisons.values() for name in comparison.differences))
+        rows = {label: TableRow(label, _differences(c, kinds, figures)) for label, c in comparisons.items()}
         if rows:
-            figures = tuple(next(iter(comparisons.values())).differences)
-            heading = _heading(runs, name, group)
+            heading = group_heading(runs, name, group)
             against = f"{heading}, against {scores.baseline}" if heading else f"Against {scores.baseline}"
-            tables.setdefault(figures, []).append(RowGroup(against, rows))
+            tables.setdefault(figures, []).extend(_under_methods(against, rows, control_rows(scores)))
             remarks.setdefault(figures, {})[name] = scores.remark
     caption = (
         "Differences in points, with 95% intervals from a paired bootstrap over pictures; noise: the interval holds 0. "
@@ -107,12 +107,33 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     ]
 
 
+def control_rows(scores: Scores) -> list[str]:
+    """The labels of the rows that methods are held against."""
+    return [label for label, result in scores.results.items() if result.arm.control]
+
+
+def counted_rows(scores: Scores) -> str:
+    """How many methods have answers, and how many controls, in words."""
+    controls = control_rows(scores)
+    methods = sum(1 for label, result in scores.results.items() if result.groups and label not in controls)
+    text = f"{methods} method{'s' * (methods != 1)}"
+    return f"{text} and {len(controls)} control{'s' * (len(controls) != 1)}" if controls else text
+
+
+def _under_methods(heading: str, rows: Mapping[str, TableRow], controls: Sequence[str]) -> list[RowGroup]:
+    """The rows of methods, and under them those of controls as a group of their own."""
+    methods = tuple(row for label, row in rows.items() if label not in controls)
+    others = tuple(row for label, row in rows.items() if label in controls)
+    groups = (RowGroup(heading, methods), RowGroup(f"{heading}: controls" if heading else "Controls", others))
+    return [group for group in groups if group.rows]
+
+
 def matched_tables(runs: Sequence[Scores], by: str = "length") -> list[Table]:
     """Each method beside the baseline's texts, cut to the method's length or recall."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
     remarks: dict[tuple[str, ...], dict[str, str]] = {}
     kinds = _kinds(runs)
-    for name, scores, group in _groups(runs):
+    for name, scores, group in groups_of_runs(runs):
         for label, result in scores.results.items():
             matched = result.matched if by == "length" else result.matched_recall
             if matched is None or group not in matched.groups:
@@ -126,7 +147,7 @@ def matched_tables(runs: Sequence[Scores], by: str = "length") -> list[Table]:
                 TableRow(cut, _figures(matched.groups[group], kinds, figures)[: len(figures)]),
                 TableRow("difference", _differences(against, kinds, figures)[: len(figures)]),
             )
-            heading = f"{_heading(runs, name, group)}: {label}" if _heading(runs, name, group) else label
+            heading = f"{group_heading(runs, name, group)}: {label}" if group_heading(runs, name, group) else label
             tables.setdefault(figures, []).append(RowGroup(heading, rows))
             remarks.setdefault(figures, {})[name] = scores.remark
     return [
@@ -182,8 +203,10 @@ def effort_table(runs: Sequence[Scores]) -> Table | None:
 def coverage_table(runs: Sequence[Scores]) -> Table:
     groups, notes = [], []
     for name, scores in zip(run_names(runs), runs, strict=True):
-        rows = []
+        rows, asked = [], {method.label for method in scores.run.methods}
         for label, result in scores.results.items():
+            if label not in asked:
+                continue  # no model was to answer it
             coverage = result.coverage
             counts = (coverage.answered, coverage.missing, coverage.failed, coverage.cut_off)
             rows.append(TableRow(label, tuple(Cell(str(count)) for count in counts)))
@@ -217,7 +240,7 @@ def _kinds(runs: Iterable[Scores]) -> dict[str, Kind]:
     return {name: kind for scores in runs for name, kind in scores.figures.items()}
 
 
-def _groups(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
+def groups_of_runs(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
     """(name of the run, run, group), sorted by group and then by run."""
     triples = [
         (name, scores, group)
@@ -228,7 +251,7 @@ def _groups(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
     return sorted(triples, key=lambda triple: order.index(triple[2]))
 
 
-def _heading(runs: Sequence[Scores], name: str, group: str) -> str:
+def group_heading(runs: Sequence[Scores], name: str, group: str) -> str:
     title = group[:1].upper() + group[1:].replace("_", " ")
     if len(runs) > 1:
         return f"{title}, {name}"
@@ -260,12 +283,13 @@ def _tied(part: Part) -> Cell:
 
 
 def _differences(comparison: PairedComparison, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:
-    changes = tuple(_difference(comparison.differences[name], kinds[name]) for name in figures)
+    found = comparison.differences
+    changes = tuple(difference_cell(found[name], kinds[name]) if name in found else NO_VALUE for name in figures)
     p = "< 0.001" if comparison.p < 0.001 else f"{comparison.p:.3f}"
     return (*changes, Cell(str(comparison.gained)), Cell(str(comparison.lost)), Cell(p))
 
 
-def _difference(difference: Difference, kind: Kind) -> Cell:
+def difference_cell(difference: Difference, kind: Kind) -> Cell:
     if difference.low == difference.high == 0:
         return Cell("0.0", "same", "unclear")
     scale = 100 if kind.percent else 1

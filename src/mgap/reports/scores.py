@@ -13,7 +13,7 @@ from typing import Any
 import mgap
 from mgap.benchmarks.answer_texts import DROP, Dropped, unfinished_of
 from mgap.benchmarks.caption_cuts import CaptionCuts
-from mgap.benchmarks.pope.scorer import FIGURES, named_counts, unequal_recall
+from mgap.benchmarks.pope.scorer import FIGURES, PopeScorer, named_counts, unequal_recall
 from mgap.benchmarks.repope.new_labels import Relabelling
 from mgap.benchmarks.statistics import Rate, share
 from mgap.benchmarks.tally import Figure, PairedComparison, Scorer, Tally, by_group, by_picture, compare
@@ -21,6 +21,8 @@ from mgap.diagnosis.departure_by_step import tallies_by_step
 from mgap.diagnosis.departure_tally import departure_tally
 from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
+from mgap.reports.controls import BesideControls, Controlled, hold_against_controls
+from mgap.run.method_plans import VANILLA
 from mgap.run.records import Record, Run, RunMethod, texts_of
 from mgap.types import Sample
 
@@ -99,6 +101,7 @@ class MethodScores:
     matched: Matched | None = None  # at equal length
     matched_recall: Matched | None = None  # at equal recall
     dropped: Dropped | None = None  # None: unfinished last sentences are kept
+    controls: dict[str, BesideControls] = field(default_factory=dict)  # by group of yes/no questions
 
 
 @dataclass(frozen=True)
@@ -111,11 +114,12 @@ class Scores:
     scored: int  # samples that every method answered
     figures: dict[str, Kind]
     results: dict[str, MethodScores]
-    right: dict[str, dict[str, bool]]  # by method and sample
+    right: dict[str, dict[str, bool]]  # by method that answered, and sample
     texts: dict[str, dict[str, str]]  # the answers, by method and sample
     warnings: tuple[str, ...] = ()  # sentences about what looks wrong
     relabelled: Relabelled | None = None  # of a run of COCO's POPE
     remark: str = ""  # of the scorer, what to bear in mind with any of its figures
+    line: dict[str, str] = field(default_factory=dict)  # by group of yes/no questions: the label of the F1 to beat
 
     @property
     def model(self) -> str:
@@ -138,6 +142,7 @@ class Scores:
             "baseline": self.baseline,
             "samples": {"asked": len(self.run.samples), "scored": self.scored},
             "warnings": list(self.warnings),
+            "line_to_beat": self.line,
             "figures": {name: {k: v for k, v in asdict(kind).items() if v is not None} for name, kind in self.figures.items()},
             "methods": {label: asdict(result) for label, result in self.results.items()},
             **({} if self.relabelled is None else {"relabelled": self.relabelled.to_json()}),
@@ -197,14 +202,19 @@ def score(
         raise SettingError(f"match_recall cuts captions, and {run.folder} has answers to questions only: leave it out")
     unfinished = unfinished_of(scorer, samples)
     cuts = CaptionCuts(scorer, captions, texts[baseline].of(captions)) if scorer is not None and captions else None
+    controlled = Controlled()
+    if isinstance(scorer, PopeScorer):
+        controlled = hold_against_controls(run, scorer, samples, records, tallies)
+        tallies |= controlled.tallies
+        coverage |= {row.label: Coverage(len(samples), 0, 0, "", 0) for row in controlled.rows}
     figures = {name: f for groups in tallies.values() for tally in groups.values() for name, f in tally.figures.items()}
     right = {label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()}
     scored = len(right[baseline])  # a scorer may need all of a picture's questions
     results = {}
-    for method in run.methods:
+    for method in (*run.methods, *controlled.rows):
         groups = tallies.get(method.label, {})
         other = tallies[baseline] if scorer is not None and method.label != baseline else {}
-        own = texts[method.label].of(captions) if groups else None
+        own = texts[method.label].of(captions) if method.label in texts else None
         matched: dict[str, Matched] = {}
         if cuts is not None and other and own is not None:
             if match_length:
@@ -215,12 +225,13 @@ def score(
         results[method.label] = MethodScores(
             arm=method,
             coverage=coverage[method.label],
-            effort=_effort(samples, records[method.label]) if groups else None,
+            effort=_effort(samples, records[method.label]) if groups and method.label in records else None,
             groups={
-                name: _part(tally, other.get(name), _ties(records[method.label], tally) if scorer is not None else None)
+                name: _part(tally, other.get(name), _ties(records.get(method.label, {}), tally) if scorer is not None else None)
                 for name, tally in groups.items()
             },
             dropped=own.dropped() if own is not None and unfinished == DROP else None,
+            controls=controlled.beside.get(method.label, {}),
             **matched,
         )
     return Scores(
@@ -230,9 +241,10 @@ def score(
         scored=scored,
         figures={name: Kind(figure.percent, figure.better, figure.full) for name, figure in figures.items()},
         results=results,
-        right=right,
+        right={label: right[label] for label in texts},
         texts={label: dict(answers.texts) for label, answers in texts.items()},
-        warnings=tuple(_warnings(run, scored, coverage, tallies)),
+        warnings=(*_warnings(run, scored, coverage, tallies), *controlled.warnings),
+        line=controlled.line,
         remark=getattr(scorer, "remark", ""),
     )
 
@@ -253,7 +265,7 @@ def _part(tally: Tally, other: Tally | None, ties: Ties | None = None) -> Part:
 
 
 def _ties(records: Mapping[str, Record], tally: Tally) -> Ties | None:
-    counted = [ties for sample in tally.right if (ties := records[sample].ties) is not None]
+    counted = [ties for sample in tally.right if sample in records and (ties := records[sample].ties) is not None]
     return Ties(sum(ties > 0 for ties in counted), len(counted)) if counted else None
 
 
@@ -261,7 +273,7 @@ def _baseline(methods: Sequence[RunMethod], against: str | None) -> str:
     labels = [method.label for method in methods]
     if against is not None and against not in labels:
         raise SettingError(f"no method with answers is called {against!r}: compare against one of {', '.join(labels)}")
-    plain = [method.label for method in methods if method.method == "vanilla"]
+    plain = [method.label for method in methods if method.method == VANILLA and not method.control]
     return against or (plain or labels)[0]
 
 

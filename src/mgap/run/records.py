@@ -44,6 +44,7 @@ class Record:
     milliseconds: float = 0.0  # the batch's time divided by its rows
     rows: int = 0  # of the batch
     ties: int | None = None  # tokens of the answer that were chosen among equal best scores; None: not counted
+    log_odds: float | None = None  # of yes against no at the first token of plain decoding; None: not read
     at: str = ""  # when, UTC
     extra: Mapping[str, Any] = field(default_factory=dict)  # other measurements, such as distances
     failed: str = ""  # the error, if there is no answer
@@ -61,6 +62,8 @@ class Record:
         for name in ("tokens", "milliseconds", "rows", "ties"):
             if not 0 <= (getattr(record, name) or 0) <= sys.float_info.max:
                 raise TypeError(f"the record's {name} must be a finite number of at least 0, not {data[name]!r:.60}")
+        if record.log_odds is not None and not abs(record.log_odds) <= sys.float_info.max:
+            raise TypeError(f"the record's log_odds must be a finite number, not {data['log_odds']!r:.60}")
         return record
 
 
@@ -82,6 +85,9 @@ class RunMethod:
     prefill: str = "own"  # "shared": questions about one picture share its keys and values
     x: float | None = None  # its position on the experiment's axis
     files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the files that its settings name, by path
+    decoding: Mapping[str, Any] = field(default_factory=dict)  # where it differs from the run's
+    suffix: str = ""  # words after every question, behind the benchmark's own
+    control: bool = False  # whether it is a control: a row that other methods are held against
 
     @property
     def folder(self) -> str:

@@ -30,7 +30,7 @@ def print_bars(
     name: str, run: str, scores: Scores, figures: Sequence[str], groups: Sequence[str], beside: str | None = None
 ) -> Print:
     """One panel per figure; bars start at 0, or the axis is visibly cut."""
-    methods = [label for label, result in scores.results.items() if result.groups]
+    methods = [label for label, result in scores.results.items() if result.groups and not result.arm.control]
     look, all_published, rows = looks(methods), printed_values(scores, beside), list[tuple[Value, ...]]()
     is_wide = len(methods) * len(groups) > MAX_BARS_SIDE_BY_SIDE
     with style():
