@@ -172,6 +172,7 @@ BENCHMARKS = Registry(
         "pope": "mgap.benchmarks.pope.questions:PopeSource",
         "chair": "mgap.benchmarks.chair.questions:ChairSource",
         "amber": "mgap.benchmarks.amber.questions:AmberSource",
+        "hallusionbench": "mgap.benchmarks.hallusionbench.questions:HallusionBenchSource",
         "own": "mgap.benchmarks.own:OwnSource",
     },
     has=("keys", "datasets", "max_new_tokens", "read"),
@@ -237,6 +238,7 @@ SCORERS = Registry(
         "yesno": "mgap.benchmarks.pope.scorer:PopeScorer",
         "captions": "mgap.benchmarks.chair.scorer:ChairScorer",
         "amber": "mgap.benchmarks.amber.scorer:AmberScorer",
+        "hallusionbench": "mgap.benchmarks.hallusionbench.scorer:HallusionBenchScorer",
     },
     has=("of",),
 )

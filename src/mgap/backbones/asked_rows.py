@@ -44,7 +44,9 @@ class Asked:
 
     @classmethod
     def by_name(cls, name: Hashable, prompt: str, picture: Opener) -> Asked:
-        """A benchmark's row: `picture` opens the picture of this name, once somebody wants to see it."""
+        """A benchmark's row: `picture` opens the picture of this name, once somebody wants to see it; "" shows none."""
+        if name == "":
+            return cls(None, prompt)
         return cls(partial(picture, name), prompt, name if isinstance(name, str) else None)
 
     @property

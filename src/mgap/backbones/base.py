@@ -254,7 +254,12 @@ class Backbone:
         content = [{"type": "image"}] if has_image else []
         turn = {"role": "user", "content": [*content, {"type": "text", "text": prompt}]}
         if system is None:
-            return self._render([turn])
+            text = self._render([turn])
+            if not has_image and str(self.tokenizer.convert_ids_to_tokens(self.image_token_id)) in text:
+                raise PromptError(
+                    f"{self.name}: its chat template leaves room for a picture where there is none: give a picture"
+                )
+            return text
         if why := lone_surrogate(system):
             raise PromptError(f"the system text: {why}; write the character itself")
         texts = {role: self._render([_message(role, system), turn], or_empty=True) for role in ("system", "assistant")}

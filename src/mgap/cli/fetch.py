@@ -10,7 +10,9 @@ from mgap.cli import completion
 
 
 def fetch(
-    what: Annotated[str, typer.Argument(autocompletion=completion.published, help="pope, chair, amber or smollm2.")],
+    what: Annotated[
+        str, typer.Argument(autocompletion=completion.published, help="pope, chair, amber, hallusionbench or smollm2.")
+    ],
     to: Annotated[str | None, typer.Option(help="Folder to write to; default: $MGAP_CACHE or ~/.cache/mgap.")] = None,
 ) -> None:
     """Download a benchmark's questions and annotations from their own projects, with checksums; never its pictures.

@@ -109,7 +109,7 @@ def _null_images() -> list[str]:
 def _parsers() -> list[str]:
     from mgap.benchmarks.yesno_parsers import PARSERS
 
-    return [f"{parser.name:<14} {parser.summary}" for parser in PARSERS.values()]
+    return [f"{parser.name:<15} {parser.summary}" for parser in PARSERS.values()]
 
 
 def _prompt_sets() -> list[str]:

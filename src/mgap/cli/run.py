@@ -29,7 +29,7 @@ def run(
         str,
         typer.Argument(
             autocompletion=completion.experiment,
-            help="pope, chair, amber, own or departure; or a YAML file with the options below as keys.",
+            help="pope, chair, amber, hallusionbench, own or departure; or a YAML file with the options below as keys.",
         ),
     ],
     model: Annotated[
@@ -58,7 +58,10 @@ def run(
     data: Data = None,
     dataset: Annotated[
         str | None,
-        typer.Option(autocompletion=completion.dataset, help="Source of the pictures: pocket, coco, aokvqa, gqa or amber."),
+        typer.Option(
+            autocompletion=completion.dataset,
+            help="Source of the pictures: pocket, coco, aokvqa, gqa, amber or hallusionbench.",
+        ),
     ] = None,
     questions: Annotated[str | None, typer.Option(help="With own: a JSONL or CSV file with image, question and label.")] = None,
     split: Annotated[
@@ -68,6 +71,9 @@ def run(
     kinds: Annotated[str | None, typer.Option(help="AMBER: a (all), g, d, de, da or dr.")] = None,
     image_set: Annotated[
         str | None, typer.Option(help="CHAIR: a published list of pictures, or a file with one id per line.")
+    ] = None,
+    pictures: Annotated[
+        str | None, typer.Option(help="HallusionBench: all questions, or only those that come with a picture: all or only.")
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="A published wording of the question; see docs/benchmarks.")] = None,
     scenes: Annotated[int | None, typer.Option(help="Pocket world: number of pictures.")] = None,
@@ -120,7 +126,8 @@ def run(
     """
     given = {
         "model": model, "methods": method, "images": images, "data": data, "dataset": dataset, "questions": questions,
-        "splits": split, "kinds": kinds, "image_set": image_set, "prompt": prompt, "scenes": scenes, "limit": limit,
+        "splits": split, "kinds": kinds, "image_set": image_set, "pictures": pictures, "prompt": prompt,
+        "scenes": scenes, "limit": limit,
         "difficulty": parse_settings(difficulty, "--difficulty", "noise=0.15") or None,
         "missing": missing, "batch_size": batch_size,
         "prefill": prefill, "workers": int(workers) if workers and workers.isdecimal() else workers, "profile": profile or None,

@@ -96,7 +96,12 @@ class Mgap(lmms):
                 raise UnsupportedRequest(
                     f"{where} has {placeholder!r} in its text: pictures stand before the text here; choose another task"
                 )
-            images.append(one_picture(doc_to_visual(self.task_dict[task][split][doc_id]), where))
+            image = one_picture(doc_to_visual(self.task_dict[task][split][doc_id]), where)
+            if image is None and self.method is not None and self.method.needs_picture:
+                raise UnsupportedRequest(
+                    f"{where} has no picture, and {self.method.name} needs one: choose another task or method"
+                )
+            images.append(image)
             prompts.append(context)
         decoding = asdict(options.decoding)
         if options.decoding.sample:

@@ -81,6 +81,7 @@ class VISTA(LayersMethod):
     modes: ClassVar[frozenset[Mode]] = ALL_MODES - {Mode.ASSISTED, Mode.STATIC, Mode.COMPILE}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(PRESETS)
     shares_prefill: ClassVar[bool] = False  # prompts are steered
+    needs_picture: ClassVar[bool] = True
     moved_by: ClassVar[str] = "alpha"  # at lam 0 only
     zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"lam": 0.0, "alpha": 0.0})
 

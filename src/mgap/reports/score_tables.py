@@ -14,7 +14,7 @@ DEPARTED = (
     "intervals from a bootstrap over pictures. \u2193: lower is better."
 )
 TIED = " Tied: answers with a token that was chosen among equal best scores, so that rounding decided."
-TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR"}
+TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR", "fAcc": "fAcc", "qAcc": "qAcc"}
 
 
 def run_names(runs: Sequence[Scores]) -> list[str]:

@@ -16,6 +16,7 @@ CHOOSING = (
     "splits",
     "kinds",
     "image_set",
+    "pictures",
     "prompt",
     "scenes",
     "held_out",
@@ -26,14 +27,20 @@ CHOOSING = (
 
 
 def read_benchmark(config: Config) -> Benchmark:
-    """The benchmark that a config names. Refuses missing files and pictures, with names and counts. Needs no model."""
+    """The benchmark that a config names. Refuses missing files and pictures, with names and counts. Needs no model.
+
+    With a limit, of the questions without a picture those are asked that stand before the last one with a picture.
+    """
     asks = "own" if config.questions is not None else config.asks
     source: BenchmarkSource | DrawnWorld = WORLDS.get(config.data_set) if config.is_drawn else BENCHMARKS.get(asks)
     benchmark = source.read(config)
     if config.limit is None:
         return benchmark
-    pictures = set(list(dict.fromkeys(sample.image for sample in benchmark.samples))[: config.limit])
-    return replace(benchmark, samples=tuple(sample for sample in benchmark.samples if sample.image in pictures))
+    samples = benchmark.samples
+    pictures = set(list(dict.fromkeys(sample.image for sample in samples if sample.image))[: config.limit])
+    last = max((place for place, sample in enumerate(samples) if sample.image in pictures), default=-1)
+    kept = (s for place, s in enumerate(samples) if s.image in pictures or (not s.image and place < last))
+    return replace(benchmark, samples=tuple(kept))
 
 
 def refuse_chosen(config: Config) -> None:
