@@ -183,6 +183,7 @@ class Model:
     ) -> list[Answer]:
         modes, clock = decoding.modes(rows=len(prompts), assistant=assistant is not None), self.backbone.clock
         self._check(modes, trace, count_ties)
+        self._refuse_unshown(images)
         ties = TieCounter() if count_ties else None
         # probing the head and prefilling run the model, and are no decoding steps: both come before the recorder starts
         head = head_of(self.backbone) if uses_captured_loop(self.backbone, modes, is_traced=trace) else None
@@ -229,6 +230,16 @@ class Model:
             raise SettingError(f"a trace shows one method, and {len(active)} are on: trace them one at a time")
         if Mode.ASSISTED in modes:  # one forward checks several tokens, and drops some of them
             raise UnsupportedDecoding("a trace cannot be kept in assisted decoding: leave one of them out")
+
+    def _refuse_unshown(self, images: Sequence[Picture | None]) -> None:
+        """Refuse rows without a picture beside others, where a method would leave them plain; alone, it refuses them itself."""
+        unshown = sum(image is None for image in images)
+        for name in (one.method.name for one in attached(self.backbone.model) if one.method.needs_picture):
+            if 0 < unshown < len(images):
+                raise PromptError(
+                    f"{name} needs a picture in every row, and {unshown} of {len(images)} prompts have none: give one picture "
+                    f"a row, or leave {name} off"
+                )
 
     def _read(
         self,
