@@ -65,7 +65,7 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
 
 def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     """The differences of each method to the baseline on the same samples."""
-    tables: dict[tuple[str, ...], list[RowGroup]] = {}
+    tables: dict[tuple[tuple[str, ...], tuple[str, ...]], list[RowGroup]] = {}  # by figures and further columns
     kinds = _kinds(runs)
     for name, scores, group in _groups(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
@@ -75,15 +75,21 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
             figures = tuple(next(iter(comparisons.values())).differences)
             heading = _heading(runs, name, group)
             against = f"{heading}, against {scores.baseline}" if heading else f"Against {scores.baseline}"
-            tables.setdefault(figures, []).append(RowGroup(against, rows))
+            has_pairs = any(c.pairs is not None for c in comparisons.values())
+            pairs = ("Pairs gained", "Pairs lost") if has_pairs else ()
+            tables.setdefault((figures, pairs), []).append(RowGroup(against, rows))
     caption = (
-        "Differences in points, with 95% intervals from a paired bootstrap over pictures; noise: the interval holds 0. "
+        "Differences in points, with 95% intervals from a paired bootstrap over {drawn}; noise: the interval holds 0. "
         "Gained: right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, "
         "not corrected for the number of rows."
     )
     return [
-        Table(caption, ("Method", *(column(name) for name in figures), "Gained", "Lost", "p"), groups)
-        for figures, groups in tables.items()
+        Table(
+            caption.format(drawn=_drawn(figures, kinds)),
+            ("Method", *(column(name) for name in figures), "Gained", "Lost", "p", *pairs),
+            groups,
+        )
+        for (figures, pairs), groups in tables.items()
     ]
 
 
@@ -243,7 +249,8 @@ def _tied(part: Part) -> Cell:
 def _differences(comparison: PairedComparison, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:
     changes = tuple(_difference(comparison.differences[name], kinds[name]) for name in figures)
     p = "< 0.001" if comparison.p < 0.001 else f"{comparison.p:.3f}"
-    return (*changes, Cell(str(comparison.gained)), Cell(str(comparison.lost)), Cell(p))
+    pairs = (Cell(str(count)) for count in comparison.pairs or ())
+    return (*changes, Cell(str(comparison.gained)), Cell(str(comparison.lost)), Cell(p), *pairs)
 
 
 def _difference(difference: Difference, kind: Kind) -> Cell:
@@ -266,4 +273,8 @@ def _caption(figures: Sequence[str], kinds: dict[str, Kind]) -> str:
     arrows = " \u2193: lower is better." if any(kinds[name].better == "lower" for name in figures) else ""
     counts = any(not kinds[name].percent for name in figures)
     unit = "Percent, but for the mean length" if counts else "Percent"
-    return f"{unit}; with each figure its 95% interval from a bootstrap over pictures.{arrows}"
+    return f"{unit}; with each figure its 95% interval from a bootstrap over {_drawn(figures, kinds)}.{arrows}"
+
+
+def _drawn(figures: Sequence[str], kinds: dict[str, Kind]) -> str:
+    return " and ".join(dict.fromkeys(kinds[name].over for name in figures))

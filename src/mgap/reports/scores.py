@@ -19,7 +19,7 @@ from mgap.diagnosis.departure_by_step import tallies_by_step
 from mgap.diagnosis.departure_tally import departure_tally
 from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
-from mgap.run.records import Record, Run, RunMethod
+from mgap.run.records import PLAIN, Record, Run, RunMethod
 from mgap.types import Sample
 
 FORMAT = 1
@@ -34,6 +34,7 @@ class Kind:
 
     percent: bool
     better: str  # higher, lower, or "" for neither
+    over: str = "pictures"  # what its interval's bootstrap draws
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Coverage:
     failed: int
     error: str  # of the first failure
     cut_off: int  # answers that reached the longest length
+    plain: int = 0  # answers of plain decoding, to questions without the picture that the method needs
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         scorer=scored_with,
         baseline=baseline,
         scored=len(samples),
-        figures={name: Kind(figure.percent, figure.better) for name, figure in figures.items()},
+        figures={name: Kind(figure.percent, figure.better, figure.over) for name, figure in figures.items()},
         results=results,
         right={label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()},
         texts={method.label: _texts(records[method.label], samples) for method in methods},
@@ -240,6 +242,7 @@ def _coverage(samples: Sequence[Sample], records: Mapping[str, Record]) -> Cover
         failed=len(errors),
         error=errors[0] if errors else "",
         cut_off=sum(record.stop == "length" for record in recorded),
+        plain=sum(PLAIN in record.extra for record in recorded),
     )
 
 
@@ -254,6 +257,9 @@ def _warnings(
 ) -> Iterator[str]:
     if left_out := [label for label, method in coverage.items() if not method.answered]:
         yield f"without a single answer, and left out: {', '.join(left_out)}"
+    for label, method in coverage.items():
+        if method.plain:
+            yield f"{label}: {method.plain} answers are plain decoding's, to questions without the picture that it needs"
     if scored < len(run.samples):
         yield f"{scored} of {len(run.samples)} samples are scored: the others are missing or failed under some method"
     if (

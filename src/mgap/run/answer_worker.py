@@ -20,11 +20,9 @@ from mgap.decoding.ties import uncountable
 from mgap.errors import RunError
 from mgap.methods.base import Method
 from mgap.run.picture_workers import PictureOpening, Pictures, Ready
-from mgap.run.records import Record, RunMethod
+from mgap.run.records import PLAIN, Record, RunMethod
 from mgap.run.worker import Work
 from mgap.types import Answer, Decoding, Sample
-
-PLAIN = "plain"  # in a record's `extra`: why its answer is plain decoding's, where a method was asked for
 
 
 class AnsweringWorker(ABC):

@@ -52,7 +52,7 @@ def _whole(number: int) -> Figure:
 
 
 def _share(part: int, whole: int, better: str = "higher") -> Figure:
-    return Figure(lambda c: share(c[..., part], c[..., whole]), lambda c: float(c[whole]), better=better)
+    return Figure(lambda c: share(c[..., part], c[..., whole]), lambda c: float(c[whole]), better=better, over="sets")
 
 
 # A group of questions counts only as a whole; None: the question is in none.
@@ -70,6 +70,7 @@ FIGURES = {
     "mean_of_three": Figure(
         lambda c: np.mean([figure.value(c) for figure in _THREE.values()], axis=0),
         lambda c: min(figure.of(c) for figure in _THREE.values()),
+        over="sets",
     ),
     "easy_pairs": _whole(3),
     "hard_pairs": _whole(4),
@@ -144,6 +145,7 @@ class HallusionBenchScorer:
             figures=FIGURES,
             right={verdict.id: verdict.is_right for verdict in verdicts},
             unparsed=sum(verdict.said is None for verdict in verdicts),
+            pairs=self.wholes(verdicts, "qAcc"),
         )
 
     def wholes(self, verdicts: Sequence[Verdict], kind: str) -> dict[str, bool]:
