@@ -61,5 +61,7 @@ def test_its_keys_and_its_dataset_are_its_own(package, tiny):
 
 
 def test_what_nobody_has_registered_is_refused_with_what_there_is(tiny):
-    with pytest.raises(SettingError, match="unknown benchmark 'wider': choose from pope, chair, amber, hallusionbench, own, departure"):
+    with pytest.raises(
+        SettingError, match="unknown benchmark 'wider': choose from pope, chair, amber, hallusionbench, own, departure"
+    ):
         Config.of({"benchmark": "wider", "model": str(tiny), "methods": ["vanilla"]})

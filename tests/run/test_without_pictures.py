@@ -98,7 +98,7 @@ def test_they_reach_the_model_without_image_tokens_and_in_batches_of_their_own(k
         assert bool(record.image) == bool(sample.image)
         if not sample.image:
             assert (record.text, record.prompt) == (own.text, own.prompt)
-            assert record.prompt == exact.backbone.render(sample.prompt, has_image=False)
+            assert record.prompt == exact.backbone.render(sample.prompt, pictures=0)
 
 
 @pytest.mark.both_families

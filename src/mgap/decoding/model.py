@@ -15,9 +15,9 @@ from mgap.backbones.asked_rows import Asked, asking
 from mgap.backbones.base import Backbone, backbone_class
 from mgap.backbones.clock import ANSWERS, FIRST, INPUTS
 from mgap.backbones.loading import load_backbone
-from mgap.backbones.prepared_pictures import Picture
+from mgap.backbones.prepared_pictures import Shown, pictures_in
 from mgap.backbones.shared_prefill import SharedPrefill
-from mgap.decoding.attach import Attachment, answering, attach, attached, refuse_modes
+from mgap.decoding.attach import Attachment, answering, attach, attached, refuse_modes, refuse_pictures
 from mgap.decoding.fast.captured_loop import generate_captured, head_of, uses_captured_loop
 from mgap.decoding.generate import Generated, end_ids, generate, until_end
 from mgap.decoding.prefill_sharing import PREFILLS, refuse_unshared
@@ -89,7 +89,7 @@ class Model:
 
     def answer(
         self,
-        image: Picture | None,
+        image: Shown,
         prompt: str,
         *,
         trace: bool = False,
@@ -97,7 +97,7 @@ class Model:
         assistant: Any = None,
         **options: Any,
     ) -> Answer:
-        """Answer one prompt about one picture (None: no picture).
+        """Answer one prompt about one picture (None: no picture; a list: several, which stand before the prompt in its order).
 
         `options` are the fields of `Decoding`. `trace=True` records what the method read and did at every token.
         `count_ties=True` counts the tokens that were chosen among equal best scores (greedy decoding only): `Answer.ties`.
@@ -110,7 +110,7 @@ class Model:
 
     def answers(
         self,
-        images: Sequence[Picture | None],
+        images: Sequence[Shown],
         prompts: Sequence[str],
         *,
         batch_size: int = 8,
@@ -145,12 +145,13 @@ class Model:
                 batch = self._answer_rows(images[rows], prompts[rows], decoding, shared=shared, asked=known, **how)
             yield from batch
 
-    def stream(self, image: Picture | None, prompt: str, *, assistant: Any = None, **options: Any) -> Iterator[str]:
+    def stream(self, image: Shown, prompt: str, *, assistant: Any = None, **options: Any) -> Iterator[str]:
         """Yield the answer's text as it is generated. Leaving the loop early stops the model."""
         decoding = Decoding.of(**options)
         modes, active = decoding.modes(stream=True, assistant=assistant is not None), tuple(attached(self.backbone.model))
         with answering(self.backbone.model, active):
             self._check(modes, trace=False, count_ties=False)
+            refuse_pictures(self.backbone.model, [image])
             inputs = self.backbone.encode([image], [prompt])
             head = head_of(self.backbone) if uses_captured_loop(self.backbone, modes) else None
         stop = StopFlag()
@@ -171,7 +172,7 @@ class Model:
 
     def _answer_rows(
         self,
-        images: Sequence[Picture | None],
+        images: Sequence[Shown],
         prompts: Sequence[str],
         decoding: Decoding,
         *,
@@ -183,7 +184,7 @@ class Model:
     ) -> list[Answer]:
         modes, clock = decoding.modes(rows=len(prompts), assistant=assistant is not None), self.backbone.clock
         self._check(modes, trace, count_ties)
-        self._refuse_unshown(images)
+        refuse_pictures(self.backbone.model, images)
         ties = TieCounter() if count_ties else None
         # probing the head and prefilling run the model, and are no decoding steps: both come before the recorder starts
         head = head_of(self.backbone) if uses_captured_loop(self.backbone, modes, is_traced=trace) else None
@@ -212,7 +213,7 @@ class Model:
                     more["logits_processor"] = LogitsProcessorList([ties])  # transformers puts it behind its own
                 generated = generate(self.backbone, inputs, decoding, **more)
         with clock.stage(ANSWERS):
-            texts = [self.backbone.render(p, has_image=i is not None) for i, p in zip(images, prompts, strict=True)]
+            texts = [self.backbone.render(p, pictures=len(pictures_in(i))) for i, p in zip(images, prompts, strict=True)]
             generated = replace(generated, milliseconds=generated.milliseconds + prefill_ms)
             return self._read(generated, texts, decoding, recorder, ties)
 
@@ -230,16 +231,6 @@ class Model:
             raise SettingError(f"a trace shows one method, and {len(active)} are on: trace them one at a time")
         if Mode.ASSISTED in modes:  # one forward checks several tokens, and drops some of them
             raise UnsupportedDecoding("a trace cannot be kept in assisted decoding: leave one of them out")
-
-    def _refuse_unshown(self, images: Sequence[Picture | None]) -> None:
-        """Refuse rows without a picture beside others, where a method would leave them plain; alone, it refuses them itself."""
-        unshown = sum(image is None for image in images)
-        for name in (one.method.name for one in attached(self.backbone.model) if one.method.needs_picture):
-            if 0 < unshown < len(images):
-                raise PromptError(
-                    f"{name} needs a picture in every row, and {unshown} of {len(images)} prompts have none: give one picture "
-                    f"a row, or leave {name} off"
-                )
 
     def _read(
         self,

@@ -46,11 +46,6 @@ def open_image(source: ImageSource, name: str | None = None) -> Image.Image:
 
     Error messages call the picture `name`; by default its path.
     """
-    if isinstance(source, list | tuple):
-        raise ImageError(
-            f"{len(source)} pictures for one prompt: a prompt shows one picture here, or none (None); "
-            "ask about each of them, or put them side by side into one"
-        )
     if isinstance(source, Image.Image):
         name, image = name or "the image", source
     else:

@@ -87,7 +87,7 @@ class VllmWorker(AnsweringWorker):
 
     def answers(self, pictures: Sequence[Any], rows: Sequence[Sample], method: RunMethod) -> list[Answer]:
         engine = self.require(method.label)
-        texts = [self.backbone.render(sample.prompt, has_image=bool(sample.image)) for sample in rows]
+        texts = [self.backbone.render(sample.prompt, pictures=int(bool(sample.image))) for sample in rows]
         requests: list[dict[str, Any]] = [
             {"prompt_token_ids": self.backbone.tokenize(text)}
             | ({} if picture is None else {"multi_modal_data": {"image": picture}})
