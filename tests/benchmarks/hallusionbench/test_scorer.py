@@ -119,15 +119,21 @@ def test_a_refusal_is_no_denial_and_a_leading_word_still_decides(questions, scor
 
 def test_a_pair_or_figure_that_lacks_an_answer_is_left_out_whole(questions, score, run, file, tmp_path):
     right = {q.id: q.label for q in questions}
-    del right["VS/chart/0/1/0"]  # in a figure of 4 and a pair of several
+    del right["VS/chart/0/0/0"]
     found = score(right, "--missing", "skip")
-    assert [found["all"][key] for key in THREE] == [[1128, 1128], [345, 345], [454, 454]]
+    assert [found["all"][key] for key in THREE] == [[1128, 1128], [346, 346], [454, 454]]
+    assert found["incomplete"] == {"figures": 0, "pairs": 1}  # no picture is no figure
+    found = score({name: text for name, text in right.items() if name != "VD/illusion/0/1/0"}, "--missing", "skip")
+    assert [found["all"][key] for key in THREE] == [[1127, 1127], [345, 345], [453, 453]]
+    assert found["incomplete"] == {"figures": 1, "pairs": 2}
     (tmp_path / "few.jsonl").write_text(lines(right))
     words = ["score", "hallusionbench", "--answers", tmp_path / "few.jsonl", "--data", file]
     status, out, err = run(*words)
-    assert (status, out, "1 of 1129 questions have no answer, first 'VS/chart/0/1/0'" in err) == (2, "", True)
-    assert "left out" in run(*words, "--missing", "skip")[2]
-    del right["VS/chart/0/0/0"]  # which VLMEvalKit does not ask: only one is missing there
+    assert (status, out, "1 of 1129 questions have no answer, first 'VS/chart/0/0/0'" in err) == (2, "", True)
+    _, out, err = run(*words, "--missing", "skip")
+    assert "left out" in err
+    assert "0 figures and 1 pairs lack an answer and are not counted" in out
+    del right["VS/chart/0/1/0"]  # VLMEvalKit does not ask the other one that is missing
     (tmp_path / "few.jsonl").write_text(lines(right))
     assert "1 of 951 questions have no answer" in run(*words, "--counting", "vlmevalkit")[2]
 
@@ -150,6 +156,7 @@ def test_the_authors_own_array_is_read(shared, file, run):
     status, out, err = run(*words, "--missing", "skip", "--json")
     assert status == 0, err
     assert json.loads(out)["questions"] == 254
+    assert "14 answers are to an older wording" in err
 
 
 def test_a_table_for_reading_names_every_figure(questions, file, run, tmp_path):

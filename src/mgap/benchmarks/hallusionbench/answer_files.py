@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 from mgap.benchmarks.hallusionbench.questions import PLACE, place_of
 from mgap.benchmarks.yesno_questions import refuse_repeats
@@ -15,9 +15,9 @@ _NEEDED = f"an answer has question_id, such as VD_illusion_0_0_0, and text; or {
 
 
 def read_answers(
-    path: FilePath, asked: Collection[str], wanted: Sequence[str], missing: str = "refuse"
+    path: FilePath, asked: Mapping[str, str], wanted: Sequence[str], missing: str = "refuse"
 ) -> tuple[dict[str, str], list[str]]:
-    """The answers by id, and a note on questions without one. Refuses answers to any question but those `asked`.
+    """The answers by id, and notes. Refuses answers to any question but those `asked`, whose words are given by id.
 
     missing="refuse" requires an answer to each of the `wanted` ones; "skip" leaves out those that have none.
     """
@@ -37,7 +37,9 @@ def read_answers(
             f"{path}: {len(absent)} of {len(wanted)} questions have no answer, first {absent[0]!r}; answer them, or say "
             'missing="skip" to leave them out, and with them the pairs and figures that they belong to'
         )
-    notes = [f"{path}: {len(absent)} of {len(wanted)} questions have no answer and are left out"] if absent else []
+    changed = [n for n, r in zip(texts, rows, strict=True) if r.data.get("question", asked[n]) != asked[n]]
+    notes = [f"{path}: {len(changed)} answers are to an older wording, first {changed[0]!r}; they count"] if changed else []
+    notes += [f"{path}: {len(absent)} of {len(wanted)} questions have no answer and are left out"] if absent else []
     return texts, notes
 
 

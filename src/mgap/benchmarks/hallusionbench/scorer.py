@@ -150,11 +150,12 @@ class HallusionBenchScorer:
 
     def wholes(self, verdicts: Sequence[Verdict], kind: str) -> dict[str, bool]:
         """The groups of one kind that are whole, and whether all of each are right."""
-        found: dict[str, list[bool]] = {}
-        for verdict in verdicts:
-            if (name := GROUPS[kind](Place.of(verdict.id), verdict.visual_input)) is not None:
-                found.setdefault(name, []).append(verdict.is_right)
+        found = _members(verdicts, kind)
         return {name: all(rights) for name, rights in found.items() if len(rights) == self._sizes[kind][name]}
+
+    def incomplete(self, verdicts: Sequence[Verdict], kind: str) -> int:
+        """How many groups of one kind are not counted, as they lack a member."""
+        return len(_members(verdicts, kind)) - len(self.wholes(verdicts, kind))
 
     @cached_property
     def counted(self) -> dict[str, int]:
@@ -167,3 +168,12 @@ class HallusionBenchScorer:
         placed = [(Place.of(name), shown) for name, shown in self.counted.items()]
         names = {kind: [of(place, shown) for place, shown in placed] for kind, of in GROUPS.items()}
         return {kind: Counter(name for name in found if name is not None) for kind, found in names.items()}
+
+
+def _members(verdicts: Sequence[Verdict], kind: str) -> dict[str, list[bool]]:
+    """The groups of one kind, and which of their members are right."""
+    found: dict[str, list[bool]] = {}
+    for verdict in verdicts:
+        if (name := GROUPS[kind](Place.of(verdict.id), verdict.visual_input)) is not None:
+            found.setdefault(name, []).append(verdict.is_right)
+    return found

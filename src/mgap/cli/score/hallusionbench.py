@@ -59,7 +59,7 @@ def hallusionbench(
     empty = HallusionBenchScorer({}, parser=parser, counting=counting)  # refuses a setting before anything is fetched
     questions = read_file(find_data("hallusionbench", data))
     scorer = replace(empty, visual_input={question.id: question.visual_input for question in questions})
-    texts, notes = read_answers(answers, scorer.visual_input, list(scorer.counted), missing)
+    texts, notes = read_answers(answers, {q.id: q.text for q in questions}, list(scorer.counted), missing)
     for note in notes:
         print(f"mgap: note: {note}", file=sys.stderr)
     verdicts = scorer.judge([sample for sample in samples_of(questions) if sample.id in texts], texts)
@@ -93,6 +93,7 @@ def _figures(scorer: HallusionBenchScorer, verdicts: Sequence[Verdict]) -> dict[
             "without_picture": sum(verdict.visual_input == 0 for verdict in unread),
             "counted_as_right": sum(verdict.is_right for verdict in unread),
         },
+        "incomplete": {"figures": scorer.incomplete(verdicts, "fAcc"), "pairs": scorer.incomplete(verdicts, "qAcc")},
         "yes_bias": yes_bias(verdicts),
     }
 
@@ -122,10 +123,12 @@ def _print_table(figures: dict[str, Any]) -> None:
         f"{unclear['with_picture']} with a picture, {unclear['without_picture']} without ({unclear['counted_as_right']} of "
         "them count as right)"
     )
+    if any(lacking := figures["incomplete"].values()):
+        print("{} figures and {} pairs lack an answer and are not counted".format(*lacking))
     groups = [name for name in ("all", "VD", "VS") if name in figures]
-    print(" " * 38 + "".join(f"{name:<32}" for name in groups).rstrip())
+    print(" " * 38 + "".join(f"{name:<34}" for name in groups).rstrip())
     for name, words in _SHOWN.items():
-        print(f"{words:<38}" + "".join(f"{_cell(figures[group], name):<32}" for group in groups).rstrip())
+        print(f"{words:<38}" + "".join(f"{_cell(figures[group], name):<34}" for group in groups).rstrip())
 
 
 def _cell(group: dict[str, Any], name: str) -> str:
