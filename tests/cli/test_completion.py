@@ -46,7 +46,7 @@ def bash(line, folder):
     ("line", "offered"),
     [
         ("mgap do", ["doctor"]),
-        ("mgap score ", ["amber", "chair", "implied", "pope", "run"]),
+        ("mgap score ", ["amber", "chair", "hallusionbench", "implied", "pope", "run"]),
         ("mgap build ", ["pope"]),
         ("mgap export ", ["nullu"]),
         ("mgap export nullu --model pocket/q", ["pocket/qwen3-vl"]),
@@ -64,7 +64,7 @@ def bash(line, folder):
         ("mgap score pope --parser ", list(PARSERS)),
         ("mgap report folder --parser v", ["vcd", "vlmevalkit"]),
         ("mgap score chair --language ", ["builtin", "nltk"]),
-        ("mgap fetch ", ["pope", "chair", "amber", "smollm2"]),
+        ("mgap fetch ", ["pope", "chair", "amber", "hallusionbench", "smollm2"]),
         ("mgap ls m", ["models", "methods"]),
         ("mgap tune --model pocket/l", ["pocket/llava"]),
         ("mgap tune --svd-is-no-option ", []),

@@ -13,7 +13,7 @@ from mgap.benchmarks.hallusionbench.questions import FILE
 from mgap.errors import ModelError, SettingError
 from mgap.reports.report import report_files
 from mgap.reports.scores import score
-from mgap.run.benchmarks import read_benchmark
+from mgap.run.benchmarks import read_bank, read_benchmark
 from mgap.run.config import Config
 from mgap.run.engine import batches, execute
 from mgap.run.job import Job
@@ -174,6 +174,15 @@ def test_a_limit_counts_pictures_and_keeps_the_questions_before_them(keys):
     shown = [bool(sample.image) for batch in batches(asked, 4) for sample in batch]
     assert shown == sorted(shown, reverse=True)
     assert [len(batch) for batch in batches(asked, 4)] == [4, 2, 4]
+
+
+@pytest.mark.one_family
+def test_departures_are_measured_with_a_picture_in_view(keys):
+    config = Config.of(keys)
+    judged, bank = read_bank(config, read_benchmark(config))
+    assert len(judged.samples) + len(bank) == 14
+    assert all(sample.image for sample in (*judged.samples, *bank))
+    assert judged.notes[-1].endswith("6 questions without one are left out")
 
 
 @pytest.mark.one_family

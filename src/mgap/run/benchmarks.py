@@ -53,8 +53,13 @@ def refuse_chosen(config: Config) -> None:
 def read_bank(config: Config, judged: Benchmark) -> tuple[Benchmark, tuple[Sample, ...]]:
     """For departures: the samples to judge, and those of the bank, which are about other pictures.
 
-    In a drawn world the bank takes development scenes; elsewhere a share of the pictures, which are then not judged.
+    In a drawn world the bank takes development scenes; elsewhere a share of the pictures, which are then not judged. Questions
+    without a picture are left out, with a note.
     """
+    shown = tuple(sample for sample in judged.samples if sample.image)
+    if unshown := len(judged.samples) - len(shown):
+        note = f"departures are measured with a picture in view: {unshown} questions without one are left out"
+        judged = replace(judged, samples=shown, notes=(*judged.notes, note))
     if config.is_drawn:
         world: DrawnWorld = WORLDS.get(config.data_set)
         development = world.development(config, int(config.departure.get("bank", config.scenes)))
