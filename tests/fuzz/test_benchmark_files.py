@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mgap.benchmarks.amber.questions import read_amber
 from mgap.benchmarks.caption_pairs import read_caption_pairs
 from mgap.benchmarks.chair.questions import read_captions, read_chair
-from mgap.benchmarks.hallusionbench.answer_files import read_answers as read_hallusion_answers
+from mgap.benchmarks.hallusionbench.predictions import read_answers as read_hallusion_answers
 from mgap.benchmarks.hallusionbench.questions import FILE, read_hallusionbench
 from mgap.benchmarks.own import read_own
 from mgap.benchmarks.pope.answer_files import MISSING, read_answers

@@ -16,7 +16,6 @@ from lmms_eval.api.model import lmms
 from lmms_eval.models.registry_v2 import ModelManifest
 from tqdm import tqdm
 
-from mgap.backbones.prepared_pictures import Shown
 from mgap.decoding.model import load
 from mgap.errors import SettingError, UnsupportedRequest
 from mgap.integrations.harness_requests import Request, pictures_of
@@ -88,7 +87,7 @@ class Mgap(lmms):
         return [results[index] for index in range(len(requests))]
 
     def _answer(self, batch: list[Instance], options: Request, start: int) -> list[GenerationResult]:
-        images, prompts = list[Shown](), list[str]()
+        images, prompts = list[Any](), list[str]()
         placeholder = self.model.backbone.tokenizer.decode([self.model.backbone.image_token_id])
         for request in batch:
             context, _, doc_to_visual, doc_id, task, split = request.args

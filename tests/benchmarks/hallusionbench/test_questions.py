@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from PIL import Image
 
-from mgap.benchmarks.hallusionbench.questions import FILE, Place, read_file, read_hallusionbench
+from mgap.benchmarks.hallusionbench.questions import FILE, QuestionId, read_file, read_hallusionbench
 from mgap.errors import BenchmarkError, SettingError
 
 ROW = {
@@ -28,7 +28,7 @@ def test_the_published_file_has_the_published_counts(shared):
     questions = read_file(shared / "data" / "hallusionbench")
     assert len(questions) == len({q.id for q in questions}) == 1129
     assert Counter(q.label for q in questions) == {"yes": 484, "no": 645}
-    places = {q.id: Place.of(q.id) for q in questions}
+    places = {q.id: QuestionId.of(q.id) for q in questions}
     by_kind = Counter((places[q.id].category, q.visual_input) for q in questions)
     assert by_kind == {("VD", 1): 277, ("VD", 2): 314, ("VS", 0): 178, ("VS", 1): 170, ("VS", 2): 190}
     figures = {place.whole_figure for place in places.values()} - {None}
@@ -47,7 +47,7 @@ def test_a_question_without_a_picture_names_none_and_the_prompt_is_the_question(
         ("VD/illusion/0/0/0", "VD/illusion/0_0.png", "Is it?", "VD", "yes"),
         ("VS/chart/0/0/0", "", "Is it?", "VS", "no"),
     ]
-    assert benchmark.notes == ("1 questions come without a picture, and are asked as text alone",)
+    assert benchmark.notes == ("1 questions of the file come without a picture, and are asked as text alone",)
     only = read_hallusionbench(tmp_path, tmp_path, pictures="only", prompt="yes-or-no")
     assert [(s.id, s.prompt) for s in only.samples] == [("VD/illusion/0/0/0", "Is it? Please answer yes or no.")]
     assert (only.lexicon["pictures"], only.lexicon["prompt"]) == ("only", "yes-or-no")

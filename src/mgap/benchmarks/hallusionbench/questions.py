@@ -27,9 +27,9 @@ FILE = "HallusionBench.json"
 CATEGORIES = ("VD", "VS")  # visual dependent, visual supplement
 PICTURES = ("all", "only")  # only: the questions without a picture are left out, as VLMEvalKit and lmms-eval do
 PROMPTS = {"question": "", "yes-or-no": " Please answer yes or no."}  # the words after the question
-PLACE = ("category", "subcategory", "set_id", "figure_id", "question_id")  # the parts of an id
+PARTS = ("category", "subcategory", "set_id", "figure_id", "question_id")  # the parts of an id
 _LABELS = {"0": "no", "1": "yes"}
-_NEEDED = f"a question has {', '.join(PLACE)}, question, visual_input (0, 1 or 2), gt_answer (0 or 1) and filename"
+_NEEDED = f"a question has {', '.join(PARTS)}, question, visual_input (0, 1 or 2), gt_answer (0 or 1) and filename"
 
 
 class HallusionQuestion(NamedTuple):
@@ -42,7 +42,7 @@ class HallusionQuestion(NamedTuple):
     image: str  # such as VD/illusion/0_0.png; "" without a picture
 
 
-class Place(NamedTuple):
+class QuestionId(NamedTuple):
     """A question's id in parts."""
 
     category: str
@@ -52,7 +52,7 @@ class Place(NamedTuple):
     question: str
 
     @classmethod
-    def of(cls, name: str) -> Place:
+    def of(cls, name: str) -> QuestionId:
         return cls(*name.split("/"))
 
     @property
@@ -78,9 +78,9 @@ def read_file(folder: FilePath) -> list[HallusionQuestion]:
     return questions
 
 
-def place_of(path: FilePath, row: FileRow, needed: str) -> str:
+def id_of(path: FilePath, row: FileRow, needed: str) -> str:
     """The id of a record that has its parts."""
-    parts = [identifier(path, row, name, needed) for name in PLACE]
+    parts = [identifier(path, row, name, needed) for name in PARTS]
     if parts[0] not in CATEGORIES or any("/" in part for part in parts):
         raise BenchmarkError(f"{path} {row.where}: {'/'.join(parts)!r:.80} is no id: category is VD or VS, no part has a slash")
     return "/".join(parts)
@@ -94,7 +94,7 @@ def _question(path: Path, row: FileRow) -> HallusionQuestion:
             f"{path} {row.where}: visual_input {shown!r}, gt_answer {label!r} and filename {row.data.get('filename')!r:.60}; "
             f"{_NEEDED}, which is null where visual_input is 0"
         )
-    name = place_of(path, row, _NEEDED)
+    name = id_of(path, row, _NEEDED)
     image = ""
     if has_file:  # ./VD/illusion/0_0.png, in some releases with a folder before it
         image = "/".join(PurePosixPath(field(path, row, "filename", _NEEDED)).parts[-3:])
@@ -103,7 +103,7 @@ def _question(path: Path, row: FileRow) -> HallusionQuestion:
 
 def samples_of(questions: Iterable[HallusionQuestion], after: str = "") -> list[Sample]:
     """The questions, with these words after each, scored by category."""
-    return [Sample(q.id, q.image, q.text + after, Place.of(q.id).category, q.label) for q in questions]
+    return [Sample(q.id, q.image, q.text + after, QuestionId.of(q.id).category, q.label) for q in questions]
 
 
 def read_hallusionbench(
@@ -121,7 +121,7 @@ def read_hallusionbench(
     kept, notes = keep_pictured([sample for sample in samples if sample.image or pictures == "all"], place, missing)
     if unshown := len(samples) - sum(bool(sample.image) for sample in samples):
         fate = "asked as text alone" if pictures == "all" else "left out"
-        notes = [f"{unshown} questions come without a picture, and are {fate}", *notes]
+        notes = [f"{unshown} questions of the file come without a picture, and are {fate}", *notes]
     lexicon = {"pictures": pictures, "prompt": prompt, "visual_input": {q.id: q.visual_input for q in questions}}
     path = Path(folder) / FILE
     return Benchmark(

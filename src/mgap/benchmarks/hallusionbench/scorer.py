@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mgap.benchmarks.hallusionbench.questions import CATEGORIES, Place
+from mgap.benchmarks.hallusionbench.questions import CATEGORIES, QuestionId
 from mgap.benchmarks.statistics import share
 from mgap.benchmarks.tally import Figure, Tally
 from mgap.benchmarks.yesno_parsers import REFUSALS_UNREAD, find_parser
@@ -32,7 +32,7 @@ COUNTINGS = ("authors", "vlmevalkit")  # all questions; those with a picture
 _SETTINGS = ("parser", "counting")
 
 
-class Verdict(NamedTuple):
+class JudgedAnswer(NamedTuple):
     """How one question was answered."""
 
     id: str
@@ -43,7 +43,7 @@ class Verdict(NamedTuple):
     @property
     def is_right(self) -> bool:
         """c of the definition above."""
-        place = Place.of(self.id)
+        place = QuestionId.of(self.id)
         return self.said == self.label or (self.said is None and place.category == "VS" and place.figure == "0")
 
 
@@ -56,7 +56,7 @@ def _share(part: int, whole: int, better: str = "higher") -> Figure:
 
 
 # A group of questions counts only as a whole; None: the question is in none.
-GROUPS: Mapping[str, Callable[[Place, int], str | None]] = {
+GROUPS: Mapping[str, Callable[[QuestionId, int], str | None]] = {
     "fAcc": lambda place, _: place.whole_figure,
     "qAcc": lambda place, _: place.pair,
     "easy_pairs": lambda place, shown: place.pair if shown < 2 else None,
@@ -111,7 +111,7 @@ class HallusionBenchScorer:
     def settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _SETTINGS}
 
-    def judge(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> list[Verdict]:
+    def judge(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> list[JudgedAnswer]:
         """The verdicts of the samples that this counting has."""
         if absent := [sample.id for sample in samples if sample.id not in texts]:
             raise BenchmarkError(f"{len(absent)} samples have no answer, {absent[0]!r} first: score those that have one")
@@ -119,7 +119,7 @@ class HallusionBenchScorer:
             raise BenchmarkError(f"{len(strange)} samples are none of HallusionBench's, {strange[0]!r} first: leave them out")
         parser = find_parser(self.parser)
         counted = [sample for sample in samples if sample.id in self.counted]
-        return [Verdict(s.id, s.truth, parser(texts[s.id], s.truth), self.visual_input[s.id]) for s in counted]
+        return [JudgedAnswer(s.id, s.truth, parser(texts[s.id], s.truth), self.visual_input[s.id]) for s in counted]
 
     def tally(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> dict[str, Tally]:
         """Tallies of "all" questions, then of those categories that there are."""
@@ -127,9 +127,9 @@ class HallusionBenchScorer:
         groups = {"all": verdicts} | {name: [v for v in verdicts if v.id.startswith(f"{name}/")] for name in CATEGORIES}
         return {name: self.tally_of(members) for name, members in groups.items() if members}
 
-    def tally_of(self, verdicts: Sequence[Verdict]) -> Tally:
+    def tally_of(self, verdicts: Sequence[JudgedAnswer]) -> Tally:
         """The tally of these questions; its units are sets."""
-        places = [Place.of(verdict.id) for verdict in verdicts]
+        places = [QuestionId.of(verdict.id) for verdict in verdicts]
         sets = {name: number for number, name in enumerate(dict.fromkeys(place.whole_set for place in places))}
         counts = np.zeros((len(sets), _COLUMNS))
         for place, verdict in zip(places, verdicts, strict=True):
@@ -148,12 +148,12 @@ class HallusionBenchScorer:
             pairs=self.wholes(verdicts, "qAcc"),
         )
 
-    def wholes(self, verdicts: Sequence[Verdict], kind: str) -> dict[str, bool]:
+    def wholes(self, verdicts: Sequence[JudgedAnswer], kind: str) -> dict[str, bool]:
         """The groups of one kind that are whole, and whether all of each are right."""
         found = _members(verdicts, kind)
         return {name: all(rights) for name, rights in found.items() if len(rights) == self._sizes[kind][name]}
 
-    def incomplete(self, verdicts: Sequence[Verdict], kind: str) -> int:
+    def incomplete(self, verdicts: Sequence[JudgedAnswer], kind: str) -> int:
         """How many groups of one kind are not counted, as they lack a member."""
         return len(_members(verdicts, kind)) - len(self.wholes(verdicts, kind))
 
@@ -165,15 +165,15 @@ class HallusionBenchScorer:
     @cached_property
     def _sizes(self) -> dict[str, Counter[str]]:
         """How many members each group has, by kind."""
-        placed = [(Place.of(name), shown) for name, shown in self.counted.items()]
+        placed = [(QuestionId.of(name), shown) for name, shown in self.counted.items()]
         names = {kind: [of(place, shown) for place, shown in placed] for kind, of in GROUPS.items()}
         return {kind: Counter(name for name in found if name is not None) for kind, found in names.items()}
 
 
-def _members(verdicts: Sequence[Verdict], kind: str) -> dict[str, list[bool]]:
+def _members(verdicts: Sequence[JudgedAnswer], kind: str) -> dict[str, list[bool]]:
     """The groups of one kind, and which of their members are right."""
     found: dict[str, list[bool]] = {}
     for verdict in verdicts:
-        if (name := GROUPS[kind](Place.of(verdict.id), verdict.visual_input)) is not None:
+        if (name := GROUPS[kind](QuestionId.of(verdict.id), verdict.visual_input)) is not None:
             found.setdefault(name, []).append(verdict.is_right)
     return found

@@ -15,7 +15,7 @@ from mgap.io.strict_json import strict_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mgap.benchmarks.hallusionbench.scorer import HallusionBenchScorer, Verdict
+    from mgap.benchmarks.hallusionbench.scorer import HallusionBenchScorer, JudgedAnswer
 
 _RATES = {"aAcc": "accuracy"}  # the scorer's own name
 _SHOWN = {  # the table's rows: a figure as JSON names it, and in words
@@ -51,7 +51,7 @@ def hallusionbench(
 
     Example: mgap score hallusionbench --answers answers.jsonl --counting vlmevalkit
     """
-    from mgap.benchmarks.hallusionbench.answer_files import read_answers
+    from mgap.benchmarks.hallusionbench.predictions import read_answers
     from mgap.benchmarks.hallusionbench.questions import read_file, samples_of
     from mgap.benchmarks.hallusionbench.scorer import HallusionBenchScorer
     from mgap.benchmarks.published_files import find_data
@@ -72,14 +72,14 @@ def hallusionbench(
         _print_table(figures)
 
 
-def _figures(scorer: HallusionBenchScorer, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    from mgap.benchmarks.hallusionbench.official import yes_bias
-    from mgap.benchmarks.hallusionbench.questions import CATEGORIES, Place
+def _figures(scorer: HallusionBenchScorer, verdicts: Sequence[JudgedAnswer]) -> dict[str, Any]:
+    from mgap.benchmarks.hallusionbench.authors_script import yes_bias
+    from mgap.benchmarks.hallusionbench.questions import CATEGORIES, QuestionId
 
-    groups: dict[str, list[Verdict]] = {"all": list(verdicts)}
-    subcategories: dict[str, list[Verdict]] = {}
+    groups: dict[str, list[JudgedAnswer]] = {"all": list(verdicts)}
+    subcategories: dict[str, list[JudgedAnswer]] = {}
     for verdict in verdicts:
-        place = Place.of(verdict.id)
+        place = QuestionId.of(verdict.id)
         groups.setdefault(place.category, []).append(verdict)
         subcategories.setdefault(f"{place.category}_{place.subcategory}", []).append(verdict)
     unread = [verdict for verdict in verdicts if verdict.said is None]
@@ -98,8 +98,8 @@ def _figures(scorer: HallusionBenchScorer, verdicts: Sequence[Verdict]) -> dict[
     }
 
 
-def _group(scorer: HallusionBenchScorer, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    from mgap.benchmarks.hallusionbench.official import errors_by_cause, figure_outcomes
+def _group(scorer: HallusionBenchScorer, verdicts: Sequence[JudgedAnswer]) -> dict[str, Any]:
+    from mgap.benchmarks.hallusionbench.authors_script import errors_by_cause, figure_outcomes
     from mgap.benchmarks.hallusionbench.scorer import GROUPS
 
     wholes = {kind: scorer.wholes(verdicts, kind) for kind in GROUPS}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mgap.benchmarks.hallusionbench.questions import PLACE, place_of
+from mgap.benchmarks.hallusionbench.questions import PARTS, id_of
 from mgap.benchmarks.yesno_questions import refuse_repeats
 from mgap.errors import BenchmarkError
 from mgap.io.record_files import FilePath, FileRow, identifier, read_rows
 from mgap.settings import check_choice
 
 MISSING = ("refuse", "skip")
-_NEEDED = f"an answer has question_id, such as VD_illusion_0_0_0, and text; or {', '.join(PLACE)} and model_prediction"
+_NEEDED = f"an answer has question_id, such as VD_illusion_0_0_0, and text; or {', '.join(PARTS)} and model_prediction"
 
 
 def read_answers(
@@ -49,5 +49,5 @@ def _read(path: FilePath, row: FileRow) -> tuple[str, str]:
     if not isinstance(text, str):
         raise BenchmarkError(f"{path} {row.where}: no text among {', '.join(map(repr, row.data))}; {_NEEDED}")
     if is_the_authors:
-        return place_of(path, row, _NEEDED), text
+        return id_of(path, row, _NEEDED), text
     return identifier(path, row, "question_id", _NEEDED).replace("_", "/"), text
