@@ -114,6 +114,7 @@ def test_a_refusal_is_no_denial_and_a_leading_word_still_decides(questions, scor
     texts = {"I don\u2019t have data for 2018.": 1, "Yes, although I cannot be sure": 0, "There is no such country": 0}
     for text, unclear in texts.items():
         found = score({first.id: text}, "--missing", "skip")
+        assert found["all"]["undefined"] == ["fAcc", "qAcc", "mean_of_three", "easy_pairs", "hard_pairs"]
         assert sum(found["unclear"][key] for key in ("with_picture", "without_picture")) == unclear, text
 
 

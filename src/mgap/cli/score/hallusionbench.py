@@ -110,6 +110,7 @@ def _group(scorer: HallusionBenchScorer, verdicts: Sequence[JudgedAnswer]) -> di
         **{kind: [sum(found.values()), len(found)] for kind, found in wholes.items()},
         **{name: rates[name].value for name in ("mean_of_three", "yes_ratio")},
         "intervals": {name: [rates[of].low, rates[of].high] for name, of in ((n, _RATES.get(n, n)) for n in _SHOWN)},
+        "undefined": [name for name in _SHOWN if rates[_RATES.get(name, name)].of == 0],
         "figures_inconsistent": outcomes["inconsistent"],
         "figures_wrong": outcomes["wrong"],
         "errors": errors_by_cause(verdicts),
@@ -133,9 +134,9 @@ def _print_table(figures: dict[str, Any]) -> None:
 
 def _cell(group: dict[str, Any], name: str) -> str:
     """A share in percent with its interval, and its counts if it has any."""
+    if name in group["undefined"]:
+        return "     -"
     value, (low, high) = group[name], group["intervals"][name]
     right, of = value if isinstance(value, list) else (value, 1.0)
-    if not of:
-        return "-"
     counts = f"  {right}/{of}" if isinstance(value, list) else ""
     return f"{100 * right / of:6.2f}  [{100 * low:.2f}, {100 * high:.2f}]{counts}"
