@@ -80,6 +80,16 @@ def test_a_method_acts_on_every_prompt_or_refuses_what_it_cannot_act_on(exact, p
 
 
 @pytest.mark.one_family
+def test_vista_needs_a_picture_only_where_it_steers_by_one(exact, picture):
+    unsteered = mgap.VISTA(lam=0.0, alpha=0.5)
+    assert mgap.VISTA().needs_picture
+    assert not unsteered.needs_picture
+    with exact.using(unsteered):
+        alone = exact.answer(None, QUESTIONS[1], max_new_tokens=NEW).token_ids
+        assert list(exact.answers([picture, None], QUESTIONS, max_new_tokens=NEW))[1].token_ids == alone
+
+
+@pytest.mark.one_family
 def test_what_cannot_be_shown_is_refused(exact, two):
     with pytest.raises(PromptError, match="a row with several pictures has no prefill to share"):
         list(exact.answers([two], QUESTIONS[:1], prefill="shared"))

@@ -81,7 +81,6 @@ class VISTA(LayersMethod):
     modes: ClassVar[frozenset[Mode]] = ALL_MODES - {Mode.ASSISTED, Mode.STATIC, Mode.COMPILE}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(PRESETS)
     shares_prefill: ClassVar[bool] = False  # prompts are steered
-    needs_picture: ClassVar[bool] = True
     moved_by: ClassVar[str] = "alpha"  # at lam 0 only
     zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"lam": 0.0, "alpha": 0.0})
 
@@ -104,6 +103,11 @@ class VISTA(LayersMethod):
         for name in ("window", "layers"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(sorted(set(layer_indices(getattr(self, name), name=name)))))
+
+    @property
+    def needs_picture(self) -> bool:  # type: ignore[override]  # here it depends on a setting
+        """At lam 0 nothing is steered, and late layers are mixed in whatever the prompt shows."""
+        return self.strength != 0
 
     @property
     def strength(self) -> float:
