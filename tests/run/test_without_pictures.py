@@ -10,7 +10,8 @@ from PIL import Image
 
 import mgap
 from mgap.benchmarks.hallusionbench.questions import FILE
-from mgap.errors import ModelError, SettingError
+from mgap.benchmarks.own import read_own
+from mgap.errors import BenchmarkError, ModelError, SettingError
 from mgap.reports.report import report_files
 from mgap.reports.scores import score
 from mgap.run.benchmarks import read_bank, read_benchmark
@@ -200,6 +201,13 @@ def test_the_switch_is_a_key_of_this_benchmark_alone(tiny):
     with pytest.raises(SettingError, match="pictures='some': choose from all, only"):
         read_benchmark(Config.of({"benchmark": "hallusionbench", "model": str(tiny), "methods": ["vanilla"], "pictures": "some",
                                   "images": "photos", "data": "."}))  # fmt: skip
+
+
+@pytest.mark.parametrize("image", [["a.png", "b.png"], [], "", None])
+def test_own_questions_name_one_picture_each(tmp_path, image):
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"image": image, "question": "Is there a dog?", "label": "no"}) + "\n")
+    with pytest.raises(BenchmarkError, match=r"line 1: image is .*; a record has image, question, label"):
+        read_own(tmp_path / "mine.jsonl", tmp_path)
 
 
 def answer_and_die(keys, out, after):
