@@ -15,44 +15,22 @@ import argparse
 from collections.abc import Sequence
 
 import mgap
-from mgap.backbones.asked_rows import Asked
 from mgap.io.progress import bars
-from mgap.methods.given.brings import Fields, Listed, Other, Pictured
 from mgap.pocket.benchmark import DEVELOPMENT
-from mgap.pocket.language import mentions
-from mgap.pocket.objects import NAMES
 from mgap.pocket.samples import chair_samples, pope_samples, scene_of
-from mgap.pocket.scenes import Scene, render
-from mgap.pocket.stand_ins import Redrawn, TrueBoxes, masked
+from mgap.pocket.scenes import Scene
+from mgap.pocket.stand_ins import stand_in_evidence
 from mgap.run.evaluate import answer_first_words, answer_in_full
 
 LENGTH = 96  # tokens of a caption
 
 
-class Masked:
-    """AGLA's evidence: all but the things that the prompt names is black. Its authors match picture and prompt by BLIP."""
-
-    def __init__(self, scenes: Sequence[Scene]) -> None:
-        self.scenes = {render(scene).tobytes(): scene for scene in scenes}
-
-    def __call__(self, asked: Sequence[Asked]) -> list[mgap.Evidence]:
-        scenes = [self.scenes[row.picture.tobytes()] for row in asked]
-        return [mgap.Evidence((masked(scene, mentions(row.prompt)),)) for scene, row in zip(scenes, asked, strict=True)]
-
-
 def methods(model: mgap.Model, scenes: Sequence[Scene], error: float) -> dict[str, mgap.Given | None]:
     """Plain decoding, and the five with their published settings; ConVis has two."""
-    boxes = TrueBoxes(scenes, error=error)
-    drawn = Pictured(model, Redrawn(), length=LENGTH)
-    return {
-        "plain": None,
-        "convis": mgap.Given(evidence=drawn, preset="convis"),
-        "convis, alpha 0.1": mgap.Given(evidence=drawn, preset="convis", alpha=0.1),
-        "agla": mgap.Given(evidence=Masked(scenes), preset="agla"),
-        "halc": mgap.Given(evidence=Fields(model, boxes, vocabulary=NAMES), preset="halc"),
-        "marine": mgap.Given(evidence=Listed(boxes, NAMES), preset="marine"),
-        "cicd": mgap.Given(evidence=Other([render(scene) for scene in scenes]), preset="cicd"),
-    }
+    evidence = stand_in_evidence(model, scenes, error=error, length=LENGTH)
+    named = {preset: mgap.Given(evidence=brings, preset=preset) for preset, brings in evidence.items()}
+    weak = mgap.Given(evidence=evidence["convis"], preset="convis", alpha=0.1)  # its authors' for questions
+    return {"plain": None, "convis": named["convis"], "convis, alpha 0.1": weak, **named}
 
 
 def main() -> None:

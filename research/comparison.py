@@ -1,8 +1,9 @@
 """`python -m research.comparison MODEL --out FOLDER`: every published method on pocket-POPE and pocket-CHAIR.
 
 Methods have their default settings: the published ones, if any. The bias and a second row of MGAP have the settings that the
-rule of figures.py picked on development scenes; ASD's vectors and the predicted prior's map are fitted on such scenes. Results
-are saved after every method, and a method in the file is not measured again.
+rule of figures.py picked on development scenes; ASD's vectors and the predicted prior's map are fitted on such scenes. Each
+preset of `given` has evidence from stand-ins that know the scenes. Results are saved after every method, and a method in the
+file is not measured again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mgap.benchmarks.chair.scorer import ChairScore
+from mgap.benchmarks.pope.questions import SPLITS
 from mgap.benchmarks.pope.scorer import PopeScore
 from mgap.decoding.model import Model, load
 from mgap.errors import CorruptFile, MgapError, SettingError, one_line
@@ -29,6 +31,7 @@ from mgap.io.typed_json import BROKEN, typed
 from mgap.methods.asd import ASD
 from mgap.methods.base import Method
 from mgap.methods.bias import Bias
+from mgap.methods.given.given import Given
 from mgap.methods.haltrapper.haltrapper import HalTrapper
 from mgap.methods.mgap import MGAP
 from mgap.methods.predicted_prior import PredictedPrior
@@ -38,13 +41,16 @@ from mgap.pocket.figures import CardFigures, PickedSetting, fit_prior, mgap_at
 from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
 from mgap.pocket.fit_map import fit_pocket_map
 from mgap.pocket.fit_steering import fit_steering
+from mgap.pocket.samples import chair_samples, pope_samples, scene_of
+from mgap.pocket.stand_ins import stand_in_evidence
 from mgap.priors.prior_plan import Priors
 from mgap.registry import METHODS, locate
 from mgap.run.method_plans import MethodPlan, build_method
 
 FILE = "comparison.json"
 PLAIN = "vanilla"
-CHOSEN_IN_FRONTIER = ("given", "prompt-prior", "tether")  # without defaults that are published: compared in research/frontier
+CHOSEN_IN_FRONTIER = ("prompt-prior", "tether")  # without defaults that are published: compared in research/frontier
+GIVEN = {"convis": 5.0, "agla": 2.0, "halc": 5.0, "marine": 2.0, "cicd": 2.0}  # presets of `given`, and their forwards a token
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class Contender:
 
     label: str
     make: Callable[[Model, Progress | None], Method | None]
+    forwards: float | None = None  # per token, if it is not what the method declares
 
 
 @dataclass(frozen=True)
@@ -60,14 +67,14 @@ class Result:
     """The scores and costs of one method."""
 
     label: str
-    forwards: float  # per token, as the method declares
+    forwards: float  # per token
     passed: int  # tokens through the decoder for the captions, including searches and fitting on attach
     pope: dict[str, PopeScore]  # by split
     captions: ChairScore
 
 
-def contenders(choice: PickedSetting, *, few: bool) -> dict[str, Contender]:
-    """Every registered method by name, except CHOSEN_IN_FRONTIER.
+def contenders(choice: PickedSetting, *, few: bool, scenes: int = 500) -> dict[str, Contender]:
+    """Every registered method by name, except CHOSEN_IN_FRONTIER; `given` by its presets, with evidence on `scenes` pictures.
 
     `few`: the model's family is one for which HalTrapper's authors take half as many candidates.
     """
@@ -88,8 +95,21 @@ def contenders(choice: PickedSetting, *, few: bool) -> dict[str, Contender]:
         # the pocket models garble the replies that HalTrapper prompts for: longer ones give no more candidates
         "haltrapper": Contender("haltrapper", lambda *_: HalTrapper(preset=preset, length=MAX_ANSWER_TOKENS)),
     }
-    others = [name for name in METHODS.names() if name not in (*special, *CHOSEN_IN_FRONTIER)]
-    return special | {name: Contender(name, _by_name(name)) for name in others}
+    others = [name for name in METHODS.names() if name not in (*special, "given", *CHOSEN_IN_FRONTIER)]
+    given = {preset: Contender(preset, _with_stand_ins(preset, scenes), forwards) for preset, forwards in GIVEN.items()}
+    return special | {name: Contender(name, _by_name(name)) for name in others} | given
+
+
+def _with_stand_ins(preset: str, scenes: int) -> Callable[[Model, Progress | None], Method | None]:
+    """A preset of `given`, with evidence on test scenes."""
+
+    def make(model: Model, _: Progress | None) -> Method:
+        asked = pope_samples(SPLITS, scenes, first=TEST).samples + chair_samples(scenes, first=TEST).samples
+        shown = [scene_of(name) for name in dict.fromkeys(sample.image for sample in asked)]
+        evidence = stand_in_evidence(model, shown, length=MAX_ANSWER_TOKENS)
+        return Given(evidence=evidence[preset], preset=preset)
+
+    return make
 
 
 def _by_name(name: str) -> Callable[[Model, Progress | None], Method | None]:
@@ -116,7 +136,7 @@ def measure_method(
         )
     return Result(
         label=contender.label,
-        forwards=1.0 if method is None else method.forwards,
+        forwards=contender.forwards or (1.0 if method is None else method.forwards),
         passed=passed[0],
         pope={split: of[contender.label] for split, of in pope.items()},
         captions=captioned[contender.label].score,
@@ -206,7 +226,8 @@ def run(args: argparse.Namespace) -> None:
     """Measure what is asked for and is not in the folder yet."""
     check_folder(args.out, [FILE])
     model = load(args.model, device=args.device)
-    named = contenders(CardFigures.load(locate(args.model)).choice, few=model.backbone.config.model_type.startswith("qwen"))
+    choice, few = CardFigures.load(locate(args.model)).choice, model.backbone.config.model_type.startswith("qwen")
+    named = contenders(choice, few=few, scenes=max(args.scenes, args.captions))
     results = load_results(args.out)
     for name in args.method or named:
         if name not in named:

@@ -39,6 +39,7 @@ FILES = {
     "POPE": "data/pope",
     "CHAIR": "data",
     "AMBER": "data/amber",
+    "CD_RETHINK": "data/real",
     "coco_pope_adversarial.json": "data/pope/coco/coco_pope_adversarial.json",
     "answers.jsonl": "fixtures/benchmarks/pope/real_llava15_7b_coco_adversarial.answers.jsonl",
     "captions.jsonl": "fixtures/benchmarks/chair/opera_llava-1.5_greedy.captions.jsonl",
@@ -47,17 +48,15 @@ FILES = {
     "opera-llava-1.5-greedy.jsonl": "fixtures/benchmarks/chair/opera_llava-1.5_greedy.captions.jsonl",
     "opera-minigpt4-greedy.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_greedy.captions.jsonl",
     "opera-minigpt4-ours.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_ours.captions.jsonl",
+    "mme-answers.jsonl": "fixtures/benchmarks/mme/real_llava15_13b.answers.jsonl",
     "hallusion-answers.jsonl": "fixtures/benchmarks/hallusionbench/real_gpt4v_sample.answers.jsonl",
     "answers.json": "fixtures/benchmarks/amber/real_llava15_7b_generative_1_83.responses.json",
     "llava-1.5-7b-1-83.json": "fixtures/benchmarks/amber/real_llava15_7b_generative_1_83.responses.json",
     "vectors": "fixtures/methods",
 }
 BESIDE = {"amber": "data/amber", "chair": "data/chair"}  # the published scorers' language is looked for beside AMBER
-CACHED = (
-    "pope",
-    "amber",
-    "hallusionbench",
-)  # benchmarks whose files `mgap fetch` finds complete; CHAIR's are an archive of 250 MB
+# Benchmarks whose files `mgap fetch` finds complete; CHAIR's are an archive of 250 MB.
+CACHED = ("pope", "repope", "amber", "hallusionbench")
 TABLES = ("tagger", "lemma_table.json")  # of the published scorers' language
 CLONE = ("bench", "examples", "experiments", "src", "tests_vllm", "Makefile", "README.md", "constraints.txt", "pyproject.toml")
 PHOTOS = 12
@@ -144,6 +143,8 @@ def build_cache(folder: Path) -> None:
     if SHARED.is_dir():
         for name in CACHED:
             (folder / name).symlink_to(SHARED / "data" / name)
+        (folder / "mme").mkdir()  # not a link: what is needed is unpacked beside the archive
+        (folder / "mme" / "eval_tool.zip").symlink_to(SHARED / "data" / "mme" / "eval_tool.zip")
         for name in TABLES:
             (tables / name).symlink_to(SHARED / "data" / "chair" / name)
 

@@ -170,8 +170,10 @@ BENCHMARKS = Registry(
     "mgap.benchmarks",
     {
         "pope": "mgap.benchmarks.pope.questions:PopeSource",
+        "repope": "mgap.benchmarks.repope.questions:RepopeSource",
         "chair": "mgap.benchmarks.chair.questions:ChairSource",
         "amber": "mgap.benchmarks.amber.questions:AmberSource",
+        "mme": "mgap.benchmarks.mme.questions:MmeSource",
         "hallusionbench": "mgap.benchmarks.hallusionbench.questions:HallusionBenchSource",
         "own": "mgap.benchmarks.own:OwnSource",
     },
@@ -238,6 +240,7 @@ SCORERS = Registry(
         "yesno": "mgap.benchmarks.pope.scorer:PopeScorer",
         "captions": "mgap.benchmarks.chair.scorer:ChairScorer",
         "amber": "mgap.benchmarks.amber.scorer:AmberScorer",
+        "mme": "mgap.benchmarks.mme.scorer:MmeScorer",
         "hallusionbench": "mgap.benchmarks.hallusionbench.scorer:HallusionBenchScorer",
     },
     has=("of",),

@@ -1,6 +1,8 @@
 """A user's own questions, as JSON lines and as CSV, with every mistake pointed to by its line."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from mgap.benchmarks.own import read_own
 from mgap.errors import BenchmarkError, MgapError
 
+GUIDE = Path(__file__).parents[2] / "docs" / "benchmarks" / "own.md"
 HEADER = "image,question,label\n"
 LINE = '{"image": "a.jpg", "question": "A?", "label": "yes"}'
 
@@ -97,3 +100,40 @@ def test_any_bytes_are_questions_or_one_of_our_errors(tmp_path_factory, data):
     except MgapError:
         return
     assert found.samples
+
+
+def convert(heading):
+    """Run the guide's block below this heading."""
+    block = re.search(rf"^## {heading}\n.*?^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)[1]
+    exec(compile(block, str(GUIDE), "exec"), {})
+
+
+def test_dash_b_becomes_own_questions_as_the_guide_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder, names in (("pos", ["1.png", "2.png"]), ("neg", ["3.png"])):
+        place = tmp_path / "images" / folder / "coco" / "teddy bear"
+        place.mkdir(parents=True)
+        for name in names:
+            (place / name).write_bytes(b"pixels")
+        (tmp_path / "images" / f"dash_benchmark_{folder}.json").write_text(json.dumps({"coco": {"teddy bear": names}}))
+    convert("DASH-B")
+    found = read_own("dash-b.jsonl", "images")
+    assert [(s.image, s.truth) for s in found.samples] == [
+        ("pos/coco/teddy bear/1.png", "yes"), ("pos/coco/teddy bear/2.png", "yes"), ("neg/coco/teddy bear/3.png", "no"),
+    ]  # fmt: skip
+    assert {s.prompt for s in found.samples} == {"Can you see a teddy bear in this image? Please answer only with yes or no."}
+
+
+def test_r_bench_becomes_own_questions_as_the_guide_says(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    records = [
+        {"question_id": 7, "image": "a.jpg", "text": "Is the dog on the bed?", "label": "Yes"},
+        {"question_id": 9, "image": "b.jpg", "text": "Is the cup under the table?", "label": "no"},
+    ]
+    Path("image-level_filterd.json").write_text(json.dumps(records))
+    convert("R-Bench")
+    found = read_own("r-bench.jsonl", folder)
+    assert [(s.id, s.prompt, s.truth) for s in found.samples] == [
+        ("7", "Is the dog on the bed?", "yes"), ("9", "Is the cup under the table?", "no"),
+    ]  # fmt: skip
+    assert found.notes == ()

@@ -53,6 +53,21 @@ def test_vlmevalkit_wants_one_of_both_words(text, verdict):
     assert PARSERS["vlmevalkit"](text, "yes") == verdict
 
 
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("YES", "yes"),
+        ("There is no eyesore", "yes"),
+        ("A snowboard", "no"),
+        ("Not one", "no"),
+        ("It isn't there", None),
+        ("", None),
+    ],
+)
+def test_repope_looks_for_the_letters_yes_before_the_letters_no(text, verdict):
+    assert PARSERS["repope"](text, "yes") == PARSERS["repope"](text, "no") == verdict
+
+
 @given(ANSWERS, st.sampled_from(sorted(PARSERS)))
 def test_every_parser_reads_any_text(text, name):
     verdicts = [PARSERS[name](text, label) for label in LABELS]

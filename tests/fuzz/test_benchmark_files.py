@@ -15,7 +15,8 @@ from mgap.benchmarks.hallusionbench.questions import FILE, read_hallusionbench
 from mgap.benchmarks.own import read_own
 from mgap.benchmarks.pope.answer_files import MISSING, read_answers
 from mgap.benchmarks.pope.builder import build_pope, read_annotations, to_lines
-from mgap.benchmarks.pope.questions import read_pope, read_questions
+from mgap.benchmarks.pope.questions import SPLITS, read_pope, read_questions
+from mgap.benchmarks.repope.new_labels import read_new_labels
 from mgap.benchmarks.yesno_questions import YesNoQuestion
 from mgap.errors import BenchmarkError
 from mgap.io.record_files import read_rows
@@ -121,6 +122,20 @@ def test_popes_questions(place, pictures, data):
     if not isinstance(found, Refused):
         assert all(q.label in ("yes", "no") and q.id and q.text.strip() and q.image.strip() for q in found[0])
     check_samples(outcome(read_pope, place, pictures, splits=["random"]))
+
+
+@cases(30)
+@given(st.one_of(line_files(ASKED), json_files(ASKED)))
+def test_repopes_labels_of_them(place, data):
+    folder = place / "repope"
+    folder.mkdir(exist_ok=True)
+    for split in SPLITS:
+        (folder / f"coco_pope_{split}.json").write_text(json.dumps(ASKED))
+        (folder / f"coco_repope_{split}.json").write_bytes(data)
+    labels = outcome(read_new_labels, folder, names="coco_repope_random.json")
+    if not isinstance(labels, Refused):
+        found = labels.look_up([(row["image"], f"{row['text']} Answer in a word.") for row in ASKED], "here")
+        assert set(found) <= {"yes", "no", None}
 
 
 @cases(50)

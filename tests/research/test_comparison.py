@@ -19,6 +19,7 @@ from mgap.registry import EMBEDDED, METHODS
 from research.comparison import (
     CHOSEN_IN_FRONTIER,
     FILE,
+    GIVEN,
     contenders,
     counting,
     load_results,
@@ -91,7 +92,8 @@ def results(model, choice):
 
 def test_every_registered_method_takes_part_here_or_where_settings_are_chosen(choice):
     here = set(contenders(choice, few=False))
-    assert set(METHODS.names()) - here == set(CHOSEN_IN_FRONTIER) <= {contender.family for contender in FAMILIES}
+    assert set(METHODS.names()) - here == {"given", *CHOSEN_IN_FRONTIER} <= {contender.family for contender in FAMILIES}
+    assert set(mgap.Given.presets) == set(GIVEN) <= here
     assert contenders(choice, few=True)["haltrapper"].make(None, None).n == 5
     assert contenders(choice, few=False)["bias"].make(None, None) == mgap.Bias(shift=choice.shift)
 
@@ -116,6 +118,14 @@ def test_a_new_method_that_needs_something_learnt_is_measured_like_the_others(le
     assert prior.rank == 5
     result = measure_method(model, named["deep"], scenes=1, captions=1)
     assert (result.label, result.captions.captions) == ("deep", 1)
+
+
+@pytest.mark.parametrize("preset", GIVEN)
+def test_a_preset_of_given_is_measured_with_stand_ins(preset, model, choice, results):
+    result = measure_method(model, contenders(choice, few=False, scenes=2)[preset], scenes=1, captions=2)
+    assert (result.label, result.forwards) == (preset, GIVEN[preset])
+    assert result.pope["random"].questions == 6
+    assert result.passed > results["vanilla"].passed
 
 
 def test_a_result_is_what_evaluation_gives(model, results):

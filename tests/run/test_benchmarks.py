@@ -38,6 +38,27 @@ def test_pope_is_read_from_the_published_files(shared, config, tmp_path, dataset
     assert len({sample.image for sample in few.samples}) == 7
 
 
+def test_repope_asks_what_was_kept_of_the_pictures_that_are_there(shared, config, tmp_path):
+    kept = [json.loads(line) for line in (shared / "data" / "repope" / "coco_repope_popular.json").read_text().splitlines()]
+    names = list(dict.fromkeys(row["image"] for row in kept))[:3]
+    keys = {"benchmark": "repope", "images": draw(tmp_path / "images", names), "splits": ["popular"]}
+    with pytest.raises(BenchmarkError, match="497 of 500 pictures are missing"):
+        read_benchmark(config(**keys))
+    found = read_benchmark(config(**keys, missing="skip"))
+    rows = [row for row in kept if row["image"] in names]
+    assert [(s.id, s.prompt, s.truth) for s in found.samples] == [
+        (f"popular/{row['question_id']}", row["text"], row["label"]) for row in rows
+    ]
+    assert "497 pictures are missing" in found.notes[-2]
+    assert found.notes[-1].startswith(f"popular: {len(rows)} of 18 questions, labelled by RePOPE")
+
+
+def test_there_are_no_new_labels_of_drawn_scenes():
+    drawn = Config.of({"benchmark": "repope", "model": "pocket/llava", "methods": ["vanilla"]})
+    with pytest.raises(SettingError, match="benchmark repope: it is not part of the pocket world; give images"):
+        read_benchmark(drawn)
+
+
 def test_chair_asks_for_the_fixed_pictures(shared, config, tmp_path):
     ids = json.loads((shared / "data" / "chair" / "image_sets.json").read_text())["haltrapper_fixed_500"]
     images = draw(tmp_path / "images", [f"COCO_val2014_{number:012d}.jpg" for number in ids])

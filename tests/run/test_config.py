@@ -44,7 +44,7 @@ def test_keys_that_are_given_replace_those_of_the_file(tmp_path):
         ({"dataset": "coco"}, "give images"),
         ({"images": "coco", "dataset": "pocket"}, "draws its own pictures"),
         ({"benchmark": "own", "images": "."}, "give questions"),
-        ({"benchmark": "chair", "splits": ["random"]}, "splits is a key of pope and departure, not of chair"),
+        ({"benchmark": "chair", "splits": ["random"]}, "splits is a key of pope and repope and departure, not of chair"),
         ({"kinds": "g"}, "kinds is a key of amber"),
         ({"data": "files"}, "draws its own pictures: leave out data"),
         ({"images": ".", "held_out": True}, "held_out is of the pocket world"),

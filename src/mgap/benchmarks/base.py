@@ -21,7 +21,7 @@ class Benchmark:
     """The samples of one task. All but `picture` is plain JSON: a run saves it and can be scored without the benchmark."""
 
     name: str  # such as "pope coco"
-    task: str  # which scorer reads the answers: yesno, captions or amber
+    task: str  # which scorer reads the answers: yesno, captions, amber or mme
     samples: tuple[Sample, ...]
     picture: Callable[[str], ImageSource]  # from a sample's image name to the picture or its path
     lexicon: Mapping[str, Any] = field(default_factory=dict)  # words that the scorer needs besides the samples' truths
@@ -51,6 +51,8 @@ class RunKeys(Protocol):
     def splits(self) -> tuple[str, ...]: ...
     @property
     def kinds(self) -> str: ...
+    @property
+    def tasks(self) -> str: ...
     @property
     def image_set(self) -> str | None: ...
     @property

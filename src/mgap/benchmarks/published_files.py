@@ -50,7 +50,7 @@ class PublishedBenchmark:
 
 
 def published(name: str, table: Mapping[str, Any] | None = None) -> PublishedBenchmark:
-    """A benchmark's files: pope, chair or amber."""
+    """A benchmark's files, by its name in published.yaml."""
     table = _table() if table is None else table
     if name not in table:
         raise SettingError(f"unknown benchmark {name!r}: choose from {', '.join(table)}")

@@ -23,6 +23,7 @@ class Figure:
     of: Callable[[Counts], float]  # the denominator; 0: the figure is undefined
     percent: bool = True  # a share, shown in percent; False: a plain number, such as words per caption
     better: str = "higher"  # or "lower", or "" if neither
+    full: float | None = None  # the most points that a plain number can reach; None: it is not counted in points
     over: str = "pictures"  # what the bootstrap draws
 
 
@@ -38,15 +39,17 @@ class Tally:
     pairs: Mapping[str, bool] = field(default_factory=dict)  # samples that count as pairs: all of a pair are right
 
     def rates(self) -> dict[str, Rate]:
-        """Every figure with a 95% interval from a bootstrap over pictures; Wilson's if a share is 0 or 1."""
+        """Every figure with a 95% interval from a bootstrap over pictures; Wilson's if a share or points are none or all."""
         total, drawn = self.counts.sum(0), draw(self.counts)
         rates = {}
         for name, figure in self.figures.items():
             of, value = figure.of(total), float(figure.value(total))
+            full = 1.0 if figure.percent else figure.full
             if of == 0:
                 rates[name] = Rate(0.0, 0.0, 1.0, 0)
-            elif figure.percent and value in (0.0, 1.0):
-                rates[name] = wilson(round(value * of), round(of))
+            elif full and value in (0.0, full):
+                bounds = wilson(round(value / full * of), round(of))
+                rates[name] = Rate(value, full * bounds.low, full * bounds.high, bounds.of)
             else:
                 low, high = np.quantile(figure.value(drawn), [0.025, 0.975])
                 rates[name] = Rate(value, float(low), float(high), round(of))
@@ -122,7 +125,10 @@ def by_picture(samples: Sequence[Sample], rows: Sequence[Sequence[float]]) -> tu
 
 
 class Scorer(Protocol):
-    """Turns the answers to a task into tallies; a frozen dataclass whose fields are its settings."""
+    """Turns the answers to a task into tallies; a frozen dataclass whose fields are its settings.
+
+    It may have a `remark`: a sentence that stands below its tables.
+    """
 
     @classmethod
     def of(cls, lexicon: Mapping[str, Any], **settings: Any) -> Scorer:

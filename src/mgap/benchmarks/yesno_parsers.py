@@ -7,7 +7,7 @@ whether the answer is right, not what it says.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mgap.errors import SettingError
@@ -93,6 +93,11 @@ def _one_of_both(text: str) -> str | None:
     return answers.pop() if len(answers) == 1 else None
 
 
+def _yes_else_no(text: str) -> str | None:
+    """The letters yes anywhere, else the letters no anywhere."""
+    return next((word for word in ("yes", "no") if word in text.lower()), None)
+
+
 _FIRST_SENTENCE = 'no if a word of the first sentence is exactly "No", "no" or "not", else yes'
 _LETTERS = "label yes: right if the letters yes occur anywhere; label no: right if the letters no do; DEPENDS ON THE LABEL"
 
@@ -123,6 +128,11 @@ PARSERS = {
             lambda text, _: _one_of_both(text),
         ),
         Parser(
+            "repope",
+            "RePOPE: yes if the letters yes occur anywhere, else no if the letters no do, else unparsed",
+            lambda text, _: _yes_else_no(text),
+        ),
+        Parser(
             REFUSALS_UNREAD,
             f"as {DEFAULT}, but a first sentence that refuses to answer (sorry, I cannot, without the ...) is unparsed",
             lambda text, _: _yes_or_no_but_no_refusal(text),
@@ -136,7 +146,7 @@ PARSERS = {
 }
 
 
-def find_parser(name: str) -> Parser:
-    if name not in PARSERS:
-        raise SettingError(f"unknown parser {name!r}: choose from {', '.join(PARSERS)}")
-    return PARSERS[name]
+def find_parser(name: str, among: Mapping[str, Parser] = PARSERS) -> Parser:
+    if name not in among:
+        raise SettingError(f"unknown parser {name!r}: choose from {', '.join(among)}")
+    return among[name]

@@ -140,10 +140,11 @@ def report_scores(run: Run, *, figures: bool = False) -> None:
     from mgap.io.regular_files import inside
     from mgap.pages.print_figures import FIGURES
     from mgap.reports.printed.catalogue import draw_prints, save_prints
+    from mgap.reports.relabelled import beside_new_labels
     from mgap.reports.report import report_files
     from mgap.reports.scores import SCORES, score
 
-    scores = score(run)
+    scores = beside_new_labels(score(run))
     print_scores(scores)
     with working("writing the report"):
         prints = draw_prints([scores]) if figures else []

@@ -62,6 +62,18 @@ def _parsers() -> list[str]:
     return list(PARSERS)
 
 
+def _mme_parsers() -> list[str]:
+    from mgap.benchmarks.mme.readers import READERS
+
+    return list(READERS)
+
+
+def _tasks() -> tuple[str, ...]:
+    from mgap.benchmarks.mme.questions import ALL, TASK_SETS
+
+    return (*TASK_SETS, *ALL)
+
+
 def _engines() -> list[str]:
     from mgap.registry import ENGINES
 
@@ -96,7 +108,7 @@ method, experiment, parser = completer(_methods), completer(_experiments), compl
 engine, dataset, language, published = completer(_engines), completer(_datasets), completer(_languages), completer(_published)
 prompts = completer(_prompts)
 dtype = words("auto", "float32", "bfloat16", "float16")
-split = completer(_splits)
+split, tasks, mme_parser = completer(_splits), completer(_tasks), completer(_mme_parsers)
 
 
 def preset(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -19,6 +19,7 @@ from mgap.cli.options import (
     ModelName,
     Revision,
     SavedPrior,
+    Tasks,
     TrustRemoteCode,
     load_model,
 )
@@ -45,7 +46,7 @@ def diagnose(
     prior: SavedPrior = None,
     images: Images = None,
     data: Data = None,
-    dataset: Annotated[str | None, typer.Option(help="Source of the pictures: pocket, coco, aokvqa or gqa.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Source of the pictures: pocket, coco, aokvqa, gqa or mme.")] = None,
     questions: Annotated[
         str | None,
         typer.Option(help="Your own questions instead of POPE's: a JSONL or CSV file with image, question and label."),
@@ -58,6 +59,7 @@ def diagnose(
             help="Splits of POPE: random, popular, adversarial; default: adversarial.",
         ),
     ] = None,
+    tasks: Tasks = None,
     scenes: Annotated[int, typer.Option(help="Pocket world: number of scenes to judge; as many others form the bank.")] = 100,
     limit: Limit = None,
     bank: Annotated[
@@ -83,12 +85,14 @@ def diagnose(
 
     Example: mgap diagnose --model pocket/llava --method vcd --method mgap --alpha 0 .25 .5 .75 1
     """
-    from mgap.run.config import Config
+    from mgap.run.config import Config, measured_on
 
+    if split is None and measured_on("first", dataset, questions) == "pope":
+        split = ["adversarial"]
     measured = {"k": k, "delta": delta, "metric": metric, "search": search, "bank": bank, "strengths": alpha or None}
     given: dict[str, Any] = {
         "model": model, "images": images, "data": data, "dataset": dataset, "questions": questions, "limit": limit,
-        "splits": split or ["adversarial"], "scenes": scenes, "batch_size": batch_size, "device": device, "dtype": dtype,
+        "splits": split, "tasks": tasks, "scenes": scenes, "batch_size": batch_size, "device": device, "dtype": dtype,
         "revision": revision, "trust_remote_code": trust_remote_code or None,
         "departure": {key: value for key, value in measured.items() if value is not None} or None,
         "methods": list(dict.fromkeys(["vanilla", *(method or METHODS)])),

@@ -9,7 +9,7 @@ import typer
 
 from mgap.cli import completion
 from mgap.errors import SettingError
-from mgap.registry import ASSEMBLED, BACKBONES, EXPERIMENTS, METHODS, POCKET_MODELS, PROMPTS, Registry
+from mgap.registry import ASSEMBLED, BACKBONES, BENCHMARKS, EXPERIMENTS, METHODS, POCKET_MODELS, PROMPTS, Registry
 
 if TYPE_CHECKING:
     from mgap.methods.base import Need
@@ -20,14 +20,15 @@ def ls(
         str | None,
         typer.Argument(
             autocompletion=completion.completer(lambda: LISTINGS),
-            help="models, methods, presets, backbones, experiments, null-images, parsers, prompt-sets, prompts or plugins.",
+            help="models, methods, presets, backbones, benchmarks, experiments, null-images, parsers, prompt-sets, prompts or "
+            "plugins.",
         ),
     ] = None,
     which: Annotated[
         str | None, typer.Argument(metavar="[SET]", autocompletion=completion.prompts, help="With prompts: which set.")
     ] = None,
 ) -> None:
-    """List embedded models, methods, presets, backbones, experiments, null images, parsers, calibration prompts and plugins."""
+    """List embedded models, methods, presets, backbones, benchmarks, experiments, null images, parsers, prompts and plugins."""
     if what is not None and what not in LISTINGS:
         raise SettingError(f"nothing called {what!r} to list: choose from {', '.join(LISTINGS)}")
     if which is not None:
@@ -93,6 +94,15 @@ def _backbones() -> list[str]:
     return [name for name in BACKBONES.names() if not reasons.get(name)] + _broken(BACKBONES)
 
 
+def _benchmarks() -> list[str]:
+    lines = [
+        f"{name:<15} pictures: {', '.join(source.datasets)}; answers of up to {source.max_new_tokens} tokens"
+        + (f"; its own keys: {', '.join(sorted(source.keys))}" if source.keys else "")
+        for name, source in BENCHMARKS.loaded().items()
+    ]
+    return lines + _broken(BENCHMARKS)
+
+
 def _experiments() -> list[str]:
     import yaml
 
@@ -107,9 +117,11 @@ def _null_images() -> list[str]:
 
 
 def _parsers() -> list[str]:
+    from mgap.benchmarks.mme.readers import READERS
     from mgap.benchmarks.yesno_parsers import PARSERS
 
-    return [f"{parser.name:<15} {parser.summary}" for parser in PARSERS.values()]
+    parsers = dict.fromkeys((*PARSERS.values(), *READERS.values()))
+    return [f"{parser.name:<15} {parser.summary}" for parser in parsers]
 
 
 def _prompt_sets() -> list[str]:
@@ -126,6 +138,7 @@ LISTINGS: dict[str, Callable[[], list[str]]] = {
     "methods": _methods,
     "presets": _presets,
     "backbones": _backbones,
+    "benchmarks": _benchmarks,
     "experiments": _experiments,
     "null-images": _null_images,
     "parsers": _parsers,

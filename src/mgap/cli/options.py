@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rich.status import Status
 
+    from mgap.benchmarks.repope.new_labels import NewLabels
     from mgap.decoding.model import Model
     from mgap.reports.scores import Scores
 
@@ -50,6 +51,15 @@ Language = Annotated[
     typer.Option(autocompletion=completion.language, help="How to read captions: nltk or builtin; default: as in the run."),
 ]
 Scoring = Annotated[list[str] | None, typer.Option("--set", help="Another setting of the scorer, as KEY=VALUE; repeatable.")]
+Relabel = Annotated[
+    str | None,
+    typer.Option(
+        autocompletion=completion.words("repope"), help="Of POPE on COCO: repope scores on its labels too, side by side."
+    ),
+]
+RelabelData = Annotated[
+    str | None, typer.Option("--data", help="With --relabel: folder with RePOPE's files; default: download them into a cache.")
+]
 SavedPrior = Annotated[
     str | None,
     typer.Option(
@@ -59,6 +69,13 @@ SavedPrior = Annotated[
 Images = Annotated[str | None, typer.Option(help="Folder with the pictures, such as coco/val2014.")]
 Data = Annotated[
     str | None, typer.Option(help="Folder with the benchmark's published files; default: download them into a cache.")
+]
+Tasks = Annotated[
+    str | None,
+    typer.Option(
+        autocompletion=completion.tasks,
+        help="MME: hallucination (its default), perception, cognition, all, or names with commas.",
+    ),
 ]
 Limit = Annotated[int | None, typer.Option(help="Use only the first N pictures.")]
 BatchSize = Annotated[int | None, typer.Option(help="Questions per batch; default: 32, or 256 with engine vllm.")]
@@ -161,8 +178,10 @@ def score_run(
     parser: str | None,
     language: str | None,
     settings: list[str] | None,
+    labels: NewLabels | None = None,
 ) -> Scores:
-    """Score a run's folder with its own settings, except those given here."""
+    """Score a run's folder with its own settings, except those given here; on new labels too, given or at hand."""
+    from mgap.reports.relabelled import beside_new_labels, on_new_labels
     from mgap.reports.scores import score
     from mgap.run.records import Run
 
@@ -170,7 +189,21 @@ def score_run(
     others = parse_settings(settings, example="parser=vcd")
     if twice := [name for name in others if name in given]:
         raise SettingError(f"{twice[0]} is given twice: leave out --{twice[0]}, or --set {twice[0]}=...")
-    return score(Run.load(folder), against=against, match_length=match_length, **given, **others)
+    scores = score(Run.load(folder), against=against, match_length=match_length, **given, **others)
+    return beside_new_labels(scores) if labels is None else on_new_labels(scores, labels)
+
+
+def new_labels(relabel: str | None, data: str | None) -> NewLabels | None:
+    """Read the labels that --relabel and --data name; None without --relabel."""
+    from mgap.benchmarks.repope.new_labels import NAME, read_new_labels
+
+    if relabel is None:
+        if data is not None:
+            raise SettingError(f"--data {data} holds labels that nothing asks for: add --relabel {NAME}, or leave it out")
+        return None
+    if relabel != NAME:
+        raise SettingError(f"unknown relabel {relabel!r:.60}: choose from {NAME}")
+    return read_new_labels(data)
 
 
 def working(label: str) -> Status:
@@ -197,6 +230,8 @@ def print_scores(scores: Scores) -> None:
 
     for text in scores.warnings:
         print(f"mgap: warning: {text}", file=sys.stderr)
+    if scores.relabelled is not None and scores.relabelled.why_not:
+        print(f"mgap: note: {scores.relabelled}", file=sys.stderr)
     for section in sections([scores]):
-        if section.name in ("results", "paired", "matched"):
+        if section.name in ("results", "paired", "relabelled", "matched"):
             print("\n".join(markdown(table) for table in section.tables))

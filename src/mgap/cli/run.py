@@ -16,6 +16,7 @@ from mgap.cli.options import (
     Limit,
     Revision,
     SavedPrior,
+    Tasks,
     TrustRemoteCode,
     parse_settings,
 )
@@ -29,7 +30,8 @@ def run(
         str,
         typer.Argument(
             autocompletion=completion.experiment,
-            help="pope, chair, amber, hallusionbench, own or departure; or a YAML file with the options below as keys.",
+            help="pope, repope, chair, amber, mme, hallusionbench, own or departure; or a YAML file with the options below as "
+            "keys.",
         ),
     ],
     model: Annotated[
@@ -60,15 +62,18 @@ def run(
         str | None,
         typer.Option(
             autocompletion=completion.dataset,
-            help="Source of the pictures: pocket, coco, aokvqa, gqa, amber or hallusionbench.",
+            help="Source of the pictures: pocket, coco, aokvqa, gqa, amber, mme or hallusionbench.",
         ),
     ] = None,
     questions: Annotated[str | None, typer.Option(help="With own: a JSONL or CSV file with image, question and label.")] = None,
     split: Annotated[
         list[str] | None,
-        typer.Option("--split", autocompletion=completion.split, help="POPE: random, popular or adversarial; repeatable."),
+        typer.Option(
+            "--split", autocompletion=completion.split, help="POPE, RePOPE: random, popular or adversarial; repeatable."
+        ),
     ] = None,
     kinds: Annotated[str | None, typer.Option(help="AMBER: a (all), g, d, de, da or dr.")] = None,
+    tasks: Tasks = None,
     image_set: Annotated[
         str | None, typer.Option(help="CHAIR: a published list of pictures, or a file with one id per line.")
     ] = None,
@@ -126,10 +131,10 @@ def run(
     """
     given = {
         "model": model, "methods": method, "images": images, "data": data, "dataset": dataset, "questions": questions,
-        "splits": split, "kinds": kinds, "image_set": image_set, "pictures": pictures, "prompt": prompt,
-        "scenes": scenes, "limit": limit,
+        "splits": split, "kinds": kinds, "tasks": tasks, "image_set": image_set, "pictures": pictures, "prompt": prompt,
+        "scenes": scenes,
         "difficulty": parse_settings(difficulty, "--difficulty", "noise=0.15") or None,
-        "missing": missing, "batch_size": batch_size,
+        "missing": missing, "limit": limit, "batch_size": batch_size,
         "prefill": prefill, "workers": int(workers) if workers and workers.isdecimal() else workers, "profile": profile or None,
         "device": device, "dtype": dtype, "revision": revision, "trust_remote_code": trust_remote_code or None,
         "decoding": parse_settings(decoding, "--decoding", "max_new_tokens=64") or None,

@@ -6,19 +6,22 @@ A scene says what is in its picture, so a detector and a mask need no weights, a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from mgap.backbones.asked_rows import Asked
 from mgap.backbones.prepared_pictures import picture_digest, picture_key
 from mgap.errors import ImageError
-from mgap.methods.given.evidence import Box
+from mgap.methods.given.brings import Fields, Listed, Other, Pictured
+from mgap.methods.given.evidence import Box, Brings, Evidence
 from mgap.pocket.drawing import COLOURS, TRAINING_STYLES
-from mgap.pocket.language import NUMBERS, mention_spans
-from mgap.pocket.objects import OBJECTS
-from mgap.pocket.scenes import WORLD, Placed, Scene, choose_colour, make_scene, place_thing, render
+from mgap.pocket.language import NUMBERS, mention_spans, mentions
+from mgap.pocket.objects import NAMES, OBJECTS
+from mgap.pocket.scenes import WORLD, Placed, Scene, choose_colour, place_thing, render
 from mgap.pocket.themes import THEMES
 from mgap.settings import check_share
 
@@ -50,15 +53,13 @@ class TrueBoxes:
 
     def __post_init__(self) -> None:
         check_share("error", self.error)
-        object.__setattr__(self, "_known", {_key(render(scene)): scene for scene in self.scenes})
+        object.__setattr__(self, "_known", _scenes_by_picture(self.scenes))
 
     def __call__(self, pictures: Sequence[Image.Image], words: Sequence[Sequence[str]]) -> list[list[Box]]:
         return [self._find(picture, asked) for picture, asked in zip(pictures, words, strict=True)]
 
     def _find(self, picture: Image.Image, words: Sequence[str]) -> list[Box]:
-        scene = self._known.get(_key(picture))
-        if scene is None:
-            raise ImageError("this detector does not know the picture's scene: give it among its scenes")
+        scene = _find_scene(self._known, picture)
         rng = np.random.default_rng([WORLD, scene.seed, 17, self.seed])
         absent = [word for word in words if word not in scene.names]
         boxes = []
@@ -129,9 +130,38 @@ def masked(scene: Scene, words: Sequence[str]) -> Image.Image:
     return Image.fromarray(kept)
 
 
-def other(scene: Scene) -> Image.Image:
-    """CICD's picture: of the next scene."""
-    return render(make_scene(scene.seed + 1, difficulty=scene.difficulty))
+class Masked:
+    """AGLA's evidence: what the prompt names, and the rest black. Its authors match picture and prompt by BLIP."""
+
+    def __init__(self, scenes: Iterable[Scene]) -> None:
+        self._known = _scenes_by_picture(scenes)
+
+    def __call__(self, asked: Sequence[Asked]) -> list[Evidence]:
+        scenes = [_find_scene(self._known, row.picture) for row in asked]
+        return [Evidence((masked(scene, mentions(row.prompt)),)) for scene, row in zip(scenes, asked, strict=True)]
+
+
+def stand_in_evidence(model: Any, scenes: Sequence[Scene], *, error: float = 0.0, length: int = 96) -> dict[str, Brings]:
+    """Evidence about these scenes' pictures for every preset of `Given`; captions to draw have at most `length` tokens."""
+    boxes = TrueBoxes(scenes, error=error)
+    return {
+        "convis": Pictured(model, Redrawn(), length=length),
+        "agla": Masked(scenes),
+        "halc": Fields(model, boxes, vocabulary=NAMES),
+        "marine": Listed(boxes, NAMES),
+        "cicd": Other([render(scene) for scene in scenes]),
+    }
+
+
+def _scenes_by_picture(scenes: Iterable[Scene]) -> dict[bytes, Scene]:
+    return {_key(render(scene)): scene for scene in scenes}
+
+
+def _find_scene(known: Mapping[bytes, Scene], picture: Image.Image) -> Scene:
+    scene = known.get(_key(picture))
+    if scene is None:
+        raise ImageError("this stand-in does not know the picture's scene: give it among its scenes")
+    return scene
 
 
 def _key(picture: Image.Image) -> bytes:

@@ -15,6 +15,7 @@ from mgap.reports.departure_tables import is_by_step, step_tables
 from mgap.reports.diagnosis_sections import HEADINGS, analysis_tables
 from mgap.reports.examples import Changes, changes
 from mgap.reports.published_comparison import beside_tables
+from mgap.reports.relabelled import relabelled_tables
 from mgap.reports.report_plots import Plots, draw
 from mgap.reports.score_tables import coverage_table, effort_table, matched_tables, paired_tables, run_names, score_tables
 from mgap.reports.scores import Scores
@@ -67,6 +68,7 @@ def sections(runs: Sequence[Scores], beside: str | None = None) -> list[Section]
         Section("results", "Results", [*score_tables([s for s in runs if not is_by_step(s)]), *step_tables(runs)]),
         Section("published", "Beside the published figures", beside_tables(runs, beside)),
         Section("paired", "What each method changes", paired_tables(runs)),
+        Section("relabelled", "On RePOPE's labels", relabelled_tables(runs)),
         *(Section(name, heading, _tables_of_analysis(runs, name)) for name, heading in HEADINGS.items()),
         Section("matched", "At equal length", matched_tables(runs)),
         Section("time", "Time", [effort] if effort else []),
@@ -104,6 +106,7 @@ def facts_of(scores: Scores) -> Facts:
         ("Answers", f"{scores.scored} of {len(scores.run.samples)} samples were answered by all methods, and are scored"),
         ("Decoding", f"{'sampled' if decoding.get('sample') else 'not sampled'}, {_settings(decoding)}"),
         ("Scored with", _settings(scores.scorer)),
+        ("RePOPE", str(scores.relabelled or "")),
         ("Baseline", scores.baseline),
         *((f"Method {label}", _method(r.arm, _learnt(plan, label))) for label, r in scores.results.items()),
         ("Files read", _settings(plan["benchmark"].get("sources") or {})),

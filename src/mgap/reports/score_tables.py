@@ -14,7 +14,16 @@ DEPARTED = (
     "intervals from a bootstrap over pictures. \u2193: lower is better."
 )
 TIED = " Tied: answers with a token that was chosen among equal best scores, so that rounding decided."
-TITLES = {"f1": "F1", "yes_ratio": "Says yes", "chair": "CHAIR", "fAcc": "fAcc", "qAcc": "qAcc"}
+RELABELLED_F1 = "f1_repope"  # beside F1 on POPE's own labels
+TITLES = {
+    "f1": "F1",
+    RELABELLED_F1: "F1 (RePOPE)",
+    "yes_ratio": "Says yes",
+    "chair": "CHAIR",
+    "accuracy_plus": "Accuracy+",
+    "fAcc": "fAcc",
+    "qAcc": "qAcc",
+}
 
 
 def run_names(runs: Sequence[Scores]) -> list[str]:
@@ -46,16 +55,18 @@ def cell(rate: Rate, kind: Kind, digits: int = 1) -> Cell:
 def score_tables(runs: Sequence[Scores]) -> list[Table]:
     """Every figure of every method by group; groups with other figures get a table of their own."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
+    shown: dict[tuple[str, ...], list[Scores]] = {}
     kinds, has_ties = _kinds(runs), _has_ties(runs)
     for name, scores, group in _groups(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
         figures = tuple(dict.fromkeys(figure for part in parts.values() for figure in part.rates))
         rows = tuple(TableRow(label, _figures(part, kinds, figures, has_ties)) for label, part in parts.items())
         tables.setdefault(figures, []).append(RowGroup(_heading(runs, name, group), rows))
+        shown.setdefault(figures, []).append(scores)
     is_departure = all(scores.run.plan.get("departure") for scores in runs)
     return [
         Table(
-            DEPARTED if is_departure else _caption(figures, kinds) + (TIED if has_ties else ""),
+            DEPARTED if is_departure else _caption(figures, kinds) + (TIED if has_ties else "") + _remarks(shown[figures]),
             _columns(figures, kinds, has_ties),
             groups,
         )
@@ -66,6 +77,7 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
 def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     """The differences of each method to the baseline on the same samples."""
     tables: dict[tuple[tuple[str, ...], tuple[str, ...]], list[RowGroup]] = {}  # by figures and further columns
+    shown: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Scores]] = {}
     kinds = _kinds(runs)
     for name, scores, group in _groups(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
@@ -76,8 +88,9 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
             heading = _heading(runs, name, group)
             against = f"{heading}, against {scores.baseline}" if heading else f"Against {scores.baseline}"
             has_pairs = any(c.pairs is not None for c in comparisons.values())
-            pairs = ("Pairs gained", "Pairs lost") if has_pairs else ()
-            tables.setdefault((figures, pairs), []).append(RowGroup(against, rows))
+            key = figures, ("Pairs gained", "Pairs lost") if has_pairs else ()
+            tables.setdefault(key, []).append(RowGroup(against, rows))
+            shown.setdefault(key, []).append(scores)
     caption = (
         "Differences in points, with 95% intervals from a paired bootstrap over {drawn}; noise: the interval holds 0. "
         "Gained: right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, "
@@ -85,7 +98,7 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     )
     return [
         Table(
-            caption.format(drawn=_drawn(figures, kinds)),
+            caption.format(drawn=_drawn(figures, kinds)) + _remarks(shown[figures, pairs]),
             ("Method", *(column(name) for name in figures), "Gained", "Lost", "p", *pairs),
             groups,
         )
@@ -216,7 +229,7 @@ def _groups(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
 
 
 def _heading(runs: Sequence[Scores], name: str, group: str) -> str:
-    title = group[:1].upper() + group[1:]
+    title = group[:1].upper() + group[1:].replace("_", " ")
     if len(runs) > 1:
         return f"{title}, {name}"
     return title if len(runs[0].results[runs[0].baseline].groups) > 1 else ""
@@ -271,10 +284,18 @@ def _signed(number: float) -> str:
 
 def _caption(figures: Sequence[str], kinds: dict[str, Kind]) -> str:
     arrows = " \u2193: lower is better." if any(kinds[name].better == "lower" for name in figures) else ""
-    counts = any(not kinds[name].percent for name in figures)
-    unit = "Percent, but for the mean length" if counts else "Percent"
+    points = [column(name).lower() for name in figures if kinds[name].full]
+    others = [f"the {name} in points" for name in points]
+    others += ["the mean length"] * any(not (kinds[name].percent or kinds[name].full) for name in figures)
+    unit = "Points" if len(points) == len(figures) else f"Percent{', but for ' if others else ''}{' and '.join(others)}"
     return f"{unit}; with each figure its 95% interval from a bootstrap over {_drawn(figures, kinds)}.{arrows}"
 
 
 def _drawn(figures: Sequence[str], kinds: dict[str, Kind]) -> str:
+    """What the bootstraps of these figures draw."""
     return " and ".join(dict.fromkeys(kinds[name].over for name in figures))
+
+
+def _remarks(runs: Sequence[Scores]) -> str:
+    """What the scorers of these runs say about all of their figures."""
+    return "".join(f" {remark}" for remark in dict.fromkeys(scores.remark for scores in runs) if remark)

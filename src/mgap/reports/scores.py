@@ -13,6 +13,7 @@ from typing import Any
 import mgap
 from mgap.benchmarks.chair.scorer import cut_words, matching_cut, mean_words
 from mgap.benchmarks.pope.scorer import FIGURES, named_counts, unequal_recall
+from mgap.benchmarks.repope.new_labels import Relabelling
 from mgap.benchmarks.statistics import Rate, share
 from mgap.benchmarks.tally import Figure, PairedComparison, Scorer, Tally, by_picture, compare
 from mgap.diagnosis.departure_by_step import tallies_by_step
@@ -34,6 +35,7 @@ class Kind:
 
     percent: bool
     better: str  # higher, lower, or "" for neither
+    full: float | None = None  # the most points, if it counts points
     over: str = "pictures"  # what its interval's bootstrap draws
 
 
@@ -111,6 +113,8 @@ class Scores:
     right: dict[str, dict[str, bool]]  # by method and sample
     texts: dict[str, dict[str, str]]  # the answers, by method and sample
     warnings: tuple[str, ...] = ()  # sentences about what looks wrong
+    relabelled: Relabelled | None = None  # of a run of COCO's POPE
+    remark: str = ""  # of the scorer, what to bear in mind with any of its figures
 
     @property
     def model(self) -> str:
@@ -133,9 +137,27 @@ class Scores:
             "baseline": self.baseline,
             "samples": {"asked": len(self.run.samples), "scored": self.scored},
             "warnings": list(self.warnings),
-            "figures": {name: asdict(kind) for name, kind in self.figures.items()},
+            "figures": {name: {k: v for k, v in asdict(kind).items() if v is not None} for name, kind in self.figures.items()},
             "methods": {label: asdict(result) for label, result in self.results.items()},
+            **({} if self.relabelled is None else {"relabelled": self.relabelled.to_json()}),
         }
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """The scores of the same answers on RePOPE's labels, or why there are none."""
+
+    scores: Scores | None = None
+    changes: dict[str, Relabelling] = field(default_factory=dict)  # what became of the questions, by split
+    why_not: str = ""
+
+    def __str__(self) -> str:
+        return self.why_not or "; ".join(f"{split}: {change}" for split, change in self.changes.items())
+
+    def to_json(self) -> dict[str, Any]:
+        if self.scores is None:
+            return {"why_not": self.why_not}
+        return {"splits": {split: asdict(change) for split, change in self.changes.items()}, **self.scores.to_json()}
 
 
 def score(run: Run, *, against: str | None = None, match_length: bool = False, **settings: Any) -> Scores:
@@ -166,6 +188,8 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         scored_with = {"task": run.plan["benchmark"]["task"], **scorer.settings()}
         tallies = {method.label: scorer.tally(samples, _texts(records[method.label], samples)) for method in methods}
     figures = {name: f for groups in tallies.values() for tally in groups.values() for name, f in tally.figures.items()}
+    right = {label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()}
+    scored = len(right[baseline])  # a scorer may need all of a picture's questions
     results = {}
     for method in run.methods:
         groups = tallies.get(method.label, {})
@@ -188,12 +212,13 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         run=run,
         scorer=scored_with,
         baseline=baseline,
-        scored=len(samples),
-        figures={name: Kind(figure.percent, figure.better, figure.over) for name, figure in figures.items()},
+        scored=scored,
+        figures={name: Kind(figure.percent, figure.better, figure.full, figure.over) for name, figure in figures.items()},
         results=results,
-        right={label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()},
+        right=right,
         texts={method.label: _texts(records[method.label], samples) for method in methods},
-        warnings=tuple(_warnings(run, len(samples), coverage, tallies)),
+        warnings=tuple(_warnings(run, scored, coverage, tallies)),
+        remark=getattr(scorer, "remark", ""),
     )
 
 
@@ -206,7 +231,7 @@ def build_scorer(run: Run, **settings: Any) -> Scorer:
 
 
 def _part(tally: Tally, other: Tally | None, ties: Ties | None = None) -> Part:
-    is_yes_or_no = tally.figures.get("f1") is FIGURES["f1"]
+    is_yes_or_no = tally.figures.get("accuracy") is FIGURES["accuracy"]
     counts = named_counts(tally.counts.sum(0)) if is_yes_or_no else {}
     against = None if other is None else compare(tally, other)
     return Part(len(tally.right), tally.unparsed, tally.rates(), counts, against, ties)
@@ -268,7 +293,7 @@ def _warnings(
         and not run.plan.get("decoding", {}).get("sample")
     ):
         for label, groups in tallies.items():
-            if sentence := unequal_recall(groups):
+            if sentence := unequal_recall(run.samples, groups):
                 yield f"{label}: {sentence}"
 
 

@@ -15,6 +15,7 @@ CHOOSING = (
     "questions",
     "splits",
     "kinds",
+    "tasks",
     "image_set",
     "pictures",
     "prompt",

@@ -23,7 +23,7 @@ DEPARTURE = "departure"  # measured on the questions of POPE, or along the descr
 PREFILLS = ("auto", "shared", "own")
 BATCH_OF_VLLM = 256  # requests per call; vLLM itself decides how many it computes at once
 ALONG = ("first", "answers")  # where departures are measured: at the first token, or at every token of a description
-SELECTIVE = ("splits", "kinds", "image_set", "questions", "pictures", "departure")  # keys that only some benchmarks read
+SELECTIVE = ("splits", "kinds", "tasks", "image_set", "questions", "pictures", "departure")  # keys that only some read
 
 
 def benchmarks() -> list[str]:
@@ -37,10 +37,19 @@ def datasets() -> list[str]:
     return list(dict.fromkeys([*WORLDS, *published]))
 
 
+def measured_on(along: str, dataset: str | None, questions: str | None = None) -> str:
+    """The benchmark that departures are measured on: CHAIR along answers; else that of the data set, POPE if none has it."""
+    if questions is not None:
+        return "own"
+    if along == "answers":
+        return "chair"
+    return next((name for name, source in BENCHMARKS.loaded().items() if dataset in source.datasets), "pope")
+
+
 def _keys_of(benchmark: str) -> frozenset[str]:
     """The SELECTIVE keys that a benchmark reads."""
     if benchmark == DEPARTURE:
-        return frozenset({"splits", "image_set", "questions", "departure"})
+        return frozenset({"splits", "tasks", "image_set", "questions", "departure"})
     keys: frozenset[str] = BENCHMARKS.get(benchmark).keys
     return keys
 
@@ -58,6 +67,7 @@ class Config:
     questions: str | None = None  # own, departure: JSONL or CSV with image, question, label
     splits: tuple[str, ...] = ("random", "popular", "adversarial")
     kinds: str = "a"  # of AMBER: a, g, d, de, da or dr
+    tasks: str = "hallucination"  # of MME: hallucination, perception, cognition, all, or names with commas
     image_set: str | None = None  # of CHAIR: a published list of pictures, or a file with one id per line
     pictures: str = "all"  # of HallusionBench: all its questions, or only those with a picture
     prompt: str | None = None  # a published wording of the question; default: the paper's
@@ -186,10 +196,8 @@ class Config:
 
     @property
     def asks(self) -> str:
-        """The benchmark that provides the samples. Departures use POPE's at the first token, CHAIR's along answers."""
-        if self.benchmark != "departure":
-            return self.benchmark
-        return "chair" if self.along == "answers" else "pope"
+        """The benchmark that provides the samples."""
+        return measured_on(self.along, self.dataset) if self.benchmark == DEPARTURE else self.benchmark
 
     def decode(self) -> Decoding:
         """The decoding settings. The default length depends on the benchmark: short for questions, long for descriptions."""
@@ -225,10 +233,12 @@ class Config:
                     raise SettingError(f"{where}: {key} is a key of {owners}, not of {data['benchmark']}: leave it out")
         departure = data.get("departure")
         if data.get("benchmark") == "departure":
-            is_long = isinstance(departure, Mapping) and departure.get("along", "first") != "first"
-            if (other := "splits" if is_long else "image_set") in data:
-                subject = "descriptions" if is_long else "POPE's questions"
-                raise SettingError(f"{where}: these departures are of {subject}, which have no {other}: leave it out")
+            along = str(departure.get("along", "first")) if isinstance(departure, Mapping) else "first"
+            asked = measured_on(along, data.get("dataset"), data.get("questions"))
+            for other in ("splits", "tasks", "image_set"):
+                if other in data and other not in _keys_of(asked):
+                    subject = {"chair": "descriptions", "own": "your own questions"}.get(asked, f"{asked.upper()}'s questions")
+                    raise SettingError(f"{where}: these departures are of {subject}, which have no {other}: leave it out")
         for f in fields(cls):
             if f.name not in data and f.default is MISSING and f.default_factory is MISSING:
                 raise SettingError(f"{where}: {f.name} is missing, and has no default")

@@ -40,7 +40,10 @@ class LiveScore:
         fresh = {record.id: record.text for record in records if record.id not in self._counted and not record.failed}
         self._counted.update(fresh)
         samples = [self._samples[name] for name in fresh]
-        for tally in (self.scorer.tally(samples, fresh) if samples else {}).values():
+        groups = {sample.group for sample in samples}
+        for group, tally in (self.scorer.tally(samples, fresh) if samples else {}).items():
+            if group not in groups:  # it pools several, which are counted already
+                continue
             name, figure = next(iter(tally.figures.items()))
             self._figures[name] = figure
             self._counts[name] = self._counts.get(name, np.zeros(1)) + tally.counts.sum(0)

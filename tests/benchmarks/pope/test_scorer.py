@@ -108,22 +108,28 @@ def test_bare_verdicts_and_the_scorer_give_the_same_rates(asked):
 
 def tallies_of(**said):
     samples = [sample for split in said for sample in samples_of(split)]
-    return PopeScorer().tally(samples, answers_to(samples, [text for texts in said.values() for text in texts]))
+    return samples, PopeScorer().tally(samples, answers_to(samples, [text for texts in said.values() for text in texts]))
 
 
 def test_unequal_recall_of_the_same_questions_is_told():
     same, less = ["Yes", "No"] * 3, ["Yes", "No"] * 2 + ["No", "No"]
-    assert unequal_recall(tallies_of(random=same, popular=["Yes", "Yes"] * 3, adversarial=same)) is None
-    told = unequal_recall(tallies_of(random=same, popular=same, adversarial=less))
+    assert unequal_recall(*tallies_of(random=same, popular=["Yes", "Yes"] * 3, adversarial=same)) is None
+    told = unequal_recall(*tallies_of(random=same, popular=same, adversarial=less))
     assert "random 100.00, popular 100.00, adversarial 66.67" in told
-    assert unequal_recall(tallies_of(random=same, kitchen=less)) is None  # nobody said that a kitchen has the same questions
-    assert unequal_recall({}) is None
+    assert unequal_recall(*tallies_of(random=same, kitchen=less)) is None  # nobody said that a kitchen has the same questions
+    assert unequal_recall([], {}) is None
 
 
 def test_recall_of_other_questions_may_differ():
-    samples = samples_of("random") + samples_of("popular", ASKED[:4])
-    tallies = PopeScorer().tally(samples, answers_to(samples, ["Yes"] * 6 + ["No"] * 4))
-    assert unequal_recall(tallies) is None
+    samples = samples_of("random", [("a", "yes"), ("b", "yes")]) + samples_of(
+        "popular", [("a", "yes"), ("b", "no"), ("c", "yes")]
+    )
+    tallies = PopeScorer().tally(samples, answers_to(samples, ["Yes", "No", "Yes", "No", "No"]))
+    assert unequal_recall(samples, tallies) is None, "both ask about a, and say yes"
+    tallies = PopeScorer().tally(samples, answers_to(samples, ["Yes", "No", "No", "No", "Yes"]))
+    assert "random 100.00, popular 0.00" in unequal_recall(samples, tallies)
+    apart = samples_of("random", [("a", "yes")]) + samples_of("popular", [("b", "yes")])
+    assert unequal_recall(apart, PopeScorer().tally(apart, answers_to(apart, ["Yes", "No"]))) is None
 
 
 def test_published_scorers_by_hand():
@@ -144,6 +150,8 @@ def test_published_scorers_by_hand():
     harness = {"accuracy": 2 / 6, "precision": 1 / 2, "recall": 1 / 2, "f1": 1 / 2, "yes_ratio": 3 / 6}
     assert score_as("lmms_eval", labels, texts) == pytest.approx(harness)  # the dog is missing from its recall
     assert score_as("vlmevalkit", labels, texts)["recall"] == pytest.approx(1 / 3)
+    read = {"TP": 1, "FP": 1, "TN": 1, "FN": 1, **dict.fromkeys(("accuracy", "precision", "recall", "f1", "yes_ratio"), 0.5)}
+    assert score_as("repope", labels, texts) == pytest.approx(read)  # neither the dog nor the silence is in any figure
     assert score_as("vcd", labels, texts)["unknown"] == pytest.approx(1 / 6)  # the one that was not answered
     assert set(CONVENTIONS) == set(PARSERS) - {"first-sentence"}
 
@@ -152,7 +160,7 @@ def test_published_scorers_by_hand():
 def test_where_no_yes_is_right_a_scorer_stops_or_says_zero(name):
     for texts in (["No", "No"], ["No", "Yes"]):
         found = score_as(name, ["yes", "no"], texts)
-        if name in ("original", "llava", "opera", "vcd"):
+        if name in ("original", "llava", "opera", "vcd", "repope"):
             assert found == {"error": "ZeroDivisionError"}
         else:
             assert (found["precision"], found["recall"], found["f1"]) == (0, 0, 0)

@@ -20,12 +20,12 @@ _NEEDED = "an answer has question_id and text; or question and answer, a line a 
 def read_answers(
     path: FilePath, questions: Sequence[YesNoQuestion], missing: str = "refuse"
 ) -> tuple[list[tuple[YesNoQuestion, str | None]], list[str]]:
-    """Every question with its answer, and a note on questions without one.
+    """Every question with its answer, and a note on questions without one; `missing` as in `settle_missing`."""
+    return settle_missing(path, pair_answers(path, questions), missing)
 
-    missing="refuse" requires an answer to each; "wrong" pairs an unanswered question with None, "skip" leaves it out.
-    """
-    if missing not in MISSING:
-        raise SettingError(f"missing={missing!r}: choose from {', '.join(MISSING)}")
+
+def pair_answers(path: FilePath, questions: Sequence[YesNoQuestion]) -> list[tuple[YesNoQuestion, str | None]]:
+    """Every question with its answer, or None where the file has none; refuses answers to other questions."""
     rows = read_rows(path)
     texts = [_text(path, row) for row in rows]
     with_id = [row for row in rows if "question_id" in row.data]
@@ -46,16 +46,27 @@ def read_answers(
             f"{path}: {len(unknown)} of {len(answers)} answers are to questions that are not asked, "
             f"first question_id {unknown[0]!r}; do the two files belong together?"
         )
-    absent = [question.id for question in questions if question.id not in answers]
+    return [(question, answers.get(question.id)) for question in questions]
+
+
+def settle_missing(
+    path: FilePath, pairs: Sequence[tuple[YesNoQuestion, str | None]], missing: str
+) -> tuple[list[tuple[YesNoQuestion, str | None]], list[str]]:
+    """The pairs to score, and a note on questions without an answer.
+
+    missing="refuse" requires an answer to each; "wrong" leaves an unanswered question with None, "skip" leaves it out.
+    """
+    if missing not in MISSING:
+        raise SettingError(f"missing={missing!r}: choose from {', '.join(MISSING)}")
+    absent = [question.id for question, text in pairs if text is None]
     if absent and missing == "refuse":
         raise BenchmarkError(
-            f"{path}: {len(absent)} of {len(questions)} questions have no answer, first question_id {absent[0]!r}; "
+            f"{path}: {len(absent)} of {len(pairs)} questions have no answer, first question_id {absent[0]!r}; "
             'answer them, or say missing="wrong" to count them as wrong or missing="skip" to leave them out'
         )
     effect = "counted as wrong" if missing == "wrong" else "left out"
-    notes = [f"{path}: {len(absent)} of {len(questions)} questions have no answer and are {effect}"] if absent else []
-    scored = questions if missing == "wrong" else [question for question in questions if question.id in answers]
-    return [(question, answers.get(question.id)) for question in scored], notes
+    notes = [f"{path}: {len(absent)} of {len(pairs)} questions have no answer and are {effect}"] if absent else []
+    return [pair for pair in pairs if missing == "wrong" or pair[1] is not None], notes
 
 
 def _text(path: FilePath, row: FileRow) -> str:

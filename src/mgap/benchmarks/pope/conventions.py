@@ -1,7 +1,8 @@
 """POPE's figures exactly as each published scorer computes them, quirks included.
 
 `error` is returned where a project's scorer divides by zero. lmms-eval leaves unparsed answers out of its recall, and its yes
-ratio is that of the labels. Use these to compare with a paper's tables; report `PopeScorer`'s figures.
+ratio is that of the labels; RePOPE's script leaves them out of every figure. Use these to compare with a paper's tables; report
+`PopeScorer`'s figures.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mgap.benchmarks.pope.scorer import FIGURES, named_counts, outcomes, positives, question_count
+from mgap.benchmarks.pope.scorer import FIGURES, named_counts, outcomes, positives, predicted_yes, question_count
 from mgap.benchmarks.statistics import Counts, share
 from mgap.benchmarks.yesno_parsers import PARSERS
 from mgap.errors import SettingError
@@ -26,6 +27,7 @@ class Convention:
     rates: Mapping[str, Value]
     counts: bool = True  # also prints TP, FP, TN and FN
     divides: bool = False  # stops with a division by zero if no yes is right; else such a figure is 0
+    unanswered: str = ""  # the error with which it stops at a question without an answer, which it has no way to count
 
 
 def _recall_of_parsed(counts: Counts) -> Counts:
@@ -34,6 +36,11 @@ def _recall_of_parsed(counts: Counts) -> Counts:
 
 def _f1_of_parsed(counts: Counts) -> Counts:
     return share(2 * counts[..., 0], 2 * counts[..., 0] + counts[..., 1] + counts[..., 3])
+
+
+def _parsed(counts: Counts) -> Counts:
+    total: Counts = counts[..., :4].sum(-1)
+    return total
 
 
 def _without_verdict(counts: Counts) -> Counts:
@@ -58,6 +65,17 @@ CONVENTIONS = {
             "yes_ratio": lambda c: share(positives(c), question_count(c)),
         },
         counts=False,
+    ),
+    "repope": Convention(
+        {
+            "accuracy": lambda c: share(c[..., 0] + c[..., 2], _parsed(c)),
+            "precision": _RATES["precision"],
+            "recall": _recall_of_parsed,
+            "f1": _f1_of_parsed,
+            "yes_ratio": lambda c: share(predicted_yes(c), _parsed(c)),
+        },
+        divides=True,
+        unanswered=KeyError.__name__,
     ),
 }
 

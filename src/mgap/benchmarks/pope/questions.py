@@ -38,7 +38,7 @@ PROMPTS = {  # the words after the question, by project
     "mod": "",
     "mgap": "",
 }
-_NAME = re.compile(r"(?P<dataset>.+?)_pope_(?:seem_)?(?P<split>.+)\.jsonl?")
+_NAME = re.compile(r"(?P<dataset>.+?)_(?:re)?pope_(?:seem_)?(?P<split>.+)\.jsonl?")
 _NEEDED = "a question has question_id, image, text and label"
 
 
@@ -85,7 +85,7 @@ def find_files(
     else:
         files = {}
         for path in map(Path, source):
-            split = _split_of(path)
+            split = split_of(path)
             if split in files:
                 raise BenchmarkError(f"{path} and {files[split]} are both the split {split!r}: give one file a split")
             files[split] = path
@@ -156,6 +156,8 @@ def _search(folder: Path, dataset: str) -> dict[str, Path]:
     return files[dataset]
 
 
-def _split_of(path: Path) -> str:
+def split_of(path: FilePath) -> str:
+    """The split that a file's name claims, else its name."""
+    path = Path(path)
     match = _NAME.fullmatch(path.name)
     return match["split"] if match else path.stem

@@ -15,7 +15,7 @@ from mgap.errors import BenchmarkError, SettingError
 from mgap.types import Sample
 
 COLUMNS = ("TP", "FP", "TN", "FN", "silent_yes", "silent_no", "words")  # silent: the answer said neither; by label
-SAME_POSITIVES = ("random", "popular", "adversarial")  # splits of one dataset differ only in their no-questions
+SAME_POSITIVES = ("random", "popular", "adversarial")  # splits of one dataset, which ask the same yes-questions
 _OUTCOMES = {("yes", "yes"): 0, ("no", "yes"): 1, ("no", "no"): 2, ("yes", "no"): 3, ("yes", None): 4, ("no", None): 5}
 
 
@@ -101,19 +101,20 @@ def named_counts(counts: Counts) -> dict[str, int]:
     return {name: int(count) for name, count in zip(COLUMNS[:4], counts, strict=False)}
 
 
-def unequal_recall(tallies: Mapping[str, Tally]) -> str | None:
-    """A warning if splits with the same yes-questions differ in recall, which is impossible without randomness."""
-    splits = {split: tallies[split] for split in SAME_POSITIVES if split in tallies}
-    truths = [dict(zip(t.pictures, positives(t.counts).tolist(), strict=True)) for t in splits.values()]
-    if any(truth != truths[0] for truth in truths):
-        return None  # different questions cannot be compared
-    recalls = {split: float(FIGURES["recall"].value(tally.counts.sum(0))) for split, tally in splits.items()}
+def unequal_recall(samples: Sequence[Sample], tallies: Mapping[str, Tally]) -> str | None:
+    """A warning if splits differ in recall on the yes-questions that all of them ask: impossible without randomness."""
+    splits: dict[str, dict[tuple[str, str], bool]] = {split: {} for split in SAME_POSITIVES if split in tallies}
+    for sample in samples:
+        if sample.group in splits and sample.truth == "yes" and sample.id in (right := tallies[sample.group].right):
+            splits[sample.group][sample.image, sample.prompt] = right[sample.id]
+    shared = set.intersection(*map(set, splits.values())) if splits else set()
+    recalls = {split: sum(right[pair] for pair in shared) / len(shared) for split, right in splits.items() if shared}
     if len(set(recalls.values())) < 2:
         return None
     listed = ", ".join(f"{split} {100 * recall:.2f}" for split, recall in recalls.items())
     return (
         f"recall differs between splits that ask the same yes-questions ({listed}): answers without chance cannot do that, "
-        "so look for sampling, for batches of other shapes, or for files that spell the questions differently"
+        "so look for sampling, or for batches of other shapes"
     )
 
 

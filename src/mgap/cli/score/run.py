@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from mgap.cli.options import Against, Language, MatchLength, Parser, Scoring, print_scores, score_run
+from mgap.cli.options import (
+    Against,
+    Language,
+    MatchLength,
+    Parser,
+    Relabel,
+    RelabelData,
+    Scoring,
+    new_labels,
+    print_scores,
+    score_run,
+)
 from mgap.io.strict_json import strict_json
 
 
@@ -18,16 +29,21 @@ def run(
     parser: Parser = None,
     language: Language = None,
     settings: Scoring = None,
+    relabel: Relabel = None,
+    data: RelabelData = None,
 ) -> None:
-    """Score a run again, without a model: print the tables and write scores.json into its folder.
+    """Score a run again, without a model: print the tables and write scores.json, or scores.repope.json, into its folder.
 
     Example: mgap score runs/pope-main --parser vcd
     """
     from mgap.io.output_folder import check_folder, write_files
+    from mgap.reports.relabelled import RELABELLED_SCORES
     from mgap.reports.scores import SCORES
 
-    check_folder(folder, [SCORES])
-    scores = score_run(folder, against, match_length, parser, language, settings)
+    labels = new_labels(relabel, data)
+    name = SCORES if labels is None else RELABELLED_SCORES
+    check_folder(folder, [name])
+    scores = score_run(folder, against, match_length, parser, language, settings, labels)
     print_scores(scores)
-    (written,) = write_files(folder, {SCORES: strict_json(scores.to_json(), indent=1, ensure_ascii=False) + "\n"})
+    (written,) = write_files(folder, {name: strict_json(scores.to_json(), indent=1, ensure_ascii=False) + "\n"})
     print(f"wrote {written}", file=sys.stderr)
