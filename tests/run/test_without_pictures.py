@@ -14,7 +14,7 @@ from mgap.benchmarks.own import read_own
 from mgap.errors import BenchmarkError, ModelError, SettingError
 from mgap.reports.report import report_files
 from mgap.reports.scores import score
-from mgap.run.benchmarks import read_bank, read_benchmark
+from mgap.run.benchmarks import read_benchmark
 from mgap.run.config import Config
 from mgap.run.engine import batches, execute
 from mgap.run.job import Job
@@ -178,12 +178,21 @@ def test_a_limit_counts_pictures_and_keeps_the_questions_before_them(keys):
 
 
 @pytest.mark.one_family
-def test_departures_are_measured_with_a_picture_in_view(keys):
-    config = Config.of(keys)
-    judged, bank = read_bank(config, read_benchmark(config))
-    assert len(judged.samples) + len(bank) == 14
-    assert all(sample.image for sample in (*judged.samples, *bank))
-    assert judged.notes[-1].endswith("6 questions without one are left out")
+def test_departures_are_measured_with_a_picture_in_view(keys, exact, tmp_path):
+    measured = {
+        "benchmark": "departure",
+        "dataset": "hallusionbench",
+        "departure": {"k": 2},
+        "decoding": {},
+        "methods": ["vanilla", METHODS[2]],
+    }
+    job = Job.prepare(Config.of({**keys, **measured}), tmp_path / "run")
+    assert len(job.benchmark.samples) + len(job.bank) == 14
+    assert all(sample.image for sample in (*job.benchmark.samples, *job.bank))
+    assert job.benchmark.notes[-1].endswith("6 questions without one are left out")
+    run, worker = job.begin(exact)
+    assert set(execute(run, worker).answered.values()) == {len(job.benchmark.samples)}
+    assert "0.5" in score(run).figures  # by strength
 
 
 @pytest.mark.one_family
