@@ -50,12 +50,14 @@ FILES = {
     "opera-minigpt4-greedy.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_greedy.captions.jsonl",
     "opera-minigpt4-ours.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_ours.captions.jsonl",
     "mme-answers.jsonl": "fixtures/benchmarks/mme/real_llava15_13b.answers.jsonl",
+    "hallusion-answers.jsonl": "fixtures/benchmarks/hallusionbench/real_gpt4v_sample.answers.jsonl",
     "answers.json": "fixtures/benchmarks/amber/real_llava15_7b_generative_1_83.responses.json",
     "llava-1.5-7b-1-83.json": "fixtures/benchmarks/amber/real_llava15_7b_generative_1_83.responses.json",
     "vectors": "fixtures/methods",
 }
 BESIDE = {"amber": "data/amber", "chair": "data/chair"}  # the published scorers' language is looked for beside AMBER
-CACHED = ("pope", "repope", "amber")  # benchmarks whose files `mgap fetch` finds complete; CHAIR's are an archive of 250 MB
+# Benchmarks whose files `mgap fetch` finds complete; CHAIR's are an archive of 250 MB.
+CACHED = ("pope", "repope", "amber", "hallusionbench")
 TABLES = ("tagger", "lemma_table.json")  # of the published scorers' language
 CLONE = ("bench", "examples", "experiments", "src", "tests_vllm", "Makefile", "README.md", "constraints.txt", "pyproject.toml")
 PHOTOS = 12
@@ -166,6 +168,7 @@ def build_pictures(folder: Path) -> None:
     drawn = [photos / name for name in sorted(names.values())]
     _name(drawn, folder / "coco" / "val2014", coco_names())
     _name(drawn, folder / "amber" / "image", [f"AMBER_{number}.jpg" for number in range(1, 1005)])
+    _name(drawn, folder / "hallusion_bench", hallusion_names())
 
 
 def coco_names() -> list[str]:
@@ -179,9 +182,17 @@ def coco_names() -> list[str]:
     return sorted(asked | described)
 
 
+def hallusion_names() -> list[str]:
+    """The pictures that HallusionBench asks about; none without the published file."""
+    file = SHARED / "data" / "hallusionbench" / "HallusionBench.json"
+    rows = json.loads(file.read_text()) if file.is_file() else []
+    return sorted({row["filename"] for row in rows if row["filename"]})
+
+
 def _name(drawn: list[Path], folder: Path, names: list[str]) -> None:
     folder.mkdir(parents=True)
     for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).hardlink_to(drawn[number % len(drawn)])
 
 
@@ -192,7 +203,7 @@ def make_clone(folder: Path, pictures: Path) -> None:
         (folder / name).symlink_to(ROOT / name)
     (folder / ".venv").symlink_to(sys.prefix)
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("*.png", "*.pdf", "*.svg"))
-    for name in ("photos", "coco", "street.jpg", "mine.jsonl"):
+    for name in ("photos", "coco", "hallusion_bench", "street.jpg", "mine.jsonl"):
         (folder / name).symlink_to(pictures / name)
     if not SHARED.is_dir():
         return
@@ -212,5 +223,5 @@ def is_published(block: Command | Snippet) -> bool:
     else:
         words = {word for simple in block.simple for word in simple}
     names = {word.partition("/")[0] for word in words}
-    asks = "coco/val2014" in words and "--questions" not in words
+    asks = bool({"coco/val2014", "hallusion_bench"} & words) and "--questions" not in words
     return asks or bool(names & set(FILES)) or "fetch" in words

@@ -19,6 +19,7 @@ ADDED = (  # what a simple command matches, the flags, and why
     (r"mgap run .*--images coco/val2014", "--limit 1 --split adversarial", "POPE asks 3000 questions a split"),
     (r"mgap run \S*departure", "--scenes 12", "500 scenes; a bank needs more states than neighbours"),
     (r"mgap run (\S*/)?(pope|sensitivity|vcd|efficiency)", "--scenes 2 --split adversarial", "500 scenes in three splits"),
+    (r"mgap run hallusionbench", "--limit 2 --decoding max_new_tokens=8", "1129 questions"),
     (r"mgap run (\S*/)?(chair|amber|ablation)", "--scenes 2", "500 scenes"),
     (r"mgap diagnose .*--images coco/val2014", "--limit 6 --split adversarial", "500 pictures"),
     (r"mgap diagnose .*--questions", "--limit 6", "12 pictures; a bank needs more states than neighbours"),

@@ -151,6 +151,34 @@ def test_samples_of_the_likeliest_token_alone_are_greedy(worlds, start, work):
     assert answers[0] == answers[1]
 
 
+def test_questions_without_a_picture_are_asked_as_text_alone(family, worlds, start, work):
+    folder = work / f"hallusion-{family}"
+    folder.mkdir()
+    rows = []
+    for number, sample in enumerate(pope_samples(["adversarial"], 2, first=FIRST).samples[::6]):
+        place = {"category": "VS", "subcategory": "chart", "set_id": str(number), "question_id": "0", "gt_answer": "1"}
+        rows += [
+            {**place, "question": sample.prompt, "figure_id": "0", "visual_input": "0", "filename": None},
+            {**place, "question": sample.prompt, "figure_id": "1", "visual_input": "1", "filename": f"VS/chart/{number}_1.png"},
+        ]
+        (folder / "VS" / "chart").mkdir(parents=True, exist_ok=True)
+        SceneRenderer()(sample.image).save(folder / "VS" / "chart" / f"{number}_1.png")
+    (folder / "HallusionBench.json").write_text(json.dumps(rows))
+    given = {
+        "benchmark": "hallusionbench", "model": f"pocket/{family}", "dtype": "float32", "data": str(folder),
+        "images": str(folder), "methods": ["vanilla", {"method": "bias", "shift": -4}], "decoding": {"max_new_tokens": 12},
+    }  # fmt: skip
+    path, out = work / f"hallusion-{family}.yaml", work / f"vllm-hallusion-{family}"
+    path.write_text(yaml.safe_dump({**given, "engine": "vllm", "engine_options": OPTIONS}))
+    process = start(path, out)
+    job = Job.prepare(Config.of({**given, "batch_size": 256}), work / f"transformers-hallusion-{family}", Shard())
+    reference, worker = job.begin(worlds[family].model)
+    execute(reference, worker)
+    assert process.wait(400) == 0, (work / f"{out.name}.log").read_text()[-6000:]
+    assert told(Run.load(out)) == told(reference)
+    assert [bool(record.image) for record in reference.records(reference.methods[0]).values()] == [True, True, False, False]
+
+
 def test_scores_that_are_nan_end_a_run_in_a_sentence(start, work):
     damaged = shutil.copytree(locate("pocket/llava"), work / "damaged")
     tensors = load_file(damaged / "model.safetensors")

@@ -175,6 +175,7 @@ BENCHMARKS = Registry(
         "chair": "mgap.benchmarks.chair.questions:ChairSource",
         "amber": "mgap.benchmarks.amber.questions:AmberSource",
         "mme": "mgap.benchmarks.mme.questions:MmeSource",
+        "hallusionbench": "mgap.benchmarks.hallusionbench.questions:HallusionBenchSource",
         "own": "mgap.benchmarks.own:OwnSource",
     },
     has=("keys", "datasets", "max_new_tokens", "read"),
@@ -241,6 +242,7 @@ SCORERS = Registry(
         "captions": "mgap.benchmarks.chair.scorer:ChairScorer",
         "amber": "mgap.benchmarks.amber.scorer:AmberScorer",
         "mme": "mgap.benchmarks.mme.scorer:MmeScorer",
+        "hallusionbench": "mgap.benchmarks.hallusionbench.scorer:HallusionBenchScorer",
     },
     has=("of",),
 )

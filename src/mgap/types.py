@@ -124,7 +124,7 @@ class Sample:
     """One question about one picture, and its ground truth."""
 
     id: str  # unique in its benchmark, such as "adversarial/17"
-    image: str  # the picture's name in the benchmark's folder of pictures
+    image: str  # the picture's name in the benchmark's folder of pictures; "": the question is asked without one
     prompt: str  # before any chat template
     group: str  # the split or kind that it is scored in, such as "adversarial"
     truth: Any  # plain JSON; its form depends on the task: a label, or the objects in the picture

@@ -112,7 +112,7 @@ def test_a_batched_answer_equals_the_answer_alone(model):
 
 def test_a_prompt_with_a_placeholder_of_its_own_is_refused(model):
     backbone = model.backbone
-    shown, blind = (backbone.render("?", has_image=has_image) for has_image in (True, False))
+    shown, blind = (backbone.render("?", pictures=pictures) for pictures in (1, 0))
     added = [edit for edit in SequenceMatcher(None, blind, shown, autojunk=False).get_opcodes() if edit[0] == "insert"]
     written = max((shown[start:stop].strip() for *_, start, stop in added), key=len)  # what the template writes for a picture
     for token in {written, str(backbone.tokenizer.convert_ids_to_tokens(backbone.image_token_id))}:

@@ -234,7 +234,7 @@ def test_data_is_found_in_the_folder_given_else_in_the_cache_else_fetched(monkey
 
 
 def test_every_published_file_has_an_address_at_one_commit_or_a_checksum_others_list_too():
-    assert names() == ["pope", "repope", "chair", "amber", "mme"]
+    assert names() == ["pope", "repope", "chair", "amber", "mme", "hallusionbench"]
     for name in names():
         wanted = published(name)
         assert wanted.pictures
@@ -247,7 +247,7 @@ def test_every_published_file_has_an_address_at_one_commit_or_a_checksum_others_
             assert file.url.startswith(("https://raw.githubusercontent.com/", "http://images.cocodataset.org/"))
             assert "/main/" not in file.url
             assert "/master/" not in file.url
-    with pytest.raises(SettingError, match=r"unknown benchmark 'vqa': choose from pope, repope, chair, amber, mme"):
+    with pytest.raises(SettingError, match=r"unknown benchmark 'vqa': choose from pope, repope, chair, amber, mme, hallu"):
         published("vqa")
 
 
@@ -263,7 +263,7 @@ def test_the_list_has_the_checksums_of_the_unchanged_copies(shared):
 
 def test_a_whole_benchmark_is_fetched(shared, serve, tmp_path):
     _, address = serve(partial(Quiet, directory=shared / "data"))
-    for name in ("pope", "repope", "amber", "mme"):
+    for name in ("pope", "repope", "amber", "mme", "hallusionbench"):
         real = published(name)
         local = replace(real, files=tuple(replace(file, url=f"{address}/{name}/{file.path}") for file in real.files))
         assert only(fetch(local, tmp_path / name)) == {path for file in real.files for path in (file.path, *file.unpack)}

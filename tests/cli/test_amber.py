@@ -152,4 +152,5 @@ def test_fetch_says_what_is_where(mirror, run, tmp_path, shared, monkeypatch):
 
 def test_fetch_refuses_what_it_does_not_know(run):
     status, _, err = run("fetch", "vqa")
-    assert (status, err) == (2, "mgap: unknown benchmark 'vqa': choose from pope, repope, chair, amber\n")
+    choices = "pope, repope, chair, amber, mme, hallusionbench"
+    assert (status, err) == (2, f"mgap: unknown benchmark 'vqa': choose from {choices}\n")

@@ -46,7 +46,7 @@ def bash(line, folder):
     ("line", "offered"),
     [
         ("mgap do", ["doctor"]),
-        ("mgap score ", ["amber", "chair", "implied", "mme", "pope", "run"]),
+        ("mgap score ", ["amber", "chair", "hallusionbench", "implied", "mme", "pope", "run"]),
         ("mgap score pope --relabel ", ["repope"]),
         ("mgap build ", ["pope"]),
         ("mgap export ", ["nullu"]),
@@ -68,7 +68,7 @@ def bash(line, folder):
         ("mgap run mme --tasks co", ["cognition", "count", "color", "commonsense_reasoning", "code_reasoning"]),
         ("mgap score chair --language ", ["builtin", "nltk"]),
         ("mgap score chair --unfinished ", ["keep", "drop"]),
-        ("mgap fetch ", ["pope", "repope", "chair", "amber", "mme", "smollm2"]),
+        ("mgap fetch ", ["pope", "repope", "chair", "amber", "mme", "hallusionbench", "smollm2"]),
         ("mgap ls m", ["models", "methods"]),
         ("mgap tune --model pocket/l", ["pocket/llava"]),
         ("mgap tune --svd-is-no-option ", []),

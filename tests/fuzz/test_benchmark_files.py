@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from mgap.benchmarks.amber.questions import read_amber
 from mgap.benchmarks.caption_pairs import read_caption_pairs
 from mgap.benchmarks.chair.questions import read_captions, read_chair
+from mgap.benchmarks.hallusionbench.predictions import read_answers as read_hallusion_answers
+from mgap.benchmarks.hallusionbench.questions import FILE, read_hallusionbench
 from mgap.benchmarks.own import read_own
 from mgap.benchmarks.pope.answer_files import MISSING, read_answers
 from mgap.benchmarks.pope.builder import build_pope, read_annotations, to_lines
@@ -61,11 +63,20 @@ AMBER = {
     "relation.json": {"dog": ["puppy"], "cat": []},
     "safe_words.txt": "sky\nsun\n",
 }
+_PLACE = {"category": "VS", "subcategory": "chart", "set_id": "0", "question_id": "0", "question": "A dog?"}
+HALLUSION = [
+    {**_PLACE, "figure_id": "0", "visual_input": "0", "gt_answer": "0", "filename": None},
+    {**_PLACE, "figure_id": "1", "visual_input": "1", "gt_answer": "1", "filename": "./VS/chart/0_1.png"},
+]
+IDS = {"VS/chart/0/0/0": "A dog?", "VS/chart/0/1/0": "A dog?"}
+BY_ID = [{"question_id": "VS_chart_0_0_0", "text": "No"}, {"question_id": "VS/chart/0/1/0", "text": ""}]
+BY_PLACE = [{**HALLUSION[0], "model_prediction": "Yes"}, {**HALLUSION[1], "model_prediction": "No"}]
 
 
 @pytest.fixture(scope="module")
 def pictures(place):
-    (place / "pictures").mkdir()
+    (place / "pictures" / "VS" / "chart").mkdir(parents=True)
+    (place / "pictures" / "VS" / "chart" / "0_1.png").write_bytes(b"png")
     for name in ("a.jpg", "b.jpg", *(f"COCO_val2014_{number:012d}.jpg" for number in (1, 2, 3))):
         (place / "pictures" / name).write_bytes(b"jpeg")
     return place / "pictures"
@@ -216,6 +227,29 @@ def test_ambers_files(place, pictures, name, data, kinds):
     damaged = byte_files(AMBER[name].encode()) if isinstance(AMBER[name], str) else json_files(AMBER[name])
     (place / "amber" / name).write_bytes(data.draw(damaged))
     check_samples(outcome(read_amber, place / "amber", pictures, kinds=kinds, missing="skip"))
+
+
+@cases(50)
+@given(st.one_of(line_files(HALLUSION), json_files(HALLUSION)), st.sampled_from(("all", "only")))
+def test_hallusionbenchs_questions(place, pictures, data, shown):
+    (place / FILE).write_bytes(data)
+    found = outcome(read_hallusionbench, place, pictures, pictures=shown, missing="skip")
+    if not isinstance(found, Refused):
+        assert all(s.id.count("/") == 4 and s.prompt.strip() and s.truth in ("yes", "no") for s in found.samples)
+        assert all(bool(s.image) == (found.lexicon["visual_input"][s.id] > 0) for s in found.samples)
+        json.dumps([asdict(sample) for sample in found.samples], ensure_ascii=False).encode()
+
+
+@cases(50)
+@given(st.one_of(line_files(BY_ID), json_files(BY_ID), json_files(BY_PLACE)), st.sampled_from(("refuse", "skip")))
+def test_answers_to_hallusionbench(place, data, missing):
+    (place / "answers").write_bytes(data)
+    found = outcome(read_hallusion_answers, place / "answers", IDS, list(IDS), missing, names="answers")
+    if not isinstance(found, Refused):
+        texts, _ = found
+        assert texts.keys() <= IDS.keys()
+        assert all(isinstance(text, str) for text in texts.values())
+        assert len(texts) == 2 or missing == "skip"
 
 
 def test_a_file_that_is_no_file_is_refused(place):

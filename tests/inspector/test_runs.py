@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import gradio as gr
 import pytest
@@ -121,6 +122,15 @@ def test_what_a_run_says_is_escaped(tmp_path):
     listed = list_answers(Archive(tmp_path), MODELS, "run", "Ours", "all", "", "")
     assert "<script" not in listed.cards
     assert "&lt;script&gt;" in listed.cards
+
+
+def test_a_question_without_a_picture_is_listed_and_not_opened(tmp_path):
+    asked = [replace(sample, image="") for sample in questions()]
+    write_run(tmp_path / "run", asked, {"Vanilla": answers(asked), "Ours": answers(asked, {"random/1"})})
+    listed = list_answers(Archive(tmp_path), MODELS, "run", "Ours", "all", "", "")
+    assert "this question was asked without a picture" in listed.cards
+    with pytest.raises(ImageError, match="as text alone"):
+        case_at(Archive(tmp_path), MODELS, "run", "Ours", "random/1")
 
 
 def test_a_run_that_measured_distances_shows_tables_and_figures_and_has_no_answers(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from mgap.errors import SettingError, UnsupportedRequest
-from mgap.integrations.harness_requests import Request, one_picture
+from mgap.integrations.harness_requests import Request, pictures_of
 from mgap.types import Decoding
 
 PICTURE = Image.new("RGB", (16, 16))
@@ -60,24 +60,28 @@ def test_an_answer_ends_before_the_first_stop_word_that_it_has():
 
 
 @pytest.mark.parametrize("visuals", [[PICTURE], [[PICTURE]], [PICTURE, None], PICTURE, (PICTURE,)])
-def test_one_picture_is_found(visuals):
-    assert one_picture(visuals, "here") is PICTURE
+def test_pictures_of_is_found(visuals):
+    assert pictures_of(visuals, "here") == [PICTURE]
 
 
 @pytest.mark.parametrize("visuals", [None, [], [None], [[]]])
 def test_a_request_may_have_no_picture(visuals):
-    assert one_picture(visuals, "here") is None
+    assert pictures_of(visuals, "here") == []
+
+
+def test_several_pictures_are_found_in_their_order():
+    other = Image.new("RGB", (16, 16), "red")
+    assert pictures_of([[other, PICTURE], None], "here") == [other, PICTURE]
 
 
 @pytest.mark.parametrize(
     ("visuals", "told"),
     [
-        ([PICTURE, PICTURE], "pope, document 3, comes with 2 pictures"),
-        (["clip.mp4"], "video"),
+        (["clip.mp4"], "pope, document 3, comes with the file 'clip.mp4', a video"),
         ("clip.mp4", "video"),
         ([{"array": [0.0]}], "dict"),
     ],
 )
-def test_several_pictures_videos_and_sounds_are_refused(visuals, told):
+def test_videos_and_sounds_are_refused(visuals, told):
     with pytest.raises(UnsupportedRequest, match=told):
-        one_picture(visuals, "pope, document 3,")
+        pictures_of(visuals, "pope, document 3,")

@@ -142,10 +142,22 @@ def test_requests_of_other_kinds_are_refused(plain, questions):
             getattr(plain, kind)(instances(questions, kind=kind))
 
 
-def test_two_pictures_and_videos_are_refused(plain, questions):
-    for visuals in ([render(questions[0].scene)] * 2, ["clip.mp4"]):
-        with pytest.raises(UnsupportedRequest, match="pocket, document 0,"):
-            answer(plain, questions, visual=lambda _doc, shown=visuals: shown)
+def test_no_picture_and_several_are_asked_as_they_are_where_the_method_can(plugin, plain, questions):
+    two = [render(question.scene) for question in questions[:2]]
+    vcd = plugin(pretrained="pocket/llava", method="vcd", batch_size=2, device="cpu")
+    for shown in ([], two):
+        (found,) = answer(plain, questions[:1], visual=lambda _doc, shown=shown: shown)
+        own = plain.model.answer(shown or None, questions[0].text, max_new_tokens=12)
+        assert found.text == own.text.split(",")[0]
+        with pytest.raises(
+            UnsupportedRequest, match=f"pocket, document 0, comes with {len(shown)} pictures, and vcd needs one"
+        ):
+            answer(vcd, questions[:1], visual=lambda _doc, shown=shown: shown)
+
+
+def test_videos_are_refused(plain, questions):
+    with pytest.raises(UnsupportedRequest, match="pocket, document 0,"):
+        answer(plain, questions, visual=lambda _doc: ["clip.mp4"])
 
 
 def test_a_placeholder_in_the_text_is_refused(plain, questions):

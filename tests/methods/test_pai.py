@@ -63,13 +63,15 @@ def test_only_the_last_query_and_the_image_keys_change():
     torch.testing.assert_close(raised[changed], scores[changed] + 0.5 * scores[changed].abs())
 
 
-def test_a_row_without_a_picture_beside_one_with_it_is_left_alone(exact, picture):
-    plain = exact.answer(None, QUESTIONS[1], max_new_tokens=NEW).token_ids
+def test_in_your_own_generate_a_row_without_a_picture_beside_one_with_it_is_left_alone(exact, picture):
+    plain = exact.answer(None, QUESTIONS[1], max_new_tokens=NEW)
+    inputs = exact.backbone.encode([picture, None], QUESTIONS[:2])
     for gamma in (1.0, 2.0):
         with exact.using(mgap.PAI(alpha=3.0, gamma=gamma, start=0)):
-            seen, unseen = exact.answers([picture, None], QUESTIONS[:2], max_new_tokens=NEW)
-            assert seen.token_ids == exact.answer(picture, QUESTIONS[0], max_new_tokens=NEW).token_ids
-        assert unseen.token_ids == plain
+            made = exact.backbone.model.generate(**inputs, max_new_tokens=NEW, do_sample=False)
+            alone = exact.answer(picture, QUESTIONS[0], max_new_tokens=NEW)
+        for row, answer in zip(made[:, inputs["input_ids"].shape[1] :].tolist(), (alone, plain), strict=True):
+            assert tuple(row[: len(answer.token_ids)]) == answer.token_ids
 
 
 @pytest.mark.parametrize("gamma", [1.0, 2.0])

@@ -197,12 +197,13 @@ def test_the_cache_keeps_the_models_own_keys(exact, picture):
 
 
 @pytest.mark.parametrize("heads", [1.0, 0.5])
-def test_a_row_without_a_picture_beside_one_with_it_is_left_alone(exact, picture, heads):
-    plain = exact.answer(None, QUESTIONS[1], max_new_tokens=NEW).token_ids
+def test_in_your_own_generate_a_row_without_a_picture_beside_one_with_it_is_left_alone(exact, picture, heads):
+    plain, inputs = exact.answer(None, QUESTIONS[1], max_new_tokens=NEW), exact.backbone.encode([picture, None], QUESTIONS)
     with exact.using(mgap.VAF(enhance=8.0, suppress=0.2, start=0, end=3, heads=heads)):
-        seen, unseen = exact.answers([picture, None], QUESTIONS, max_new_tokens=NEW)
-        assert seen.token_ids == exact.answer(picture, QUESTIONS[0], max_new_tokens=NEW).token_ids
-    assert unseen.token_ids == plain
+        made = exact.backbone.model.generate(**inputs, max_new_tokens=NEW, do_sample=False)
+        alone = exact.answer(picture, QUESTIONS[0], max_new_tokens=NEW)
+    for row, answer in zip(made[:, inputs["input_ids"].shape[1] :].tolist(), (alone, plain), strict=True):
+        assert tuple(row[: len(answer.token_ids)]) == answer.token_ids
 
 
 def test_beams_score_as_a_forced_answer_does(exact, picture):

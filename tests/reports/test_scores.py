@@ -149,5 +149,5 @@ def test_scores_are_plain_json(tmp_path):
     part = data["methods"]["Ours"]["groups"]["random"]
     assert part["rates"]["accuracy"]["value"] == 1.0
     assert part["against"]["gained"] == 1
-    assert data["figures"]["yes_ratio"] == {"percent": True, "better": ""}
+    assert data["figures"]["yes_ratio"] == {"percent": True, "better": "", "over": "pictures"}
     assert data["scorer"]["parser"] == "first-sentence"

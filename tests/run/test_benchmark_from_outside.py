@@ -92,6 +92,6 @@ def test_its_keys_and_its_dataset_are_its_own(package, tiny):
 
 
 def test_what_nobody_has_registered_is_refused_with_what_there_is(tiny):
-    choices = "pope, repope, chair, amber, mme, own, departure"
+    choices = "pope, repope, chair, amber, mme, hallusionbench, own, departure"
     with pytest.raises(SettingError, match=f"unknown benchmark 'wider': choose from {choices}"):
         Config.of({"benchmark": "wider", "model": str(tiny), "methods": ["vanilla"]})

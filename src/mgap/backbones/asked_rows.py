@@ -22,7 +22,7 @@ from functools import cached_property, partial
 from PIL import Image
 from torch import nn
 
-from mgap.backbones.prepared_pictures import Picture, Prepared
+from mgap.backbones.prepared_pictures import Prepared, Shown
 from mgap.errors import ImageError, PromptError, UnsupportedDecoding
 from mgap.io.images import ImageSource, Opener, open_image
 
@@ -36,15 +36,19 @@ class Asked:
     name: str | None = None  # of the picture: the benchmark's, or its file's without folders
 
     @classmethod
-    def of(cls, image: Picture | None, prompt: str) -> Asked:
+    def of(cls, image: Shown, prompt: str) -> Asked:
         """The row that `Model.answer(image, prompt)` answers."""
         if isinstance(image, Prepared):
             return cls(_refuse_prepared, prompt)
+        if isinstance(image, list | tuple):
+            return cls.of(image[0], prompt) if len(image) == 1 else cls(_refuse_several, prompt)
         return cls(image, prompt, os.path.basename(image) if isinstance(image, str | os.PathLike) else None)
 
     @classmethod
     def by_name(cls, name: Hashable, prompt: str, picture: Opener) -> Asked:
-        """A benchmark's row: `picture` opens the picture of this name, once somebody wants to see it."""
+        """A benchmark's row: `picture` opens the picture of this name, once somebody wants to see it; "" shows none."""
+        if name == "":
+            return cls(None, prompt)
         return cls(partial(picture, name), prompt, name if isinstance(name, str) else None)
 
     @property
@@ -86,6 +90,10 @@ def asked_rows(model: nn.Module, count: int) -> tuple[Asked, ...]:
     if rest or not times:
         raise UnsupportedDecoding(f"{len(rows)} rows are asked, and the model reads {count}: they cannot be told apart")
     return tuple(row for row in rows for _ in range(times))
+
+
+def _refuse_several() -> ImageSource:
+    raise PromptError("this prompt shows several pictures, and one is meant: give one picture a row")
 
 
 def _refuse_prepared() -> ImageSource:

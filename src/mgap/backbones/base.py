@@ -22,7 +22,7 @@ from mgap.backbones.decoding_limits import check_characters, check_tokens
 from mgap.backbones.head import Head, find_head
 from mgap.backbones.identity import Identity, describe_tensors, named_weights, sample_embedding
 from mgap.backbones.null_images import NOISE, null_image
-from mgap.backbones.prepared_pictures import Picture, Prepared, assemble, process
+from mgap.backbones.prepared_pictures import Prepared, Shown, assemble, pictures_in, process
 from mgap.backbones.template_rendering import broken_template, render_template
 from mgap.backbones.token_rows import Ids, find_block, join_rows, split_rows
 from mgap.errors import ImageError, ModelError, PromptError
@@ -248,13 +248,18 @@ class Backbone:
         texts = self.tokenizer.batch_decode([[token] for token in tokens], skip_special_tokens=True)
         return [str(text).strip() for text in texts]
 
-    def render(self, prompt: str, *, has_image: bool = True, system: str | None = None) -> str:
-        """The prompt in the chat template, with one placeholder for the picture; `system` adds a system message."""
+    def render(self, prompt: str, *, pictures: int = 1, system: str | None = None) -> str:
+        """The prompt in the chat template, behind a placeholder for each picture; `system` adds a system message."""
         self._refuse_placeholders(check_prompt(prompt))
-        content = [{"type": "image"}] if has_image else []
+        content: list[dict[str, str]] = [{"type": "image"}] * pictures
         turn = {"role": "user", "content": [*content, {"type": "text", "text": prompt}]}
         if system is None:
-            return self._render([turn])
+            text = self._render([turn])
+            if not pictures and str(self.tokenizer.convert_ids_to_tokens(self.image_token_id)) in text:
+                raise PromptError(
+                    f"{self.name}: its chat template leaves room for a picture where there is none: give a picture"
+                )
+            return text
         if why := lone_surrogate(system):
             raise PromptError(f"the system text: {why}; write the character itself")
         texts = {role: self._render([_message(role, system), turn], or_empty=True) for role in ("system", "assistant")}
@@ -298,15 +303,17 @@ class Backbone:
         with tokenizer_faults(self.name):
             return self.tokenizer(text, add_special_tokens=bos is None or not text.startswith(bos), **options)
 
-    def encode(self, images: Sequence[Picture | None], prompts: Sequence[str]) -> dict[str, Tensor]:
-        """Turn rows of picture (or None) and prompt into model inputs: left padded, on the model's device."""
+    def encode(self, images: Sequence[Shown], prompts: Sequence[str]) -> dict[str, Tensor]:
+        """Turn rows of picture (or several, or None) and prompt into model inputs: left padded, on the model's device."""
         if len(images) != len(prompts):
             raise PromptError(f"{len(images)} images but {len(prompts)} prompts: give one image a prompt")
-        opened = [image if image is None or isinstance(image, Prepared) else open_image(image) for image in images]
-        texts = [self.render(p, has_image=i is not None) for i, p in zip(opened, prompts, strict=True)]
+        opened = [_open(image) for image in images]
+        texts = [self.render(p, pictures=len(pictures_in(i))) for i, p in zip(images, prompts, strict=True)]
         return self.encode_rendered(opened, texts)
 
-    def encode_rendered(self, images: Sequence[Image.Image | Prepared | None], texts: Sequence[str]) -> dict[str, Tensor]:
+    def encode_rendered(
+        self, images: Sequence[Image.Image | list[Image.Image] | Prepared | None], texts: Sequence[str]
+    ) -> dict[str, Tensor]:
         """`encode` for rendered prompts and opened pictures; either all pictures of a batch are prepared, or none."""
         unprepared = [image for image in images if not isinstance(image, Prepared)]
         if len(unprepared) == len(images):
@@ -320,7 +327,7 @@ class Backbone:
     def blind(self, prompts: Sequence[str], null: str = "black336", size: tuple[int, int] | None = None) -> dict[str, Tensor]:
         """Encode prompts with a null image, to read the model's prior."""
         picture = null_image(null, self._require_processor(), size)
-        texts = [self.render(prompt, has_image=picture is not None) for prompt in prompts]
+        texts = [self.render(prompt, pictures=int(picture is not None)) for prompt in prompts]
         return self.encode_rendered([picture] * len(texts), texts)
 
     def _require_processor(self) -> Any:
@@ -353,6 +360,17 @@ class Backbone:
 
     def template_hash(self) -> str:
         return hashlib.sha256(self.template.encode()).hexdigest()
+
+
+def _open(shown: Shown) -> Image.Image | list[Image.Image] | Prepared | None:
+    """What a row shows, opened."""
+    if shown is None or isinstance(shown, Prepared):
+        return shown
+    if not isinstance(shown, list | tuple):
+        return open_image(shown)
+    if not shown or any(isinstance(picture, Prepared) for picture in shown):
+        raise ImageError("several pictures of one prompt are given as pictures or files, none of them prepared; None is none")
+    return [open_image(picture) for picture in shown if not isinstance(picture, Prepared)]
 
 
 def _message(role: str, text: str) -> dict[str, Any]:

@@ -55,6 +55,13 @@ class Prepared:
 
 
 Picture = ImageSource | Prepared
+Shown = Picture | list[Picture] | tuple[Picture, ...] | None  # what a prompt shows: one picture, several in order, or none
+
+
+def pictures_in(shown: Shown) -> list[Picture]:
+    if shown is None:
+        return []
+    return list(shown) if isinstance(shown, list | tuple) else [shown]
 
 
 def picture_digest(picture: Image.Image) -> str:
@@ -98,13 +105,15 @@ class Preparer:
         )
 
 
-def process(processor: Any, images: Sequence[Image.Image | None], texts: Sequence[str], name: str) -> dict[str, Tensor]:
+def process(
+    processor: Any, images: Sequence[Image.Image | list[Image.Image] | None], texts: Sequence[str], name: str
+) -> dict[str, Tensor]:
     """Run rendered texts and their pictures through the processor: left padded, on the CPU."""
     bos = processor.tokenizer.bos_token
     options: dict[str, Any] = {"padding": True, "padding_side": "left", "return_tensors": "pt"}
     if bos is not None and all(text.startswith(bos) for text in texts):
         options["add_special_tokens"] = False  # the template wrote it already
-    nested = [[] if image is None else [image] for image in images]
+    nested = [[] if image is None else image if isinstance(image, list) else [image] for image in images]
     try:
         with tokenizer_faults(name):
             inputs = processor(images=nested if any(nested) else None, text=list(texts), **options)

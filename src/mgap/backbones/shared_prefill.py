@@ -31,8 +31,8 @@ from mgap.backbones.checkpoint_faults import checkpoint_faults
 from mgap.backbones.clock import READING
 from mgap.backbones.decoding_limits import check_memory, room_behind
 from mgap.backbones.prepared_pictures import (
-    Picture,
     Prepared,
+    Shown,
     around_picture,
     block_between,
     picture_digest,
@@ -128,14 +128,14 @@ class SharedPrefill:
         self.held: HeldPrefix | None = None  # of the last batch
         self.special = special_ids(backbone.tokenizer)
 
-    def encode(self, images: Sequence[Picture | None], prompts: Sequence[str], times: int = 1) -> Continued:
+    def encode(self, images: Sequence[Shown], prompts: Sequence[str], times: int = 1) -> Continued:
         """Encode rows of picture and prompt; the cache holds each row `times` times in succession."""
         done = self.prefill(images, prompts)
         check_memory(self.backbone, times * len(done.rows), max(map(len, done.rows)))
         cache = select_rows(done.held.cache, [n for n in done.prefix_of for _ in range(times)])
         return Continued(self._continue(done.held, done.rows, done.prefix_of), cache, done.milliseconds)
 
-    def prefill(self, images: Sequence[Picture | None], prompts: Sequence[str]) -> PrefilledRows:
+    def prefill(self, images: Sequence[Shown], prompts: Sequence[str]) -> PrefilledRows:
         """Run the prefixes that are new, and hold all that these rows need."""
         if len(images) != len(prompts):
             raise PromptError(f"{len(images)} images but {len(prompts)} prompts: give one image a prompt")
@@ -237,7 +237,7 @@ def common_length(rows: list[Ids]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ends))
 
 
-def _distinct(images: Sequence[Picture | None]) -> tuple[dict[bytes, Image.Image | Prepared], list[bytes]]:
+def _distinct(images: Sequence[Shown]) -> tuple[dict[bytes, Image.Image | Prepared], list[bytes]]:
     """The distinct pictures by key, and the key of each row's picture; each file or object is opened once."""
     opened: dict[str | int, bytes] = {}
     pictures: dict[bytes, Image.Image | Prepared] = {}
@@ -245,6 +245,8 @@ def _distinct(images: Sequence[Picture | None]) -> tuple[dict[bytes, Image.Image
     for image in images:
         if image is None:
             raise PromptError('a row without a picture has no prefill to share: use prefill="own", or give it a picture')
+        if isinstance(image, list | tuple):
+            raise PromptError('a row with several pictures has no prefill to share: use prefill="own", or give it one picture')
         source = id(image) if isinstance(image, Image.Image | Prepared) else str(image)
         if source not in opened:
             picture = image if isinstance(image, Prepared) else open_image(image)

@@ -26,7 +26,7 @@ class TextOnlyPrompts:
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
-        shown, text = backbone.render(_PROBE), backbone.render(_PROBE, has_image=False)
+        shown, text = backbone.render(_PROBE), backbone.render(_PROBE, pictures=0)
         (row,) = split_rows(backbone.encode_rendered([Image.new("RGB", (64, 64))], [shown]))
         expected = backbone.tokenize(text)
         self.before = self.after = ""  # what is written around a picture

@@ -71,8 +71,8 @@ class PictureFolder:
 def keep_pictured(
     samples: Sequence[Sample], folder: PictureFolder, missing: str = "refuse"
 ) -> tuple[tuple[Sample, ...], list[str]]:
-    """The samples whose picture exists, and a note on those that missing="skip" left out."""
-    absent = folder.check((sample.image for sample in samples), missing)
+    """The samples whose picture exists, or that need none, and a note on those that missing="skip" left out."""
+    absent = folder.check((sample.image for sample in samples if sample.image), missing)
     kept = tuple(sample for sample in samples if sample.image not in absent)
     first = next((sample.image for sample in samples if sample.image in absent), None)
     note = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -24,6 +24,7 @@ class Figure:
     percent: bool = True  # a share, shown in percent; False: a plain number, such as words per caption
     better: str = "higher"  # or "lower", or "" if neither
     full: float | None = None  # the most points that a plain number can reach; None: it is not counted in points
+    over: str = "pictures"  # what the bootstrap draws
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Tally:
     figures: Mapping[str, Figure]
     right: Mapping[str, bool]  # by sample: the answer is right, or the description has no hallucination
     unparsed: int = 0  # answers that say neither yes nor no
+    pairs: Mapping[str, bool] = field(default_factory=dict)  # samples that count as pairs: all of a pair are right
 
     def rates(self) -> dict[str, Rate]:
         """Every figure with a 95% interval from a bootstrap over pictures; Wilson's if a share or points are none or all."""
@@ -76,6 +78,7 @@ class PairedComparison:
     gained: int  # samples that only this method got right
     lost: int  # samples that only the other method got right
     p: float  # of McNemar's exact test of gained against lost
+    pairs: tuple[int, int] | None = None  # gained and lost, where samples count as pairs
 
 
 def compare(this: Tally, other: Tally) -> PairedComparison:
@@ -88,9 +91,15 @@ def compare(this: Tally, other: Tally) -> PairedComparison:
         low, high = np.quantile(figure.value(ours) - figure.value(theirs), [0.025, 0.975])
         value = float(figure.value(this.counts.sum(0)) - figure.value(other.counts.sum(0)))
         differences[name] = Difference(value, float(low), float(high))
-    gained = sum(right and not other.right[sample] for sample, right in this.right.items())
-    lost = sum(other.right[sample] and not right for sample, right in this.right.items())
-    return PairedComparison(differences, gained, lost, mcnemar(gained, lost))
+    gained, lost = _changed(this.right, other.right)
+    pairs = _changed(this.pairs, other.pairs) if this.pairs else None
+    return PairedComparison(differences, gained, lost, mcnemar(gained, lost), pairs)
+
+
+def _changed(this: Mapping[str, bool], other: Mapping[str, bool]) -> tuple[int, int]:
+    """How many are right here only, and there only."""
+    gained = sum(right and not other[name] for name, right in this.items())
+    return gained, sum(other[name] and not right for name, right in this.items())
 
 
 def rank(values: Mapping[Key, float]) -> list[Key]:

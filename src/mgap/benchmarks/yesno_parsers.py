@@ -13,8 +13,13 @@ from dataclasses import dataclass
 from mgap.errors import SettingError
 
 DEFAULT = "first-sentence"
+REFUSALS_UNREAD = "refusals-unread"
 
 _WORDS = re.compile(r"[a-z]+(?:'t)?")
+_REFUSAL = re.compile(
+    r"\b(?:sorry|unable to|not able to|without (?:the|a|an|any|more|seeing)"
+    r"|(?:i|we) (?:do not|don't|cannot|can not|can't|could not|couldn't))\b"
+)
 _DENIALS = {"no", "not", "none", "nothing", "never", "neither", "nope"}
 _MARKS = ';/[]"{}()=+\\_-><@`,?!'  # VLMEvalKit's punctuation, besides the full stop
 _STOP = re.compile(r"\.(?!\d)")
@@ -36,13 +41,24 @@ class Parser:
 
 def yes_or_no(text: str) -> str | None:
     """The first sentence decides: a leading yes or no, else any denial, else a yes; None if it says neither."""
-    sentence = re.split(r"[.!?\n]", text.strip().lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"), maxsplit=1)[0]
-    words = _WORDS.findall(sentence)
+    words = _WORDS.findall(_opening(text))
     if words and words[0] in ("yes", "no"):
         return str(words[0])
     if any(word in _DENIALS or word.endswith("n't") for word in words):
         return "no"
     return "yes" if "yes" in words else None
+
+
+def _yes_or_no_but_no_refusal(text: str) -> str | None:
+    """As `yes_or_no`, but a first sentence that refuses to answer, and leads with neither word, says neither."""
+    words = _WORDS.findall(_opening(text))
+    is_refused = words[:1] not in (["yes"], ["no"]) and _REFUSAL.search(_opening(text)) is not None
+    return None if is_refused else yes_or_no(text)
+
+
+def _opening(text: str) -> str:
+    """The first sentence, in lower case, with straight apostrophes."""
+    return re.split(r"[.!?\n]", text.strip().lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"), maxsplit=1)[0]
 
 
 def _no_in_first_sentence(text: str) -> str:
@@ -115,6 +131,16 @@ PARSERS = {
             "repope",
             "RePOPE: yes if the letters yes occur anywhere, else no if the letters no do, else unparsed",
             lambda text, _: _yes_else_no(text),
+        ),
+        Parser(
+            REFUSALS_UNREAD,
+            f"as {DEFAULT}, but a first sentence that refuses to answer (sorry, I cannot, without the ...) is unparsed",
+            lambda text, _: _yes_or_no_but_no_refusal(text),
+        ),
+        Parser(
+            "yes-anywhere",
+            "lmms-eval's rule for HallusionBench without a judge: yes if the letters yes occur anywhere, else no",
+            lambda text, _: "yes" if "yes" in text.lower() else "no",
         ),
     )
 }

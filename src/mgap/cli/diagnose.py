@@ -46,7 +46,9 @@ def diagnose(
     prior: SavedPrior = None,
     images: Images = None,
     data: Data = None,
-    dataset: Annotated[str | None, typer.Option(help="Source of the pictures: pocket, coco, aokvqa, gqa or mme.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Source of the pictures: pocket, coco, aokvqa, gqa, mme or hallusionbench.")
+    ] = None,
     questions: Annotated[
         str | None,
         typer.Option(help="Your own questions instead of POPE's: a JSONL or CSV file with image, question and label."),

@@ -11,7 +11,8 @@ from mgap.cli import completion
 
 def fetch(
     what: Annotated[
-        str, typer.Argument(autocompletion=completion.published, help="pope, repope, chair, amber, mme or smollm2.")
+        str,
+        typer.Argument(autocompletion=completion.published, help="pope, repope, chair, amber, mme, hallusionbench or smollm2."),
     ],
     to: Annotated[str | None, typer.Option(help="Folder to write to; default: $MGAP_CACHE or ~/.cache/mgap.")] = None,
 ) -> None:

@@ -121,7 +121,7 @@ def _parsers() -> list[str]:
     from mgap.benchmarks.yesno_parsers import PARSERS
 
     parsers = dict.fromkeys((*PARSERS.values(), *READERS.values()))
-    return [f"{parser.name:<14} {parser.summary}" for parser in parsers]
+    return [f"{parser.name:<15} {parser.summary}" for parser in parsers]
 
 
 def _prompt_sets() -> list[str]:

@@ -30,7 +30,8 @@ def run(
         str,
         typer.Argument(
             autocompletion=completion.experiment,
-            help="pope, repope, chair, amber, mme, own or departure; or a YAML file with the options below as keys.",
+            help="pope, repope, chair, amber, mme, hallusionbench, own or departure; or a YAML file with the options below as "
+            "keys.",
         ),
     ],
     model: Annotated[
@@ -60,7 +61,8 @@ def run(
     dataset: Annotated[
         str | None,
         typer.Option(
-            autocompletion=completion.dataset, help="Source of the pictures: pocket, coco, aokvqa, gqa, amber or mme."
+            autocompletion=completion.dataset,
+            help="Source of the pictures: pocket, coco, aokvqa, gqa, amber, mme or hallusionbench.",
         ),
     ] = None,
     questions: Annotated[str | None, typer.Option(help="With own: a JSONL or CSV file with image, question and label.")] = None,
@@ -74,6 +76,9 @@ def run(
     tasks: Tasks = None,
     image_set: Annotated[
         str | None, typer.Option(help="CHAIR: a published list of pictures, or a file with one id per line.")
+    ] = None,
+    pictures: Annotated[
+        str | None, typer.Option(help="HallusionBench: all questions, or only those that come with a picture: all or only.")
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="A published wording of the question; see docs/benchmarks.")] = None,
     scenes: Annotated[int | None, typer.Option(help="Pocket world: number of pictures.")] = None,
@@ -129,7 +134,8 @@ def run(
     """
     given = {
         "model": model, "methods": method, "images": images, "data": data, "dataset": dataset, "questions": questions,
-        "splits": split, "kinds": kinds, "tasks": tasks, "image_set": image_set, "prompt": prompt, "scenes": scenes,
+        "splits": split, "kinds": kinds, "tasks": tasks, "image_set": image_set, "pictures": pictures, "prompt": prompt,
+        "scenes": scenes,
         "difficulty": parse_settings(difficulty, "--difficulty", "noise=0.15") or None,
         "missing": missing, "limit": limit, "batch_size": batch_size,
         "prefill": prefill, "workers": int(workers) if workers and workers.isdecimal() else workers, "profile": profile or None,

@@ -26,9 +26,10 @@ from mgap.backbones.base import Backbone
 from mgap.backbones.checked_generate import PLAIN
 from mgap.backbones.exact_product import make_exact, make_own
 from mgap.backbones.head import find_head
+from mgap.backbones.prepared_pictures import Shown, pictures_in
 from mgap.decoding.model_lock import lock_of
 from mgap.decoding.trace import Recorder
-from mgap.errors import SettingError, UnsupportedDecoding
+from mgap.errors import PromptError, SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, Seam, Tap, hooks_of
 from mgap.methods.kinds.main_rows import row_split_of
 from mgap.settings import check_switch
@@ -153,6 +154,21 @@ def refuse_modes(method: Method | type[Method], modes: frozenset[Mode]) -> None:
     if refused:
         accepted = ", ".join(sorted(mode.value for mode in method.modes))
         raise UnsupportedDecoding(f"{method.name} does not work with {', '.join(refused)} decoding; it accepts {accepted}")
+
+
+def refuse_pictures(model: nn.Module, images: Sequence[Shown]) -> None:
+    """Raise if rows show several pictures, or none beside others, where an attached method needs one a row.
+
+    Rows that all show none are refused by the method itself.
+    """
+    counts = [len(pictures_in(image)) for image in images]
+    wrong = max(counts) if max(counts) > 1 else min(counts)
+    for method in (attachment.method for attachment in attached(model)):
+        if method.needs_picture and wrong != 1 and any(counts):
+            raise PromptError(
+                f"{method.name} needs one picture in every row, and a prompt here shows {wrong or 'none'}: give one picture a "
+                f"row, or leave {method.name} off"
+            )
 
 
 def _set_exactness(model: nn.Module) -> None:

@@ -15,9 +15,9 @@ from mgap.backbones.asked_rows import Asked, asking
 from mgap.backbones.base import Backbone, backbone_class
 from mgap.backbones.clock import ANSWERS, FIRST, INPUTS
 from mgap.backbones.loading import load_backbone
-from mgap.backbones.prepared_pictures import Picture
+from mgap.backbones.prepared_pictures import Shown, pictures_in
 from mgap.backbones.shared_prefill import SharedPrefill
-from mgap.decoding.attach import Attachment, answering, attach, attached, refuse_modes
+from mgap.decoding.attach import Attachment, answering, attach, attached, refuse_modes, refuse_pictures
 from mgap.decoding.fast.captured_loop import generate_captured, head_of, uses_captured_loop
 from mgap.decoding.first_log_odds import FirstLogOdds, refuse_unreadable
 from mgap.decoding.generate import Generated, end_ids, generate, until_end
@@ -90,7 +90,7 @@ class Model:
 
     def answer(
         self,
-        image: Picture | None,
+        image: Shown,
         prompt: str,
         *,
         trace: bool = False,
@@ -99,7 +99,7 @@ class Model:
         assistant: Any = None,
         **options: Any,
     ) -> Answer:
-        """Answer one prompt about one picture (None: no picture).
+        """Answer one prompt about one picture (None: no picture; a list: several, which stand before the prompt in its order).
 
         `options` are the fields of `Decoding`. `trace=True` records what the method read and did at every token.
         `count_ties=True` counts the tokens that were chosen among equal best scores (greedy decoding only): `Answer.ties`.
@@ -115,7 +115,7 @@ class Model:
 
     def answers(
         self,
-        images: Sequence[Picture | None],
+        images: Sequence[Shown],
         prompts: Sequence[str],
         *,
         batch_size: int = 8,
@@ -152,12 +152,13 @@ class Model:
                 batch = self._answer_rows(images[rows], prompts[rows], decoding, shared=shared, asked=known, **how)
             yield from batch
 
-    def stream(self, image: Picture | None, prompt: str, *, assistant: Any = None, **options: Any) -> Iterator[str]:
+    def stream(self, image: Shown, prompt: str, *, assistant: Any = None, **options: Any) -> Iterator[str]:
         """Yield the answer's text as it is generated. Leaving the loop early stops the model."""
         decoding = Decoding.of(**options)
         modes, active = decoding.modes(stream=True, assistant=assistant is not None), tuple(attached(self.backbone.model))
         with answering(self.backbone.model, active):
             self._check(modes)
+            refuse_pictures(self.backbone.model, [image])
             inputs = self.backbone.encode([image], [prompt])
             head = head_of(self.backbone) if uses_captured_loop(self.backbone, modes) else None
         stop = StopFlag()
@@ -178,7 +179,7 @@ class Model:
 
     def _answer_rows(
         self,
-        images: Sequence[Picture | None],
+        images: Sequence[Shown],
         prompts: Sequence[str],
         decoding: Decoding,
         *,
@@ -191,6 +192,7 @@ class Model:
     ) -> list[Answer]:
         modes, clock = decoding.modes(rows=len(prompts), assistant=assistant is not None), self.backbone.clock
         self._check(modes, trace, count_ties, log_odds)
+        refuse_pictures(self.backbone.model, images)
         ties = TieCounter() if count_ties else None
         odds = FirstLogOdds(self.backbone) if log_odds else None
         # probing the head and prefilling run the model, and are no decoding steps: both come before the recorder starts
@@ -222,7 +224,7 @@ class Model:
                     more["logits_processor"] = LogitsProcessorList([ties])  # transformers puts it behind its own
                 generated = generate(self.backbone, inputs, decoding, **more)
         with clock.stage(ANSWERS):
-            texts = [self.backbone.render(p, has_image=i is not None) for i, p in zip(images, prompts, strict=True)]
+            texts = [self.backbone.render(p, pictures=len(pictures_in(i))) for i, p in zip(images, prompts, strict=True)]
             generated = replace(generated, milliseconds=generated.milliseconds + prefill_ms)
             answers = self._read(generated, texts, decoding, recorder, ties)
         if odds is None:

@@ -15,8 +15,8 @@ from transformers import StoppingCriteriaList
 
 from mgap.backbones.asked_rows import Asked, asking
 from mgap.backbones.base import Backbone, HasBackbone
-from mgap.backbones.prepared_pictures import Picture
-from mgap.decoding.attach import refuse_modes
+from mgap.backbones.prepared_pictures import Shown
+from mgap.decoding.attach import refuse_modes, refuse_pictures
 from mgap.decoding.effective_states import StepStates, watch
 from mgap.decoding.generate import end_ids, generate
 from mgap.decoding.streaming import StopFlag, TokenIds, from_thread
@@ -38,7 +38,7 @@ class MadeToken(NamedTuple):
 def step_by_step(
     model: Backbone | HasBackbone,
     method: Method,
-    image: Picture | None,
+    image: Shown,
     prompt: str,
     *,
     max_new_tokens: int = 512,
@@ -53,6 +53,7 @@ def step_by_step(
     decoding, stop = Decoding(max_new_tokens=max_new_tokens), StopFlag()
     spell = Spelling(backbone)
     with watch(backbone, method, top=top, needs_state=False) as take_steps:
+        refuse_pictures(backbone.model, [image])
         inputs = backbone.encode([image], [prompt])
 
         def decode(emit: Callable[[tuple[int, list[StepStates]]], None]) -> None:

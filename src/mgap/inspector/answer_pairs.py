@@ -88,7 +88,9 @@ def pairs(scores: Scores, label: object) -> list[Pair]:
     right_before, right_after = scores.right[plain], scores.right[ours]
     before, after = scores.texts[plain], scores.texts[ours]
     return [
-        Pair(s, before[s.id], after[s.id], right_before[s.id], right_after[s.id]) for s in scores.run.samples if s.id in before
+        Pair(s, before[s.id], after[s.id], right_before[s.id], right_after[s.id])
+        for s in scores.run.samples
+        if s.id in before and s.id in right_before  # a scorer may leave out samples
     ]
 
 

@@ -48,6 +48,8 @@ def picture_of(opened: ScoredRun, name: str) -> Scene | Image.Image:
 
     The pixels tell which drawing style a pocket run had.
     """
+    if not name:
+        raise ImageError("this question was asked without a picture, as text alone; open one that shows a picture")
     digest = opened.digests.get(name)
     if opened.is_pocket:
         difficulty = Difficulty.of(opened.run.plan.get("difficulty", {}))

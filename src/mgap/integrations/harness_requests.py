@@ -49,8 +49,8 @@ class Request:
         return text[: min((index for word in self.until if (index := text.find(word)) >= 0), default=len(text))].rstrip()
 
 
-def one_picture(visuals: Any, where: str) -> Image.Image | None:
-    """The picture of a request, or None if it has none. Raises on anything else."""
+def pictures_of(visuals: Any, where: str) -> list[Image.Image]:
+    """The pictures of a request, in order. Raises on anything else."""
     flat: list[Any] = []
     for visual in visuals if isinstance(visuals, Sequence) and not isinstance(visuals, str) else [visuals]:
         flat += visual if isinstance(visual, list | tuple) else [visual]
@@ -58,13 +58,9 @@ def one_picture(visuals: Any, where: str) -> Image.Image | None:
     for visual in pictures:
         if not isinstance(visual, Image.Image):
             raise UnsupportedRequest(
-                f"{where} comes with {_kind(visual)}: methods here answer about one picture; choose another task"
+                f"{where} comes with {_kind(visual)}: answers here are about pictures; choose another task"
             )
-    if len(pictures) > 1:
-        raise UnsupportedRequest(
-            f"{where} comes with {len(pictures)} pictures: methods here answer about one; choose another task"
-        )
-    return pictures[0] if pictures else None
+    return pictures
 
 
 def _kind(visual: Any) -> str:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from mgap.decoding.model import load
 from mgap.errors import SettingError, UnsupportedRequest
-from mgap.integrations.harness_requests import Request, one_picture
+from mgap.integrations.harness_requests import Request, pictures_of
 from mgap.priors.prior_plan import Priors
 from mgap.run.method_plans import MethodPlan, build_method
 from mgap.settings import check_choice
@@ -87,7 +87,7 @@ class Mgap(lmms):
         return [results[index] for index in range(len(requests))]
 
     def _answer(self, batch: list[Instance], options: Request, start: int) -> list[GenerationResult]:
-        images, prompts = [], []
+        images, prompts = list[Any](), list[str]()
         placeholder = self.model.backbone.tokenizer.decode([self.model.backbone.image_token_id])
         for request in batch:
             context, _, doc_to_visual, doc_id, task, split = request.args
@@ -96,7 +96,13 @@ class Mgap(lmms):
                 raise UnsupportedRequest(
                     f"{where} has {placeholder!r} in its text: pictures stand before the text here; choose another task"
                 )
-            images.append(one_picture(doc_to_visual(self.task_dict[task][split][doc_id]), where))
+            pictures = pictures_of(doc_to_visual(self.task_dict[task][split][doc_id]), where)
+            if len(pictures) != 1 and self.method is not None and self.method.needs_picture:
+                raise UnsupportedRequest(
+                    f"{where} comes with {len(pictures)} pictures, and {self.method.name} needs one: choose another task, "
+                    "or a method that does not"
+                )
+            images.append(pictures[0] if len(pictures) == 1 else tuple(pictures) or None)
             prompts.append(context)
         decoding = asdict(options.decoding)
         if options.decoding.sample:

@@ -78,6 +78,7 @@ class ASD(BranchMethod):
     summary: ClassVar[str] = "contrast a branch steered to fact with one steered to invention"
     seam: ClassVar[Seam] = Seam.LAYERS
     modes: ClassVar[frozenset[Mode]] = BranchMethod.modes - {Mode.STATIC, Mode.COMPILE}
+    needs_picture: ClassVar[bool] = False
     moved_by: ClassVar[str] = "alpha"  # at 0 the state is steered to fact, not plain
     needs: ClassVar[Mapping[str, Need]] = MappingProxyType({"steering": Need("steering")})
     zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"lam_pos": 0.0, "lam_neg": 0.0})

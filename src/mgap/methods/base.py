@@ -121,6 +121,7 @@ class Method(ABC):
     needs: ClassVar[Mapping[str, Need]] = MappingProxyType({})  # what must be learnt first, by the setting that holds it
     zero: ClassVar[Mapping[str, Any] | None] = None  # settings that give the plain answers; None: there are none
     shares_prefill: ClassVar[bool] = False  # acts the same if a row's prefix is already in the cache
+    needs_picture: ClassVar[bool] = False  # refuses a prompt without one; a run then decodes plainly, and says so
     capturable: ClassVar[bool] = False  # its hooks inside the decoder do the same at every step: a captured step may hold them
     cut: ClassVar[str] = "beta"  # the setting of its plausibility cut, where it has such a setting
     moved_by: ClassVar[str] = ""  # what moves the state it decodes from: a setting or a traced number; "": no single state

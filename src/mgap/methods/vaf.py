@@ -99,6 +99,7 @@ class VAF(Method):
     seam: ClassVar[Seam] = Seam.ATTENTION
     forwards: ClassVar[float] = 1.0
     modes: ClassVar[frozenset[Mode]] = AttentionMethod.modes
+    needs_picture: ClassVar[bool] = True
     zero: ClassVar[Mapping[str, Any]] = MappingProxyType({"enhance": 1.0, "suppress": 1.0})
     no_state: ClassVar[str] = "changes attention in the blocks; no one number moves its state"
 

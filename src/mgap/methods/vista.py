@@ -105,6 +105,11 @@ class VISTA(LayersMethod):
                 object.__setattr__(self, name, tuple(sorted(set(layer_indices(getattr(self, name), name=name)))))
 
     @property
+    def needs_picture(self) -> bool:  # type: ignore[override]  # here it depends on a setting
+        """At lam 0 nothing is steered, and late layers are mixed in whatever the prompt shows."""
+        return self.strength != 0
+
+    @property
     def strength(self) -> float:
         """lam, filled in from the preset."""
         return float(self.lam or 0)

@@ -27,6 +27,8 @@ TITLES = {
     "yes_ratio": "Says yes",
     "chair": "CHAIR",
     "accuracy_plus": "Accuracy+",
+    "fAcc": "fAcc",
+    "qAcc": "qAcc",
 }
 
 
@@ -81,8 +83,8 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
 
 def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     """The differences of each method to the baseline on the same samples."""
-    tables: dict[tuple[str, ...], list[RowGroup]] = {}
-    remarks: dict[tuple[str, ...], dict[str, str]] = {}
+    tables: dict[tuple[tuple[str, ...], tuple[str, ...]], list[RowGroup]] = {}  # by figures and further columns
+    remarks: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, str]] = {}
     kinds = _kinds(runs)
     for name, scores, group in groups_of_runs(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
@@ -92,18 +94,22 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
         if rows:
             heading = group_heading(runs, name, group)
             against = f"{heading}, against {scores.baseline}" if heading else f"Against {scores.baseline}"
-            tables.setdefault(figures, []).extend(_under_methods(against, rows, control_rows(scores)))
-            remarks.setdefault(figures, {})[name] = scores.remark
+            has_pairs = any(c.pairs is not None for c in comparisons.values())
+            key = figures, ("Pairs gained", "Pairs lost") if has_pairs else ()
+            tables.setdefault(key, []).extend(_under_methods(against, rows, control_rows(scores)))
+            remarks.setdefault(key, {})[name] = scores.remark
     caption = (
-        "Differences in points, with 95% intervals from a paired bootstrap over pictures; noise: the interval holds 0. "
+        "Differences in points, with 95% intervals from a paired bootstrap over {drawn}; noise: the interval holds 0. "
         "Gained: right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, "
         "not corrected for the number of rows."
     )
     return [
         Table(
-            caption + _remarks(remarks[figures]), ("Method", *(column(name) for name in figures), "Gained", "Lost", "p"), groups
+            caption.format(drawn=_drawn(figures, kinds)) + _remarks(remarks[figures, pairs]),
+            ("Method", *(column(name) for name in figures), "Gained", "Lost", "p", *pairs),
+            groups,
         )
-        for figures, groups in tables.items()
+        for (figures, pairs), groups in tables.items()
     ]
 
 
@@ -286,7 +292,8 @@ def _differences(comparison: PairedComparison, kinds: dict[str, Kind], figures: 
     found = comparison.differences
     changes = tuple(difference_cell(found[name], kinds[name]) if name in found else NO_VALUE for name in figures)
     p = "< 0.001" if comparison.p < 0.001 else f"{comparison.p:.3f}"
-    return (*changes, Cell(str(comparison.gained)), Cell(str(comparison.lost)), Cell(p))
+    pairs = (Cell(str(count)) for count in comparison.pairs or ())
+    return (*changes, Cell(str(comparison.gained)), Cell(str(comparison.lost)), Cell(p), *pairs)
 
 
 def difference_cell(difference: Difference, kind: Kind) -> Cell:
@@ -322,7 +329,12 @@ def _caption(figures: Sequence[str], kinds: dict[str, Kind]) -> str:
     others = [f"the {name} in points" for name in points]
     others += ["the mean length"] * any(not (kinds[name].percent or kinds[name].full) for name in figures)
     unit = "Points" if len(points) == len(figures) else f"Percent{', but for ' if others else ''}{' and '.join(others)}"
-    return f"{unit}; with each figure its 95% interval from a bootstrap over pictures.{arrows}"
+    return f"{unit}; with each figure its 95% interval from a bootstrap over {_drawn(figures, kinds)}.{arrows}"
+
+
+def _drawn(figures: Sequence[str], kinds: dict[str, Kind]) -> str:
+    """What the bootstraps of these figures draw."""
+    return " and ".join(dict.fromkeys(kinds[name].over for name in figures))
 
 
 def _remarks(by_run: Mapping[str, str]) -> str:

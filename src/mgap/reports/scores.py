@@ -23,7 +23,7 @@ from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
 from mgap.reports.controls import BesideControls, Controlled, hold_against_controls
 from mgap.run.method_plans import VANILLA
-from mgap.run.records import Record, Run, RunMethod, texts_of
+from mgap.run.records import PLAIN, Record, Run, RunMethod, texts_of
 from mgap.types import Sample
 
 FORMAT = 1
@@ -39,6 +39,7 @@ class Kind:
     percent: bool
     better: str  # higher, lower, or "" for neither
     full: float | None = None  # the most points, if it counts points
+    over: str = "pictures"  # what its interval's bootstrap draws
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Coverage:
     failed: int
     error: str  # of the first failure
     cut_off: int  # answers that reached the longest length
+    plain: int = 0  # answers of plain decoding, to questions without the picture that the method needs
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ def score(
         scorer=scored_with,
         baseline=baseline,
         scored=scored,
-        figures={name: Kind(figure.percent, figure.better, figure.full) for name, figure in figures.items()},
+        figures={name: Kind(figure.percent, figure.better, figure.full, figure.over) for name, figure in figures.items()},
         results=results,
         right={label: right[label] for label in texts},
         texts={label: dict(answers.texts) for label, answers in texts.items()},
@@ -290,6 +292,7 @@ def _coverage(samples: Sequence[Sample], records: Mapping[str, Record]) -> Cover
         failed=len(errors),
         error=errors[0] if errors else "",
         cut_off=sum(record.stop == "length" for record in recorded),
+        plain=sum(PLAIN in record.extra for record in recorded),
     )
 
 
@@ -304,6 +307,9 @@ def _warnings(
 ) -> Iterator[str]:
     if left_out := [label for label, method in coverage.items() if not method.answered]:
         yield f"without a single answer, and left out: {', '.join(left_out)}"
+    for label, method in coverage.items():
+        if method.plain:
+            yield f"{label}: {method.plain} answers are plain decoding's, to questions without the picture that it needs"
     if scored < len(run.samples):
         yield f"{scored} of {len(run.samples)} samples are scored: the others are missing or failed under some method"
     if (

@@ -21,7 +21,7 @@ from mgap.decoding.ties import uncountable
 from mgap.errors import RunError
 from mgap.methods.base import Method
 from mgap.run.picture_workers import PictureOpening, Pictures, Ready
-from mgap.run.records import Record, RunMethod
+from mgap.run.records import PLAIN, Record, RunMethod
 from mgap.run.worker import Work
 from mgap.types import Answer, Decoding, Sample
 
@@ -69,9 +69,21 @@ class AnsweringWorker(ABC):
                 ties=answer.ties,
                 log_odds=None if answer.log_odds is None else round(answer.log_odds, 6),
                 at=_now(),
-                extra={"alternatives": [other.text for other in answer.alternatives]} if answer.alternatives else {},
+                extra=self._extra(answer, sample, method),
             )
         return [records[sample.id] for sample in samples]
+
+    def falls_back(self, samples: Sequence[Sample], method: RunMethod) -> bool:  # noqa: ARG002
+        """Whether these samples are answered by plain decoding: the method needs a picture, and they have none."""
+        return False
+
+    def _extra(self, answer: Answer, sample: Sample, method: RunMethod) -> dict[str, Any]:
+        extra: dict[str, Any] = {}
+        if answer.alternatives:
+            extra["alternatives"] = [other.text for other in answer.alternatives]
+        if self.falls_back([sample], method):
+            extra[PLAIN] = f"{method.method} needs a picture, and this question has none"
+        return extra
 
     def _decode(
         self, samples: Sequence[Sample], ready: Mapping[str, Ready], method: RunMethod
@@ -137,11 +149,28 @@ class TransformersWorker(AnsweringWorker):
     def using(self, method: RunMethod) -> Iterator[Work]:
         built, backbone = self.methods[method.label], self.model.backbone
         with ExitStack() as stack:
-            if built is not None:
-                stack.enter_context(self.model.using(built))
-            if method.prefill == "own":
-                stack.enter_context(shared_pictures(backbone))
-            yield lambda samples: self.ask(samples, method)
+            is_plain = False
+
+            def switch(*, to_plain: bool) -> None:
+                nonlocal is_plain
+                stack.close()
+                if built is not None and not to_plain:
+                    stack.enter_context(self.model.using(built))
+                if method.prefill == "own":
+                    stack.enter_context(shared_pictures(backbone))
+                is_plain = to_plain
+
+            def work(samples: Sequence[Sample]) -> list[Record]:
+                if (wanted := self.falls_back(samples, method)) != is_plain:
+                    switch(to_plain=wanted)
+                return self.ask(samples, method)
+
+            switch(to_plain=False)  # refuses an unsuitable model before anything is answered
+            yield work
+
+    def falls_back(self, samples: Sequence[Sample], method: RunMethod) -> bool:
+        built = self.methods[method.label]
+        return built is not None and built.needs_picture and not any(sample.image for sample in samples)
 
     @contextmanager
     def prefetching(self) -> Iterator[None]:
@@ -155,13 +184,15 @@ class TransformersWorker(AnsweringWorker):
             self.pictures.prefetch(sample.image for batch in batches for sample in batch)
 
     def answers(self, pictures: Sequence[Any], rows: Sequence[Sample], method: RunMethod) -> Iterable[Answer]:
-        decoding, active = self.decoding_of(method), [built for built in [self.methods[method.label]] if built is not None]
+        decoding, built = self.decoding_of(method), self.methods[method.label]
+        active = [] if built is None or self.falls_back(rows, method) else [built]
         options, modes = asdict(decoding), decoding.modes(rows=len(rows))
         options["count_ties"] = not uncountable(modes, active)
         options["log_odds"] = self.benchmark.task == YES_NO and not unreadable(self.model.backbone, modes, active)
         asked = [Asked.by_name(sample.image, sample.prompt, self.benchmark.picture) for sample in rows]
         prompts = [sample.prompt for sample in rows]
-        return self.model.answers(pictures, prompts, asked=asked, batch_size=len(rows), prefill=method.prefill, **options)
+        prefill = method.prefill if all(sample.image for sample in rows) else "own"
+        return self.model.answers(pictures, prompts, asked=asked, batch_size=len(rows), prefill=prefill, **options)
 
 
 def _now() -> str:

@@ -17,6 +17,7 @@ CHOOSING = (
     "kinds",
     "tasks",
     "image_set",
+    "pictures",
     "prompt",
     "scenes",
     "held_out",
@@ -27,14 +28,20 @@ CHOOSING = (
 
 
 def read_benchmark(config: Config) -> Benchmark:
-    """The benchmark that a config names. Refuses missing files and pictures, with names and counts. Needs no model."""
+    """The benchmark that a config names. Refuses missing files and pictures, with names and counts. Needs no model.
+
+    With a limit, of the questions without a picture those are asked that stand before the last one with a picture.
+    """
     asks = "own" if config.questions is not None else config.asks
     source: BenchmarkSource | DrawnWorld = WORLDS.get(config.data_set) if config.is_drawn else BENCHMARKS.get(asks)
     benchmark = source.read(config)
     if config.limit is None:
         return benchmark
-    pictures = set(list(dict.fromkeys(sample.image for sample in benchmark.samples))[: config.limit])
-    return replace(benchmark, samples=tuple(sample for sample in benchmark.samples if sample.image in pictures))
+    samples = benchmark.samples
+    pictures = set(list(dict.fromkeys(sample.image for sample in samples if sample.image))[: config.limit])
+    last = max((place for place, sample in enumerate(samples) if sample.image in pictures), default=-1)
+    kept = (s for place, s in enumerate(samples) if s.image in pictures or (not s.image and place < last))
+    return replace(benchmark, samples=tuple(kept))
 
 
 def refuse_chosen(config: Config) -> None:
@@ -47,8 +54,13 @@ def refuse_chosen(config: Config) -> None:
 def read_bank(config: Config, judged: Benchmark) -> tuple[Benchmark, tuple[Sample, ...]]:
     """For departures: the samples to judge, and those of the bank, which are about other pictures.
 
-    In a drawn world the bank takes development scenes; elsewhere a share of the pictures, which are then not judged.
+    In a drawn world the bank takes development scenes; elsewhere a share of the pictures, which are then not judged. Questions
+    without a picture are left out, with a note.
     """
+    shown = tuple(sample for sample in judged.samples if sample.image)
+    if unshown := len(judged.samples) - len(shown):
+        note = f"departures are measured with a picture in view: {unshown} questions without one are left out"
+        judged = replace(judged, samples=shown, notes=(*judged.notes, note))
     if config.is_drawn:
         world: DrawnWorld = WORLDS.get(config.data_set)
         development = world.development(config, int(config.departure.get("bank", config.scenes)))

@@ -24,7 +24,7 @@ DEPARTURE = "departure"  # measured on the questions of POPE, or along the descr
 PREFILLS = ("auto", "shared", "own")
 BATCH_OF_VLLM = 256  # requests per call; vLLM itself decides how many it computes at once
 ALONG = ("first", "answers")  # where departures are measured: at the first token, or at every token of a description
-SELECTIVE = ("splits", "kinds", "tasks", "image_set", "questions", "departure")  # keys that only some benchmarks read
+SELECTIVE = ("splits", "kinds", "tasks", "image_set", "questions", "pictures", "departure")  # keys that only some read
 
 
 def benchmarks() -> list[str]:
@@ -70,6 +70,7 @@ class Config:
     kinds: str = "a"  # of AMBER: a, g, d, de, da or dr
     tasks: str = "hallucination"  # of MME: hallucination, perception, cognition, all, or names with commas
     image_set: str | None = None  # of CHAIR: a published list of pictures, or a file with one id per line
+    pictures: str = "all"  # of HallusionBench: all its questions, or only those with a picture
     prompt: str | None = None  # a published wording of the question; default: the paper's
     scenes: int = 500  # number of pictures in the pocket world
     held_out: bool = False  # pocket: drawing styles not seen in training

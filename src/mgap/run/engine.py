@@ -63,10 +63,14 @@ Listener = Callable[[RunState], None]
 
 
 def batches(samples: Sequence[Sample], size: int, order: Sequence[str] = ()) -> list[Batch]:
-    """Cut the samples into batches, in the order of these ids. Default: by first appearance of their picture."""
+    """Cut the samples into batches, in the order of these ids. Default: by first appearance of their picture.
+
+    Questions without a picture are in batches of their own, after the others.
+    """
     position = {name: number for number, name in enumerate(order or dict.fromkeys(sample.image for sample in samples))}
     sorted_ = sorted(samples, key=lambda sample: position[sample.id if order else sample.image])
-    return [tuple(sorted_[start : start + size]) for start in range(0, len(sorted_), size)]
+    kinds = ([s for s in sorted_ if s.image], [s for s in sorted_ if not s.image])
+    return [tuple(kind[start : start + size]) for kind in kinds for start in range(0, len(kind), size)]
 
 
 def execute(

@@ -20,7 +20,7 @@ from mgap.benchmarks.base import YES_NO, Benchmark
 from mgap.benchmarks.tally import Scorer
 from mgap.decoding.model import Model
 from mgap.decoding.prefill_sharing import can_share
-from mgap.errors import SettingError
+from mgap.errors import ImageError, ModelError, PromptError, SettingError
 from mgap.io.output_folder import check_folder
 from mgap.io.progress import Progress
 from mgap.io.regular_files import inside
@@ -137,6 +137,7 @@ class Job:
                 f"this run's engine is {self.config.engine}, and a model of transformers was given: begin it with "
                 f"mgap.registry.ENGINES.get({self.config.engine!r}).begin(job, ...), or leave engine out"
             )
+        self._refuse_unasked(model)
         device = model.backbone.device.type
         plan = {**self.plan(), "model": describe(model), "device": device}
         self.out.mkdir(parents=True, exist_ok=True)
@@ -203,8 +204,25 @@ class Job:
     def labels(self) -> list[str]:
         return [plan.label for plan in self.config.methods]
 
+    def _refuse_unasked(self, model: Model) -> None:
+        """Refuse a model that cannot be asked without a picture, if some samples have none."""
+        unshown = sum(not sample.image for sample in self.benchmark.samples)
+        try:
+            if unshown:
+                model.backbone.encode([None], ["Is it?"])
+        except (ImageError, ModelError, PromptError) as error:
+            raise ModelError(
+                f"{unshown} questions come without a picture, and {self.config.model} cannot be asked so ({error}); "
+                "leave them out with pictures: only"
+            ) from error
+
     def _run_method(self, plan: MethodPlan, model: Model, method: Method | None, note: Notify | None) -> RunMethod:
         """Decide whether the method shares prefills. Where it cannot, `auto` falls back to its own and `shared` is refused."""
+        unshown = sum(not sample.image for sample in self.benchmark.samples)
+        if unshown and method is not None and method.needs_picture and note is not None:
+            note(
+                f"{plan.label} needs a picture: {unshown} questions without one are answered by plain decoding, as records say"
+            )
         if self.config.prefill == "own" or self.bank:
             return plan.run_method("own")
         reason = can_share(model, method)

@@ -54,8 +54,8 @@ IMPORTED = (  # nearly all that workers of any family import; the processor is n
 class Ready:
     """A readable picture: prepared, or only opened if its family's processor needs the prompt too."""
 
-    picture: Prepared | Image.Image
-    digest: str  # SHA-256 of its pixels
+    picture: Prepared | Image.Image | None  # None: the question has none
+    digest: str  # SHA-256 of its pixels; "" without a picture
 
     def pin_memory(self) -> Ready:
         """Called by the DataLoader if there is a GPU."""
@@ -80,6 +80,8 @@ class PictureOpening:
         return sorted({kind.__module__ for part in parts for kind in type(part).__mro__} - {"__main__"})
 
     def __getitem__(self, name: str) -> Ready | str:
+        if not name:
+            return Ready(None, "")
         try:
             opened = open_image(self.picture(name))
             if self.preparer is None:

@@ -29,6 +29,7 @@ from mgap.types import Sample
 RUN, SAMPLES, ORDER, ANSWERS = "run.json", "samples.jsonl", "order.json", "answers"
 ANALYSES = "analysis"  # the folder that `mgap diagnose` adds
 FORMAT = 1
+PLAIN = "plain"  # in a record's `extra`: why its answer is plain decoding's, where a method was asked for
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def plan_order(
     """
     if not isinstance(picture, PictureFolder):
         return ()
-    names = list(dict.fromkeys(sample.image for sample in samples))
+    names = list(dict.fromkeys(sample.image for sample in samples if sample.image))
     sizes: dict[str, Size | None] = {}
     for done, name in enumerate(names, start=1):
         sizes[name] = picture_size(picture(name))
@@ -35,21 +35,21 @@ def plan_order(
 
 
 def by_size(samples: Sequence[Sample], sizes: Mapping[str, Size | None]) -> tuple[str, ...]:
-    """The largest pictures first, so that a batch too big for memory fails at once; unknown sizes last.
+    """The largest pictures first, so that a batch too big for memory fails at once; unknown sizes and no picture last.
 
     Pictures of one size are ordered by their longest prompt, and the samples of one picture by their prompts, which puts equal
     prompts together. Ties keep their order. Empty if there are no two sizes.
     """
     if len(set(sizes.values()) - {None}) < 2:
         return ()
-    position = {name: number for number, name in enumerate(sizes)}
+    position = {name: number for number, name in enumerate([*sizes, ""])}
     longest: dict[str, int] = {}
     for sample in samples:
         longest[sample.image] = max(longest.get(sample.image, 0), len(sample.prompt))
 
     def key(sample: Sample) -> tuple[int, int, int, int, int, str]:
         name = sample.image
-        width, height = sizes[name] or (0, 0)
+        width, height = sizes.get(name) or (0, 0)
         return -width * height, -width, -longest[name], position[name], -len(sample.prompt), sample.prompt
 
     return tuple(sample.id for sample in sorted(samples, key=key))

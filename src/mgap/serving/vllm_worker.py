@@ -87,9 +87,10 @@ class VllmWorker(AnsweringWorker):
 
     def answers(self, pictures: Sequence[Any], rows: Sequence[Sample], method: RunMethod) -> list[Answer]:
         engine = self.require(method.label)
-        texts = [self.backbone.render(sample.prompt) for sample in rows]
-        requests = [
-            {"prompt_token_ids": self.backbone.tokenize(text), "multi_modal_data": {"image": picture}}
+        texts = [self.backbone.render(sample.prompt, pictures=int(bool(sample.image))) for sample in rows]
+        requests: list[dict[str, Any]] = [
+            {"prompt_token_ids": self.backbone.tokenize(text)}
+            | ({} if picture is None else {"multi_modal_data": {"image": picture}})
             for text, picture in zip(texts, pictures, strict=True)
         ]
         method_fields = self._method_fields(method.label)

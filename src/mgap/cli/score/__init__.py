@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from mgap.cli.options import CommandGroup
-from mgap.cli.score import amber, chair, implied, mme, pope, run
+from mgap.cli.score import amber, chair, hallusionbench, implied, mme, pope, run
 
 HELP = "Score answers without a model: a run's folder, or files in the published formats."
 
@@ -29,6 +29,6 @@ score = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for module in (amber, chair, implied, mme, pope, run):
+for module in (amber, chair, hallusionbench, implied, mme, pope, run):
     name = module.__name__.rpartition(".")[2]
     score.command(name)(getattr(module, name))

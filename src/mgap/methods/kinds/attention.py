@@ -123,7 +123,7 @@ class AttentionMethod(Method):
     seam: ClassVar[Seam] = Seam.ATTENTION
     forwards: ClassVar[float] = 1.0
     modes: ClassVar[frozenset[Mode]] = ALL_MODES - {Mode.ASSISTED, Mode.STATIC, Mode.COMPILE}
-    needs_picture: ClassVar[bool] = True  # refuses a batch of prompts without one
+    needs_picture: ClassVar[bool] = True
 
     @abstractmethod
     def edit_scores(self, scores: Tensor, keys: Keys) -> Tensor:

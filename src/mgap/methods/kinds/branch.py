@@ -45,6 +45,7 @@ class PairedMethod(Method):
     seam: ClassVar[Seam] = Seam.BRANCH
     forwards: ClassVar[float] = 2.0
     modes: ClassVar[frozenset[Mode]] = ALL_MODES - {Mode.ASSISTED}
+    needs_picture: ClassVar[bool] = True
     branch_modes: ClassVar[tuple[str, ...]] = ("batched", "sequential")
 
     branch_mode: str = "batched"
