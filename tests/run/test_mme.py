@@ -65,7 +65,8 @@ def test_a_run_is_resumed_scored_and_reported_with_one_row_a_method(run, words, 
     found = json.loads(printed)
     assert found["totals"]["hallucination"] == groups["hallucination"]["rates"]["total"]["value"]
     assert found["tasks"]["color"]["yes_ratio"] == groups["color"]["rates"]["yes_ratio"]["value"]
-    assert run("score", out, "--parser", "mme")[0] == 0
+    status, _, told = run("score", out, "--parser", "mme")
+    assert status == 0, told
     assert json.loads((out / "scores.json").read_text())["scorer"] == {"task": "mme", "parser": "mme"}
 
 
