@@ -186,6 +186,8 @@ def build_method(name: str, model: mgap.Model, prior: mgap.Subspace) -> Method |
         settings["evidence"] = bring_mirrored
     elif name == "bias":
         settings = {"shift": 1.0, "up": ("the",), "down": ("a",)}
+    elif name == "yes-if-close":
+        settings = {"up": ("the",), "down": ("a",)}
     elif name in DESCRIBES:
         settings["length"] = DESCRIPTION_TOKENS
     method: Method = METHODS.get(name).of(**settings)

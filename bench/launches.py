@@ -161,6 +161,7 @@ WAYS: dict[str, Callable[[mgap.Model], Method]] = {
     "asd": lambda model: mgap.ASD(steering=steering(model)),
     "nullu": lambda model: mgap.Nullu(space=null_space(model)),
     "bias": lambda _model: mgap.Bias(shift=1.0, up=("is",), down=("the",)),
+    "yes-if-close": lambda _model: mgap.YesIfClose(up=("is",), down=("the",)),
     "code": lambda _model: mgap.CODE(length=4),
     "blind no_image": lambda _model: mgap.Blind(null_image="no_image"),
     "given": lambda _model: mgap.Given(evidence=bring_mirrored),

@@ -35,6 +35,7 @@ from mgap.methods.given.given import Given
 from mgap.methods.haltrapper.haltrapper import HalTrapper
 from mgap.methods.mgap import MGAP
 from mgap.methods.predicted_prior import PredictedPrior
+from mgap.methods.yes_if_close import YesIfClose
 from mgap.pocket.benchmark import TEST
 from mgap.pocket.evaluation import evaluate_captions, evaluate_pope
 from mgap.pocket.figures import CardFigures, PickedSetting, fit_prior, mgap_at
@@ -83,6 +84,7 @@ def contenders(choice: PickedSetting, *, few: bool, scenes: int = 500) -> dict[s
     special = {
         PLAIN: Contender(PLAIN, lambda *_: None),
         "bias": Contender(f"bias (picked: {choice.shift:g})", lambda *_: Bias(shift=choice.shift)),
+        **{preset: Contender(preset, lambda *_, preset=preset: YesIfClose(preset=preset)) for preset in YesIfClose.presets},
         "mgap": Contender("MGAP, paper", lambda model, progress: MGAP(fit_prior(model, progress=progress))),
         "mgap-picked": Contender(
             f"MGAP (picked: {picked})",

@@ -46,6 +46,7 @@ FILES = {
     "baseline.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_greedy.captions.jsonl",
     "method.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_ours.captions.jsonl",
     "opera-llava-1.5-greedy.jsonl": "fixtures/benchmarks/chair/opera_llava-1.5_greedy.captions.jsonl",
+    "opera-llava-1.5-ours.jsonl": "fixtures/benchmarks/chair/opera_llava-1.5_ours.captions.jsonl",
     "opera-minigpt4-greedy.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_greedy.captions.jsonl",
     "opera-minigpt4-ours.jsonl": "fixtures/benchmarks/chair/opera_minigpt4_ours.captions.jsonl",
     "mme-answers.jsonl": "fixtures/benchmarks/mme/real_llava15_13b.answers.jsonl",

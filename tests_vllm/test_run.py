@@ -137,6 +137,20 @@ def test_answers_are_those_of_engine_transformers_also_after_a_stop(family, worl
         Job.prepare(Config.of(given), out, Shard())
 
 
+def test_samples_of_the_likeliest_token_alone_are_greedy(worlds, start, work):
+    given = {"benchmark": "pope", "model": "pocket/llava", "dtype": "float32", "splits": ["adversarial"], "scenes": 4}
+    given |= {"methods": ["vanilla"], "decoding": {"max_new_tokens": 4}}
+    path, out = work / "sampled.yaml", work / "vllm-sampled"
+    sampling = {"max_new_tokens": 4, "sample": True, "temperature": 2.0, "min_p": 0.99999}
+    path.write_text(yaml.safe_dump({**given, "decoding": sampling, "engine": "vllm", "engine_options": OPTIONS}))
+    process = start(path, out)
+    reference, worker = Job.prepare(Config.of(given), work / "transformers-greedy", Shard()).begin(worlds["llava"].model)
+    execute(reference, worker)
+    assert process.wait(300) == 0, (work / f"{out.name}.log").read_text()[-6000:]
+    answers = [{name: record[0] for name, record in told(run)["vanilla"].items()} for run in (Run.load(out), reference)]
+    assert answers[0] == answers[1]
+
+
 def test_questions_without_a_picture_are_asked_as_text_alone(family, worlds, start, work):
     folder = work / f"hallusion-{family}"
     folder.mkdir()

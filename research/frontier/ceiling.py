@@ -29,7 +29,7 @@ from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Tally, by_group
 from mgap.decoding.model import Model
 from mgap.io.progress import Progress, report_progress
-from mgap.methods.bias import Bias
+from mgap.methods.bias import Bias, log_odds
 from mgap.methods.blind import NULLS, null_image_builder
 from mgap.pocket.benchmark import DEVELOPMENT, REPORT
 from mgap.pocket.samples import pope_samples
@@ -66,7 +66,9 @@ def read_questions(
     model: Model, benchmark: Benchmark, layers: int | None = None, *, batch_size: int = 64, progress: Progress | None = None
 ) -> Readings:
     """States hs[0 .. L], or the last few `layers` of them, and margins with the picture and with each null image."""
-    up, down = (sorted(ids) for ids in Bias(shift=0.0).tokens(model.backbone.tokenizer))
+    up, down = (
+        torch.tensor(sorted(ids), device=model.backbone.device) for ids in Bias(shift=0.0).tokens(model.backbone.tokenizer)
+    )
     builders: dict[str, Callable[..., Any]] = {null: null_image_builder("a probe", model.backbone, null) for null in NULLS}
     states, margins = list[Tensor](), {name: list[Tensor]() for name in ("plain", *NULLS)}
     rows = [(sample.image, sample.prompt) for sample in benchmark.samples]
@@ -74,7 +76,7 @@ def read_questions(
     def forward(inputs: dict[str, Tensor], name: str, *, read_states: bool = False) -> Any:
         out = model.backbone.model(**inputs, output_hidden_states=read_states, use_cache=False, logits_to_keep=1)
         logits = out.logits[:, -1].float()
-        margins[name].append((logits[:, up].amax(-1) - logits[:, down].amax(-1)).cpu())
+        margins[name].append(log_odds(logits, up, down).cpu())
         return out
 
     with torch.no_grad(), shared_pictures(model.backbone):

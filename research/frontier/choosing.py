@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import mgap
-from mgap.benchmarks.chair.scorer import mean_words
+from mgap.benchmarks.answer_texts import mean_words
 from mgap.decoding.model import Model
 from mgap.errors import CorruptFile, RunError, SettingError, one_line
 from mgap.io.progress import Progress

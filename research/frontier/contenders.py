@@ -39,6 +39,7 @@ from mgap.methods.tether import Tether
 from mgap.methods.vaf import VAF
 from mgap.methods.vcd import VCD
 from mgap.methods.vista import VISTA
+from mgap.methods.yes_if_close import YesIfClose
 from mgap.pocket.figures import ALPHAS, NULLS, SHIFTS, mgap_at
 from mgap.pocket.fit_bank import MAX_ANSWER_TOKENS
 from mgap.pocket.stand_ins import Redrawn
@@ -138,6 +139,10 @@ def _pai(alpha: float, gamma: float) -> Setting:
 def _mod(strength: float) -> Setting:
     label = AS_PUBLISHED if strength == 1 else f"a1 and a2 times {strength:g}"
     return Setting(label, lambda _: MoD(a1=strength * MoD.a1, a2=strength * MoD.a2))
+
+
+def _if_close(preset: str, margin: float) -> Setting:
+    return Setting(f"{preset}, margin {margin:g}", lambda _: YesIfClose(preset=preset, margin=margin))
 
 
 def _nullu(rank: int, strength: float) -> Setting:
@@ -258,6 +263,12 @@ FAMILIES: tuple[Contender, ...] = (
     Contender("haltrapper", tuple(_haltrapper(alpha) for alpha in CONTRASTS[:3]), published="alpha 1"),
     Contender("ritual", _along("alpha", (0.5, 1.0, 3.0), RITUAL), published="alpha 3"),
     Contender("opera", (_as_published(OPERA),)),
+    Contender(
+        "yes-if-close",
+        tuple(_if_close(*one) for one in product(("yes-if-close", "no-if-close"), (0.25, 0.5, 0.75))),
+        (QUESTIONS,),
+        published="yes-if-close, margin 0.5",
+    ),
 )
 
 

@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mgap.benchmarks.chair.scorer import mean_words
+from mgap.benchmarks.answer_texts import mean_words
 from mgap.benchmarks.pope.questions import SPLITS
 from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Difference, compare

@@ -49,6 +49,7 @@ _HOMES = {
     "VCD": "mgap.methods.vcd",
     "VISTA": "mgap.methods.vista",
     "Bias": "mgap.methods.bias",
+    "YesIfClose": "mgap.methods.yes_if_close",
     "DeCo": "mgap.methods.deco",
     "DoLa": "mgap.methods.dola",
     "Answer": "mgap.types",
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from mgap.methods.vaf import VAF as VAF
     from mgap.methods.vcd import VCD as VCD
     from mgap.methods.vista import VISTA as VISTA
+    from mgap.methods.yes_if_close import YesIfClose as YesIfClose
     from mgap.priors.bank import Bank as Bank
     from mgap.priors.null_space import NullSpace as NullSpace
     from mgap.priors.prior_map import PriorMap as PriorMap

@@ -140,6 +140,7 @@ METHODS = Registry(
         "vista": "mgap.methods.vista:VISTA",
         "deco": "mgap.methods.deco:DeCo",
         "dola": "mgap.methods.dola:DoLa",
+        "yes-if-close": "mgap.methods.yes_if_close:YesIfClose",
     },
     has=("seam", "modes", "forwards", "summary", "presets", "learnt_settings", "of"),
 )

@@ -37,6 +37,7 @@ class Decoding:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0  # 0: no limit
+    min_p: float = 0.0  # least probability, as a share of the likeliest token's, after the temperature; 0: off
     seed: int = 0  # of the sampling
     num_beams: int = 1
     num_return_sequences: int = 1
@@ -68,8 +69,10 @@ class Decoding:
                 raise SettingError(f"{name}={value!r:.40} must be from {LEAST_DIVISOR:g} to {1 / LEAST_DIVISOR:g}")
         if self.top_p > 1:
             raise SettingError(f"top_p={self.top_p} must be in (0, 1]")
-        if not self.sample and (self.temperature, self.top_p, self.top_k) != (1.0, 1.0, 0):
-            raise SettingError("temperature, top_p and top_k act on sampling only: pass sample=True as well")
+        if isinstance(self.min_p, bool) or not isinstance(self.min_p, int | float) or not 0 <= self.min_p < 1:
+            raise SettingError(f"min_p={self.min_p!r:.40} must be a number of at least 0 and below 1")
+        if not self.sample and (self.temperature, self.top_p, self.top_k, self.min_p) != (1.0, 1.0, 0, 0.0):
+            raise SettingError("temperature, top_p, top_k and min_p act on sampling only: pass sample=True as well")
         if self.num_return_sequences > 1 and not self.sample and self.num_return_sequences > self.num_beams:
             raise SettingError(
                 f"num_return_sequences={self.num_return_sequences} without sampling needs at least as many beams: "
@@ -159,6 +162,7 @@ class Answer:
     alternatives: tuple[Answer, ...] = ()  # the other sequences of num_return_sequences
     trace: tuple[Step, ...] | None = field(default=None, repr=False)
     ties: int | None = None  # tokens that were chosen among equal best scores; None: not counted
+    log_odds: float | None = None  # of yes against no at the first token, before anything is drawn; None: not read
 
     def __str__(self) -> str:
         return self.text

@@ -72,7 +72,12 @@ def test_a_table_is_printed_with_what_it_was_made_by(shared, run, tmp_path):
     assert status == 0
     assert [line.split("  ")[0] for line in out.splitlines()[:2]] == ["Generative Task", "Descriminative Task"]
     assert "AMBER score" in out
-    assert "3 responses; language builtin, normaliser first-sentence, similarity identical" in out
+    assert "3 responses; language builtin, normaliser first-sentence, similarity identical, unfinished keep" in out
+    responses.write_text(json.dumps([[1, "A dog on the grass. A cat"], {"id": 8633, "response": "No."}]))
+    assert 'unfinished drop, dropped {"shortened": 1, "without_end": 0}' in run(*words, "--unfinished", "drop")[1]
+    responses.write_text('[[8633, "No."]]')
+    status, _, err = run(*words, "--unfinished", "drop")
+    assert (status, "unfinished=drop acts on captions, and only questions are asked" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,13 @@ def test_ask_plainly(run, checkpoint, picture_file, model):
     assert run(*words, "--stream")[1].strip() == model.answer(picture_file, "What?", max_new_tokens=5).text
 
 
+def test_ask_samples_among_the_likely_tokens(run, checkpoint, picture_file, model):
+    words = ["ask", picture_file, "What?", "-m", checkpoint, "--method", "vanilla", "--max-new-tokens", 5, "--sample"]
+    greedy = model.answer(picture_file, "What?", max_new_tokens=5).text
+    assert run(*words, "--min-p", 0.9999)[1].rstrip("\n") == greedy
+    assert run(*words)[1].rstrip("\n") != greedy
+
+
 def test_a_trace_is_printed_as_a_table(run, checkpoint, saved, picture_file):
     words = ["ask", picture_file, "What?", "-m", checkpoint, "--prior", saved, "--max-new-tokens", 4]
     status, out, _ = run(*words, "--trace")

@@ -67,6 +67,7 @@ def bash(line, folder):
         ("mgap score mme --parser ", ["first-sentence", "mme", "lmms_eval", "vlmevalkit"]),
         ("mgap run mme --tasks co", ["cognition", "count", "color", "commonsense_reasoning", "code_reasoning"]),
         ("mgap score chair --language ", ["builtin", "nltk"]),
+        ("mgap score chair --unfinished ", ["keep", "drop"]),
         ("mgap fetch ", ["pope", "repope", "chair", "amber", "mme", "hallusionbench", "smollm2"]),
         ("mgap ls m", ["models", "methods"]),
         ("mgap tune --model pocket/l", ["pocket/llava"]),

@@ -42,7 +42,7 @@ def test_the_published_figures_come_out_of_the_command(run, shared, name, tmp_pa
 def test_every_score_names_its_language_and_its_length(run, data, captions):
     status, out, _ = run("score", "chair", "--captions", captions, "--data", data, "--language", "builtin")
     assert status == 0
-    assert "3 captions; language builtin" in out
+    assert "3 captions; language builtin, unfinished keep" in out
     assert "CHAIRs      33.33" in out
     assert "Len          4.67" in out
 
@@ -52,12 +52,34 @@ def test_captions_are_cut_or_matched_or_tabled(run, data, captions, tmp_path):
     cut = json.loads(run(*command, "--cut", 5)[1])
     assert (cut["cut"], cut["overall"]["CHAIRs"], cut["counts"]["mentions"]) == (5, 0.0, 3)
     other = tmp_path / "short.jsonl"
-    other.write_text('{"image_id": 1, "caption": "Two words"}\n')
+    other.write_text('{"image_id": 9, "caption": "Two words"}\n')  # of any picture
     assert json.loads(run(*command, "--match", other)[1])["cut"] == 2
+    other.write_text('{"image_id": 1, "caption": "A woman."}\n')
+    equal = json.loads(run(*command, "--match-recall", other)[1])
+    assert (equal["cut"], equal["overall"]["Recall"]) == (2, 0.5)  # a woman, a cat: 2 of 4; 1 of 2 there
     table = json.loads(run(*command, "--lengths")[1])["lengths"]
     assert list(table) == ["25", "40", "50", "60", "80", "all"]
     plain = run(*command[:-1], "--lengths")[1]
     assert plain.splitlines()[-1].split()[0] == "all"
+
+
+def test_an_unfinished_last_sentence_is_dropped_after_cutting_and_both_are_told(run, data, tmp_path):
+    path = tmp_path / "unfinished.jsonl"
+    rows = [(1, "A dog. A cat is there."), (2, "A cat. A dog and"), (2, "a dog and no end")]
+    path.write_text("".join(json.dumps({"image_id": i, "caption": text}) + "\n" for i, text in rows))
+    command = ("score", "chair", "--captions", path, "--data", data, "--language", "builtin")
+
+    def told(*words):
+        scores = json.loads(run(*command, *words, "--json")[1])
+        return scores["unfinished"], scores["counts"]["hallucinated_captions"], scores["dropped"]
+
+    assert told() == ("keep", 3, None)
+    assert told("--unfinished", "drop") == ("drop", 2, {"shortened": 1, "without_end": 1})
+    assert told("--unfinished", "drop", "--cut", 5) == ("drop", 1, {"shortened": 2, "without_end": 1})
+    _, out, _ = run(*command, "--unfinished", "drop", "--lengths")
+    assert "3 captions; language builtin, unfinished drop" in out
+    assert "1 lost an unfinished last sentence; 1 without an end were kept whole" in out
+    assert out.splitlines()[-1].split()[:2] == ["all", "66.7"], "the table of lengths too"
 
 
 def test_nothing_mentioned_is_said_to_be_zero_out_of_zero(run, data, tmp_path):
@@ -91,6 +113,7 @@ def test_ground_truth_from_cocos_annotations_is_read_by_the_same_language(run, t
             "1 of 2 image ids have no ground truth, first 9",
         ),
         ('{"image_id": 1, "caption": "a"}\n{"image_id": 2, "ca', "the last line is cut off"),
+        ("[]", "no caption in it"),
     ],
 )
 def test_captions_that_cannot_be_scored_are_refused(run, data, tmp_path, text, message):
@@ -106,6 +129,8 @@ def test_captions_that_cannot_be_scored_are_refused(run, data, tmp_path, text, m
     [
         (("--cut", "0"), "at least 1 word"),
         (("--cut", "5", "--lengths"), "give one of them"),
+        (("--match", "a.jsonl", "--match-recall", "b.jsonl"), "give one of them"),
+        (("--unfinished", "cut"), "unfinished='cut': choose from keep, drop"),
         (("--language", "spacy"), "builtin, nltk"),
     ],
 )

@@ -91,7 +91,8 @@ def test_logits_are_those_of_eager_decoding_and_the_model_attends_as_before(fami
 @pytest.mark.parametrize(
     "options",
     [{}, {"repetition_penalty": 1.5}, {"sample": True, "seed": 4}, {"sample": True, "num_return_sequences": 3},
-     {"sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8}, {"sample": True, "repetition_penalty": 1.3, "seed": 2}],
+     {"sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8}, {"sample": True, "repetition_penalty": 1.3, "seed": 2},
+     {"sample": True, "temperature": 0.7, "min_p": 0.5, "seed": 1}],
     ids=str,
 )  # fmt: skip
 def test_tokens_are_chosen_as_generate_chooses_them(model, options):
@@ -111,7 +112,7 @@ def test_rows_that_end_early_are_filled_up_and_all_that_ended_end_the_loop(model
     assert tokens(model, rows, max_new_tokens=40, static_cache=True) == ended
 
 
-@pytest.mark.parametrize("name", ["mgap", "bias"])
+@pytest.mark.parametrize("name", ["mgap", "bias", "yes-if-close"])
 def test_what_acts_at_the_head_acts_at_every_strength_in_turn(model, prior, name):
     def ask(**options):
         return model.answer(A, ASKED[0], max_new_tokens=NEW, **options).token_ids

@@ -75,6 +75,7 @@ ONLY_ITS_OWN = {  # no setting moves these
 ONE_BRANCH = ("deco", "dola", "vista", "mgap", "predicted-prior")
 # vista has a state at lam 0
 STATELESS = {"bias": "constant", "nullu": "blocks", "opera": "search", "vaf": "attention", "vista": "blocks"}
+STATELESS |= {"yes-if-close": "threshold"}
 
 
 @pytest.fixture(autouse=True)

@@ -193,7 +193,7 @@ def test_a_method_on_somebodys_own_model_acts_in_their_own_generate(model, prior
     call, plain = own_call
     last = mode if mode in method.modes else Mode.GREEDY
     said = plain(last)
-    with mgap.attach(model if name == "bias" else model.backbone.model, method):  # words need the tokenizer
+    with mgap.attach(model if name in ("bias", "yes-if-close") else model.backbone.model, method):  # words need the tokenizer
         if mode in method.modes:
             assert call(mode) != said
         else:
@@ -236,7 +236,8 @@ def test_modes_that_exclude_each_other_are_refused(options, call):
     "options",
     [{"max_new_tokens": 0}, {"temperature": 0.0, "sample": True}, {"top_p": 1.5, "sample": True}, {"temperature": 0.5},
      {"num_return_sequences": 2}, {"num_beams": 0}, {"temprature": 1}, {"temperature": float("nan"), "sample": True},
-     {"seed": -1}],
+     {"seed": -1}, {"min_p": 1.0, "sample": True}, {"min_p": -0.1, "sample": True}, {"min_p": float("nan"), "sample": True},
+     {"min_p": True, "sample": True}, {"min_p": 0.2}],
 )  # fmt: skip
 def test_a_decoding_option_out_of_range_is_refused(options):
     with pytest.raises(SettingError):

@@ -33,7 +33,7 @@ ASKED = [
     "What?",
     "Describe what you can make out in this long and winding picture, please.",
 ]
-SHARING = ["bias", "deco", "dola", "mgap", "nullu", "predicted-prior"]
+SHARING = ["bias", "deco", "dola", "mgap", "nullu", "predicted-prior", "yes-if-close"]
 TINY = {"llava": lambda folder: build_tiny("llava", folder), "qwen3_vl": lambda folder: build_tiny("qwen3-vl", folder)}
 
 

@@ -6,15 +6,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mgap.benchmarks.amber.yesno import NORMALISERS, Answered
+from mgap.benchmarks.answer_texts import KEEP, UNFINISHED, AnswerTexts, mean_words
+from mgap.benchmarks.caption_cuts import CaptionCuts
 from mgap.benchmarks.chair.lexicon import Lexicon
 from mgap.benchmarks.chair.mentions import Finder
-from mgap.benchmarks.chair.scorer import cut_words, matching_cut, mean_words
+from mgap.benchmarks.chair.scorer import ChairScorer
 from mgap.benchmarks.language import find_language
 from mgap.benchmarks.language.nltk_pipeline import Nltk
 from mgap.benchmarks.language.tokens import sentences, tokens
 from mgap.benchmarks.yesno_parsers import PARSERS
 from mgap.priors.object_words import Vocabulary, plural
 from mgap.tuning.choice import VERDICTS, verdict_indices
+from mgap.types import Sample
 from tests.fuzz.damage import Refused, json_files, outcome
 
 WORDS = ("yes", "No", "not", "isn't", "there", "a", "dog", "toilet", "seat", "hot dog", "men", "can", "1,000", "U.S.", "n't")
@@ -166,12 +169,14 @@ def test_a_vocabulary_finds_its_own_names_and_no_others(things, text):
         assert isinstance(plural(name), str)
 
 
-@given(st.lists(ANSWERS, min_size=1, max_size=4), st.floats(0, 50))
-def test_captions_are_cut_after_words(texts, wanted):
-    words = outcome(matching_cut, texts, wanted)
-    cut = [cut_words(text, words) for text in texts]
-    assert [text.split() for text in cut] == [text.split()[:words] for text in texts]
-    assert mean_words(cut) <= mean_words(texts)
+@given(st.lists(ANSWERS, min_size=1, max_size=4), st.lists(ANSWERS, min_size=1, max_size=2), st.sampled_from(UNFINISHED))
+def test_captions_are_cut_after_words(texts, others, unfinished):
+    captions, other = (AnswerTexts(dict(zip(map(str, range(4)), each, strict=False))) for each in (texts, others))
+    samples = [Sample(name, f"{name}.png", "", "captions", []) for name in captions.texts]
+    words = outcome(CaptionCuts(ChairScorer(unfinished=unfinished), samples, captions).to_length, other)
+    cut = captions.cut(words)
+    assert [text.split() for text in cut.texts.values()] == [text.split()[:words] for text in texts]
+    assert mean_words(cut.scored(unfinished).values()) <= mean_words(captions.scored(KEEP).values())
 
 
 @given(

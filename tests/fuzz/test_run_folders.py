@@ -122,7 +122,8 @@ def test_a_runs_plan_of_brackets_without_end_is_named_and_not_read(runs, tmp_pat
 
 RECORDS = st.builds(
     Record, id=st.text(), text=st.text(), prompt=st.text(), tokens=st.integers(0, 10**6), stop=st.sampled_from(("", "end")),
-    milliseconds=st.floats(0, 1e9), rows=st.integers(0, 64), ties=st.none() | st.integers(0, 64), failed=st.text(max_size=5),
+    milliseconds=st.floats(0, 1e9), rows=st.integers(0, 64), ties=st.none() | st.integers(0, 64),
+    log_odds=st.none() | st.floats(allow_nan=False, allow_infinity=False), failed=st.text(max_size=5),
     extra=st.dictionaries(st.text(max_size=4), st.floats(allow_nan=False, allow_infinity=False), max_size=2),
 )  # fmt: skip
 

@@ -55,6 +55,7 @@ REQUESTED = {
     "top_p": 0.9,
     "num_beams": 1,
     "top_k": 5,
+    "min_p": 0.1,
 }
 
 

@@ -15,14 +15,16 @@ def test_the_options_of_the_usual_pope_task_are_greedy_decoding():
     assert Request.of(asked) == Request(Decoding(max_new_tokens=128), ("\n\n",))
 
 
-@pytest.mark.parametrize("asked", [{}, {"temperature": 0}, {"temperature": 0, "top_p": 0.7, "top_k": 1}, {"top_p": None}])
+@pytest.mark.parametrize(
+    "asked", [{}, {"temperature": 0}, {"temperature": 0, "top_p": 0.7, "top_k": 1, "min_p": 0.2}, {"top_p": None}]
+)
 def test_without_a_temperature_decoding_is_greedy(asked):
     assert Request.of(asked) == Request(Decoding())
 
 
 def test_a_temperature_samples_with_the_other_settings_of_sampling():
-    asked = {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "seed": 3, "max_new_tokens": 16.0}
-    wanted = Decoding(sample=True, temperature=0.7, top_p=0.9, top_k=5, seed=3, max_new_tokens=16)
+    asked = {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 3, "max_new_tokens": 16.0}
+    wanted = Decoding(sample=True, temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, seed=3, max_new_tokens=16)
     assert Request.of(asked).decoding == wanted
     assert Request.of({"do_sample": True}).decoding == Decoding(sample=True)
 

@@ -51,6 +51,7 @@ STRONG = {  # settings by method, or by a variant: without them a method has its
     "vista": {"lam": 1.0, "alpha": 0.5},
     "deco": {"alpha": 40.0, "layers": [1, 2]},
     "dola": {"layers": [1, 2]},
+    "yes-if-close": {"mass": 0.0, "margin": 1.0, "up": ("is", "picture"), "down": ("the",)},  # at every token
 }
 
 

@@ -145,7 +145,7 @@ def test_every_setting_makes_its_method(kit):
     assert made["vcd"][published["vcd"]] == mgap.VCD()
     defaults = {"icd": mgap.ICD(), "code": mgap.CODE(), "m3id": mgap.M3ID(), "deco": mgap.DeCo(), "dola": mgap.DoLa()}
     defaults |= {"mod": mgap.MoD(), "ritual": mgap.RITUAL(), "sid": mgap.SID(), "avisc": mgap.AvisC(), "vaf": mgap.VAF()}
-    defaults |= {"vista": mgap.VISTA(), "ed": mgap.ED(), "fast-ed": mgap.FastED()}
+    defaults |= {"vista": mgap.VISTA(), "ed": mgap.ED(), "fast-ed": mgap.FastED(), "yes-if-close": mgap.YesIfClose()}
     for family, method in defaults.items():
         assert made[family][published[family]] == method
     pai = made["pai"][published["pai"]]

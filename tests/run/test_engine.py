@@ -79,6 +79,16 @@ def test_a_record_keeps_no_tie_apart_from_not_counted(ties):
     assert Record.of(data) == record
 
 
+@pytest.mark.parametrize("odds", [None, 0.0, -1.25])
+def test_a_record_keeps_log_odds_of_zero_apart_from_none(odds):
+    record = Record("1", "Yes.", log_odds=odds)
+    data = json.loads(record.line())
+    assert data == {"id": "1", "text": "Yes.", **({} if odds is None else {"log_odds": odds})}
+    assert Record.of(data) == record
+    with pytest.raises(TypeError, match="log_odds must be a finite number, not inf"):
+        Record.of({**data, "log_odds": float("inf")})
+
+
 def test_answers_of_a_run_are_those_of_the_model_asked_directly(answer, tiny_model, tmp_path):
     from mgap.pocket.samples import SceneRenderer
 
@@ -190,6 +200,16 @@ def test_a_run_of_an_earlier_version_has_no_difficulty_and_goes_on_without_one(a
     answer(tmp_path / "run")
     with pytest.raises(RunError, match=r"difficulty\.blur = null, not 2"):
         answer(tmp_path / "run", difficulty={"blur": 2})
+
+
+def test_a_run_of_an_earlier_version_has_no_min_p_and_goes_on_without_it(answer, tmp_path):
+    answer(tmp_path / "run")
+    plan = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert plan["decoding"].pop("min_p") == 0
+    (tmp_path / "run" / "run.json").write_text(json.dumps(plan))
+    answer(tmp_path / "run")
+    with pytest.raises(RunError, match=r"decoding\.sample = false, not true"):
+        answer(tmp_path / "run", decoding={"max_new_tokens": 4, "sample": True, "min_p": 0.2})
 
 
 def test_another_model_is_refused(answer, tmp_path, tmp_path_factory):

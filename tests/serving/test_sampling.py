@@ -18,10 +18,10 @@ def test_greedy_decoding_is_temperature_zero_and_ends_at_the_models_own_tokens()
 
 def test_sampling_takes_all_that_was_asked_for():
     decoding = Decoding(
-        sample=True, temperature=0.7, top_p=0.9, top_k=40, seed=3, repetition_penalty=1.1, num_return_sequences=4
+        sample=True, temperature=0.7, top_p=0.9, top_k=40, min_p=0.2, seed=3, repetition_penalty=1.1, num_return_sequences=4
     )
     fields = sampling_fields(decoding, {2}, "random/1")
-    expected = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "repetition_penalty": 1.1, "n": 4}
+    expected = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.2, "repetition_penalty": 1.1, "n": 4}
     assert {name: fields[name] for name in expected} == expected
 
 

@@ -40,6 +40,10 @@ def test_more_is_asked_at_once_unless_the_batch_is_given():
         ({"device": "cpu"}, "CUDA_VISIBLE_DEVICES"),
         ({"decoding": {"num_beams": 3}}, "no beams"),
         ({"decoding": {"compile": True}}, "compiles by itself"),
+        (
+            {"decoding": {"sample": True, "min_p": 0.2}, "engine_options": {"speculative_config": {"method": "ngram"}}},
+            "leave out min_p, or speculative_config",
+        ),
     ],
 )
 def test_what_vllm_cannot_do_is_told_in_a_sentence(change, told):

@@ -15,6 +15,8 @@ from mgap.io.images import ImageSource, open_image
 from mgap.settings import check_share
 from mgap.types import Sample
 
+YES_NO = "yesno"  # the task of questions whose truth is yes or no
+
 
 @dataclass(frozen=True)
 class Benchmark:

@@ -55,13 +55,17 @@ def bootstrap(statistic: Callable[[Counts], Counts], groups: Counts, of: int, *,
 
 def draw(groups: Counts, *, draws: int = 2000, seed: int = 0) -> Counts:
     """Summed counts [draws, counts] of groups drawn with replacement; the draws depend only on the number of groups."""
-    sums: Counts = _weights(len(groups), draws, seed) @ groups
+    sums: Counts = drawn_weights(len(groups), draws=draws, seed=seed) @ groups
     return sums
+
+
+def drawn_weights(groups: int, *, draws: int = 2000, seed: int = 0) -> Counts:
+    """How often each draw has each group: [draws, groups]."""
+    return _weights(groups, draws, seed)
 
 
 @lru_cache(maxsize=4)  # all figures and methods of a run share the draws, which take most of the time
 def _weights(groups: int, draws: int, seed: int) -> Counts:
-    """How often each draw has each group: [draws, groups]."""
     return np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=draws).astype(float)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -141,4 +141,22 @@ class Scorer(Protocol):
 
     def tally(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> dict[str, Tally]:
         """Tallies by group, in the order of the samples; `texts` maps each sample's id to its answer."""
+        ...
+
+
+@runtime_checkable
+class CaptionScorer(Scorer, Protocol):
+    """A scorer of captions. Its setting `unfinished` says what becomes of a last sentence that a limit cut off."""
+
+    @property
+    def unfinished(self) -> str:
+        """keep, or drop."""
+        ...
+
+    def is_caption(self, sample: Sample) -> bool:
+        """Whether a sample asks for a caption, not a question."""
+        ...
+
+    def tally(self, samples: Sequence[Sample], texts: Mapping[str, str], whole: Collection[str] = ()) -> dict[str, Tally]:
+        """`whole` has the ids of answers that the model ended itself, which `drop` leaves as they are."""
         ...

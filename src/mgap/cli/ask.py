@@ -53,6 +53,7 @@ def ask(
     temperature: Annotated[float, typer.Option(help="With --sample.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="With --sample.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="With --sample; 0: no limit.")] = 0,
+    min_p: Annotated[float, typer.Option(help="With --sample: least share of the best probability; 0: off.")] = 0.0,
     seed: Annotated[int, typer.Option(help="With --sample.")] = 0,
     num_beams: Annotated[int, typer.Option(help="Number of beams; 1: no beam search.")] = 1,
     compile_: Annotated[bool, typer.Option("--compile", help="Compile the decoding step: slow to start, then fast.")] = False,
@@ -76,7 +77,7 @@ def ask(
         raise SettingError("--stream prints as it goes: leave out --trace and --json, or --stream")
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens, "sample": sample, "temperature": temperature, "top_p": top_p,
-        "top_k": top_k, "seed": seed, "num_beams": num_beams, "compile": compile_,
+        "top_k": top_k, "min_p": min_p, "seed": seed, "num_beams": num_beams, "compile": compile_,
     }  # fmt: skip
     Decoding.of(**options).modes(stream=stream)  # refuses mistakes before the weights are loaded
     open_image(image)  # refuses it now; the model gets the path, so that methods know the picture by its name

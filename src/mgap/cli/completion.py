@@ -19,6 +19,7 @@ PRESETS = {  # `mgap ls presets` would import every method; a test keeps the two
     "pai": ("paper", "reference-code"),
     "sid": ("paper", "reference-code"),
     "vista": ("captions", "questions"),
+    "yes-if-close": ("yes-if-close", "no-if-close"),
 }
 
 
@@ -109,6 +110,7 @@ engine, dataset, language, published = completer(_engines), completer(_datasets)
 prompts = completer(_prompts)
 dtype = words("auto", "float32", "bfloat16", "float16")
 split, tasks, mme_parser = completer(_splits), completer(_tasks), completer(_mme_parsers)
+unfinished = words("keep", "drop")
 
 
 def preset(ctx: typer.Context, incomplete: str) -> list[str]:

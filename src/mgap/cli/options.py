@@ -42,6 +42,24 @@ Against = Annotated[str | None, typer.Option(help="Label of the method to compar
 MatchLength = Annotated[
     bool, typer.Option("--match-length", help="Also compare with the baseline's captions cut to each method's mean length.")
 ]
+MatchRecall = Annotated[
+    bool, typer.Option("--match-recall", help="Also compare with the baseline's captions cut to each method's recall.")
+]
+Unfinished = Annotated[
+    str | None,
+    typer.Option(
+        autocompletion=completion.unfinished,
+        help="keep or drop the unfinished last sentence of a caption that reached the longest length; default: as in the run.",
+    ),
+]
+UnfinishedInFile = Annotated[
+    str,
+    typer.Option(
+        "--unfinished",
+        autocompletion=completion.unfinished,
+        help="keep an unfinished last sentence, as the published scorers do, or drop it.",
+    ),
+]
 Parser = Annotated[
     str | None,
     typer.Option(autocompletion=completion.parser, help="How to read yes and no (`mgap ls parsers`); default: as in the run."),
@@ -179,17 +197,22 @@ def score_run(
     language: str | None,
     settings: list[str] | None,
     labels: NewLabels | None = None,
+    *,
+    match_recall: bool = False,
+    unfinished: str | None = None,
 ) -> Scores:
     """Score a run's folder with its own settings, except those given here; on new labels too, given or at hand."""
     from mgap.reports.relabelled import beside_new_labels, on_new_labels
     from mgap.reports.scores import score
     from mgap.run.records import Run
 
-    given = {name: value for name, value in {"parser": parser, "language": language}.items() if value is not None}
+    named = {"parser": parser, "language": language, "unfinished": unfinished}
+    given = {name: value for name, value in named.items() if value is not None}
     others = parse_settings(settings, example="parser=vcd")
     if twice := [name for name in others if name in given]:
         raise SettingError(f"{twice[0]} is given twice: leave out --{twice[0]}, or --set {twice[0]}=...")
-    scores = score(Run.load(folder), against=against, match_length=match_length, **given, **others)
+    run = Run.load(folder)
+    scores = score(run, against=against, match_length=match_length, match_recall=match_recall, **given, **others)
     return beside_new_labels(scores) if labels is None else on_new_labels(scores, labels)
 
 
@@ -233,5 +256,5 @@ def print_scores(scores: Scores) -> None:
     if scores.relabelled is not None and scores.relabelled.why_not:
         print(f"mgap: note: {scores.relabelled}", file=sys.stderr)
     for section in sections([scores]):
-        if section.name in ("results", "paired", "relabelled", "matched"):
+        if section.name in ("results", "controls", "paired", "relabelled", "matched", "matched-recall"):
             print("\n".join(markdown(table) for table in section.tables))

@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from mgap.cli.options import Against, Language, MatchLength, Parser, Scoring, score_run, working
+from mgap.cli.options import (
+    Against,
+    Language,
+    MatchLength,
+    MatchRecall,
+    Parser,
+    Scoring,
+    Unfinished,
+    score_run,
+    working,
+)
 from mgap.errors import SettingError
 
 
@@ -27,8 +37,10 @@ def report(
     ] = False,
     against: Against = None,
     match_length: MatchLength = False,
+    match_recall: MatchRecall = False,
     parser: Parser = None,
     language: Language = None,
+    unfinished: Unfinished = None,
     settings: Scoring = None,
 ) -> None:
     """Write report.html, report.md, report.tex and report.json from a run's answers, without a model.
@@ -45,7 +57,10 @@ def report(
     check_folder(target, FILES)
     if figures:
         check_folder(inside(target, FIGURES), ())
-    runs = [score_run(folder, against, match_length, parser, language, settings) for folder in folders]
+    runs = [
+        score_run(folder, against, match_length, parser, language, settings, match_recall=match_recall, unfinished=unfinished)
+        for folder in folders
+    ]
     for scores in runs:
         for text in scores.warnings:
             print(f"mgap: warning: {scores.run.folder}: {text}", file=sys.stderr)

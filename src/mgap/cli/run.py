@@ -86,6 +86,9 @@ def run(
         list[str] | None,
         typer.Option("--difficulty", help="Pocket world: a knob that makes pictures harder, such as noise=0.15; repeatable."),
     ] = None,
+    controls: Annotated[
+        bool, typer.Option("--controls", help="Yes/no questions: add rows that look at no picture, to hold methods against.")
+    ] = False,
     limit: Limit = None,
     missing: Annotated[str | None, typer.Option(help="If pictures are missing: refuse or skip.")] = None,
     decoding: Annotated[
@@ -137,6 +140,7 @@ def run(
         "missing": missing, "limit": limit, "batch_size": batch_size,
         "prefill": prefill, "workers": int(workers) if workers and workers.isdecimal() else workers, "profile": profile or None,
         "device": device, "dtype": dtype, "revision": revision, "trust_remote_code": trust_remote_code or None,
+        "controls": controls or None,
         "decoding": parse_settings(decoding, "--decoding", "max_new_tokens=64") or None,
         "scoring": parse_settings(scoring, "--scoring", "parser=vcd") or None, "engine": engine,
         "engine_options": parse_settings(engine_option, "--engine-option", "tensor_parallel_size=4") or None,

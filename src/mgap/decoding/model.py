@@ -19,6 +19,7 @@ from mgap.backbones.prepared_pictures import Shown, pictures_in
 from mgap.backbones.shared_prefill import SharedPrefill
 from mgap.decoding.attach import Attachment, answering, attach, attached, refuse_modes, refuse_pictures
 from mgap.decoding.fast.captured_loop import generate_captured, head_of, uses_captured_loop
+from mgap.decoding.first_log_odds import FirstLogOdds, refuse_unreadable
 from mgap.decoding.generate import Generated, end_ids, generate, until_end
 from mgap.decoding.prefill_sharing import PREFILLS, refuse_unshared
 from mgap.decoding.streaming import StopFlag, TextPieces, from_thread
@@ -94,6 +95,7 @@ class Model:
         *,
         trace: bool = False,
         count_ties: bool = False,
+        log_odds: bool = False,
         assistant: Any = None,
         **options: Any,
     ) -> Answer:
@@ -101,11 +103,14 @@ class Model:
 
         `options` are the fields of `Decoding`. `trace=True` records what the method read and did at every token.
         `count_ties=True` counts the tokens that were chosen among equal best scores (greedy decoding only): `Answer.ties`.
+        `log_odds=True` reads those of yes against no at the first token (plain decoding only): `Answer.log_odds`.
         `assistant` is a smaller model that drafts tokens (assisted decoding).
         """
         decoding = Decoding.of(**options)
         with answering(self.backbone.model, tuple(attached(self.backbone.model))):
-            rows = self._answer_rows([image], [prompt], decoding, trace=trace, count_ties=count_ties, assistant=assistant)
+            rows = self._answer_rows(
+                [image], [prompt], decoding, trace=trace, count_ties=count_ties, log_odds=log_odds, assistant=assistant
+            )
         return rows[0]
 
     def answers(
@@ -116,6 +121,7 @@ class Model:
         batch_size: int = 8,
         trace: bool = False,
         count_ties: bool = False,
+        log_odds: bool = False,
         prefill: str = "own",
         asked: Sequence[Asked] | None = None,
         **options: Any,
@@ -124,8 +130,8 @@ class Model:
 
         With `prefill="shared"` the model reads a picture once for all its prompts in a batch, and for those that continue with
         it in the next batch: order prompts by picture. `mgap.decoding.prefill_sharing.can_share` says whether that is possible.
-        `asked` tells methods more of the rows than `images` do, such as a benchmark's names of pictures. `trace`, `count_ties`
-        and `options` are those of `answer`.
+        `asked` tells methods more of the rows than `images` do, such as a benchmark's names of pictures. `trace`, `count_ties`,
+        `log_odds` and `options` are those of `answer`.
         """
         decoding = Decoding.of(**options)
         if batch_size < 1:
@@ -133,14 +139,15 @@ class Model:
         if asked is not None and len(asked) != len(prompts):
             raise PromptError(f"asked has {len(asked)} rows, and there are {len(prompts)} prompts: give one a prompt")
         modes, active = decoding.modes(rows=min(batch_size, len(prompts))), tuple(attached(self.backbone.model))
-        self._check(modes, trace, count_ties)
+        how = {"trace": trace, "count_ties": count_ties, "log_odds": log_odds}
+        self._check(modes, **how)
         shared = None
         if check_choice("prefill", prefill, PREFILLS) == "shared":
             refuse_unshared(self.backbone, modes, is_traced=trace)
             shared = SharedPrefill(self.backbone)
         for start in range(0, len(prompts), batch_size):
             rows = slice(start, start + batch_size)
-            known, how = None if asked is None else asked[rows], {"trace": trace, "count_ties": count_ties}
+            known = None if asked is None else asked[rows]
             with answering(self.backbone.model, active):
                 batch = self._answer_rows(images[rows], prompts[rows], decoding, shared=shared, asked=known, **how)
             yield from batch
@@ -150,7 +157,7 @@ class Model:
         decoding = Decoding.of(**options)
         modes, active = decoding.modes(stream=True, assistant=assistant is not None), tuple(attached(self.backbone.model))
         with answering(self.backbone.model, active):
-            self._check(modes, trace=False, count_ties=False)
+            self._check(modes)
             refuse_pictures(self.backbone.model, [image])
             inputs = self.backbone.encode([image], [prompt])
             head = head_of(self.backbone) if uses_captured_loop(self.backbone, modes) else None
@@ -178,14 +185,16 @@ class Model:
         *,
         trace: bool = False,
         count_ties: bool = False,
+        log_odds: bool = False,
         assistant: Any = None,
         shared: SharedPrefill | None = None,
         asked: Sequence[Asked] | None = None,
     ) -> list[Answer]:
         modes, clock = decoding.modes(rows=len(prompts), assistant=assistant is not None), self.backbone.clock
-        self._check(modes, trace, count_ties)
+        self._check(modes, trace, count_ties, log_odds)
         refuse_pictures(self.backbone.model, images)
         ties = TieCounter() if count_ties else None
+        odds = FirstLogOdds(self.backbone) if log_odds else None
         # probing the head and prefilling run the model, and are no decoding steps: both come before the recorder starts
         head = head_of(self.backbone) if uses_captured_loop(self.backbone, modes, is_traced=trace) else None
         with clock.stage(INPUTS):
@@ -200,6 +209,8 @@ class Model:
         with ExitStack() as stack:
             stack.enter_context(asking(self.backbone.model, rows))
             recorder = stack.enter_context(attached(self.backbone.model)[0].record()) if trace else None
+            if odds is not None:
+                stack.enter_context(odds)
             stack.enter_context(clock.stage(FIRST))
             if head is not None:
                 generated = generate_captured(
@@ -215,14 +226,19 @@ class Model:
         with clock.stage(ANSWERS):
             texts = [self.backbone.render(p, pictures=len(pictures_in(i))) for i, p in zip(images, prompts, strict=True)]
             generated = replace(generated, milliseconds=generated.milliseconds + prefill_ms)
-            return self._read(generated, texts, decoding, recorder, ties)
+            answers = self._read(generated, texts, decoding, recorder, ties)
+        if odds is None:
+            return answers
+        return [replace(answer, log_odds=read) for answer, read in zip(answers, odds.rows(len(answers)), strict=True)]
 
-    def _check(self, modes: frozenset[Mode], trace: bool, count_ties: bool) -> None:
+    def _check(self, modes: frozenset[Mode], trace: bool = False, count_ties: bool = False, log_odds: bool = False) -> None:
         active = attached(self.backbone.model)
         for attachment in active:
             refuse_modes(attachment.method, modes)
         if count_ties:
             refuse_uncountable(modes, [attachment.method for attachment in active])
+        if log_odds:
+            refuse_unreadable(self.backbone, modes, [attachment.method for attachment in active])
         if not trace:
             return
         if not active:

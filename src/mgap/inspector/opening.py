@@ -122,7 +122,7 @@ def case_of(opened: ScoredRun, label: str, pair: Pair, models: Sequence[str]) ->
     truth = truth_in_words(sample.truth)
     why = f"From the run {opened.display_name}: {method.label} against {scores.baseline}, {pair.effect}. True: {truth}."
     if method.method == VANILLA:  # a run without a method: compare with the page's own
-        return AskCase(sample.prompt, picture, why, scores.model, name=sample.image, recorded=recorded)
+        return AskCase(sample.prompt + method.suffix, picture, why, scores.model, name=sample.image, recorded=recorded)
     place, settings = prior_folder(opened, method), dict(method.settings)
     for name, need in MethodPlan(method.label, method.method, settings).unlearnt().items():
         if need.kind != "subspace":  # learnt by the run and saved in its folder

@@ -22,6 +22,7 @@ from mgap.pages.plots import SYMBOLS
 from mgap.pages.print_figures import FIGURES
 from mgap.reports.report import facts_of, sections, title_of
 from mgap.reports.report_plots import draw
+from mgap.reports.score_tables import counted_rows
 
 PAGE = 12  # cards per page
 PRINTS = 12  # print figures shown
@@ -161,10 +162,7 @@ def _sentence_only(text: str, command: str = "") -> ShownRun:
 
 def heading_of(opened: ScoredRun) -> str:
     scores = opened.scores
-    methods = sum(1 for result in scores.results.values() if result.groups)
-    lead = (
-        f"{scores.model}, {scores.scored:,} of {len(opened.run.samples):,} samples under {methods} method{'s' * (methods != 1)}"
-    )
+    lead = f"{scores.model}, {scores.scored:,} of {len(opened.run.samples):,} samples under {counted_rows(scores)}"
     return _page(part="heading", title=title_of([scores]), lead=f"{lead}.", warnings=scores.warnings)
 
 

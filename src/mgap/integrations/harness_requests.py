@@ -12,7 +12,8 @@ from mgap.errors import UnsupportedRequest
 from mgap.types import Decoding
 
 _INTEGERS = ("max_new_tokens", "num_beams", "top_k", "seed")  # a harness may write 16.0
-_KEYS = ("until", "do_sample", "temperature", "top_p", "repetition_penalty", *_INTEGERS)
+_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
+_KEYS = ("until", "do_sample", *_NUMBERS, *_INTEGERS)
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Request:
     def of(cls, options: Mapping[str, Any]) -> Request:
         """From transformers' names, as lmms-eval's tasks write them. None means not given.
 
-        A temperature of 0 is greedy decoding. top_p and top_k are then ignored: they never remove the likeliest token.
+        A temperature of 0 is greedy decoding. top_p, top_k and min_p are then ignored: they never remove the likeliest token.
         """
         given = {key: value for key, value in options.items() if value is not None}
         for key in given:
@@ -36,10 +37,10 @@ class Request:
                     "or copy the task without it"
                 )
         decoding: dict[str, Any] = {key: _integer(key, given[key]) for key in _INTEGERS if key in given}
-        decoding |= {key: _number(key, given[key]) for key in ("temperature", "top_p", "repetition_penalty") if key in given}
+        decoding |= {key: _number(key, given[key]) for key in _NUMBERS if key in given}
         decoding["sample"] = _samples(given)
         if not decoding["sample"]:
-            for key in ("temperature", "top_p", "top_k"):
+            for key in ("temperature", "top_p", "top_k", "min_p"):
                 decoding.pop(key, None)
         return cls(Decoding.of(**decoding), _until(given.get("until", ())))
 

@@ -123,6 +123,7 @@ class Method(ABC):
     shares_prefill: ClassVar[bool] = False  # acts the same if a row's prefix is already in the cache
     needs_picture: ClassVar[bool] = False  # refuses a prompt without one; a run then decodes plainly, and says so
     capturable: ClassVar[bool] = False  # its hooks inside the decoder do the same at every step: a captured step may hold them
+    cut: ClassVar[str] = "beta"  # the setting of its plausibility cut, where it has such a setting
     moved_by: ClassVar[str] = ""  # what moves the state it decodes from: a setting or a traced number; "": no single state
     no_state: ClassVar[str] = "does not say which one state of the head's input it decodes from"  # the reason, if so
 
@@ -187,6 +188,14 @@ class Method(ABC):
     def needed(cls) -> list[str]:
         """The settings that have no default."""
         return [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+
+    @classmethod
+    def cut_off(cls, settings: Mapping[str, Any]) -> float:
+        """The share of the likeliest token's probability below which it drops tokens; 0: it drops none by that."""
+        defaults = {f.name: f.default for f in fields(cls)}
+        preset = cls.presets.get(settings.get("preset", defaults.get("preset")), {})
+        given = settings.get(cls.cut, defaults.get(cls.cut))
+        return float((preset.get(cls.cut) if given is None else given) or 0.0)
 
     @classmethod
     def files_named(cls, settings: Mapping[str, Any]) -> dict[str, str]:  # noqa: ARG003

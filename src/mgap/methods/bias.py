@@ -11,7 +11,7 @@ shifted token id. All decoding modes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -27,6 +27,14 @@ from mgap.methods.kinds.head import HeadMethod
 from mgap.settings import check_signed
 
 
+def check_words(name: str, given: Any) -> tuple[str, ...]:
+    """One word, or several."""
+    words = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else ()
+    if not words or not all(isinstance(word, str) and word.strip() for word in words):
+        raise SettingError(f'{name}={given!r} must be words; YAML reads a bare Yes or no as true or false: write ["Yes", "no"]')
+    return tuple(word.strip() for word in words)
+
+
 def token_ids(word: str, tokenizer: Any) -> set[int]:
     """A word's tokens at the start of an answer and after a space. A spelling of several tokens is left out.
 
@@ -40,12 +48,28 @@ def token_ids(word: str, tokenizer: Any) -> set[int]:
     return single
 
 
+def opposed_token_ids(up: Sequence[str], down: Sequence[str], tokenizer: Any) -> tuple[set[int], set[int]]:
+    """The ids of both sides; refuses words that are not single tokens, and tokens in both."""
+    first, second = (set[int]().union(*(token_ids(word, tokenizer) for word in words)) for words in (up, down))
+    if shared := first & second:
+        raise SettingError(f"up and down share the tokens {tokenizer.convert_ids_to_tokens(sorted(shared))}: name other words")
+    return first, second
+
+
 def shift_logits(logits: Tensor, up: Tensor, down: Tensor, shift: float) -> Tensor:
     """The formula above on [..., vocab]; `up` and `down` are token ids."""
     shifted = logits.clone()
     shifted[..., up] += shift / 2
     shifted[..., down] -= shift / 2
     return shifted
+
+
+def log_odds(logits: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """How far the likeliest of `up` is ahead of the likeliest of `down` in logits [..., vocab]: [...].
+
+    A greedy choice between them turns at the shift that is the negative of it.
+    """
+    return logits[..., up].amax(-1) - logits[..., down].amax(-1)
 
 
 class LogitShift:
@@ -84,25 +108,13 @@ class Bias(HeadMethod):
     def __post_init__(self) -> None:
         check_signed("shift", self.shift)
         for name in ("up", "down"):
-            object.__setattr__(self, name, _words(name, getattr(self, name)))
+            object.__setattr__(self, name, check_words(name, getattr(self, name)))
 
     def tokens(self, tokenizer: Any) -> tuple[set[int], set[int]]:
-        """The ids of `up` and of `down`; refuses words that are not single tokens, and tokens in both."""
-        up, down = (set[int]().union(*(token_ids(word, tokenizer) for word in words)) for words in (self.up, self.down))
-        if shared := up & down:
-            raise SettingError(
-                f"up and down share the tokens {tokenizer.convert_ids_to_tokens(sorted(shared))}: name other words"
-            )
-        return up, down
+        """The ids of `up` and of `down`."""
+        return opposed_token_ids(self.up, self.down, tokenizer)
 
     def correction(self, backbone: Backbone, head: Head, tap: Tap) -> LogitShift:
         up, down = self.tokens(backbone.tokenizer)
         head.unpost(torch.zeros(()))  # refuses a soft cap now rather than at the first token
         return LogitShift(up, down, self.shift, head, tap)
-
-
-def _words(name: str, given: Any) -> tuple[str, ...]:
-    words = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else ()
-    if not words or not all(isinstance(word, str) and word.strip() for word in words):
-        raise SettingError(f'{name}={given!r} must be words; YAML reads a bare Yes or no as true or false: write ["Yes", "no"]')
-    return tuple(word.strip() for word in words)

@@ -71,6 +71,7 @@ class DoLa(LayersMethod):
 
     name: ClassVar[str] = "dola"
     summary: ClassVar[str] = "subtract the early layer that differs most from the last one"
+    cut: ClassVar[str] = "relative_top"
     moved_by: ClassVar[str] = "weight"  # of the early layer: always 1 in DoLa
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 

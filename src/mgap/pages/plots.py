@@ -80,10 +80,13 @@ def plot_rates(title: str, rates: Mapping[str, Mapping[str, Rate]], lowest: floa
     return Plot(title, _describe(title, rates), inline(svg, title))
 
 
-def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = "") -> Plot:
+def plot_rows(
+    title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = "", to_beat: Mapping[str, float] | None = None
+) -> Plot:
     """Plot `rates[row][series]` in percent: rows down the y axis, a mark with its interval for each series.
 
     For groups that do not fit side by side, such as methods. `key` distinguishes plots with the same title on one page.
+    `to_beat` [series] draws a dashed line from top to bottom.
     """
     series = list(dict.fromkeys(name for row in rates.values() for name in row))
     _check_series(series)
@@ -99,6 +102,8 @@ def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = ""
                 xerr=_error_bars([rate for _, rate in points]),
                 fmt=MARKS[number], color=SERIES[number], markersize=6, elinewidth=1.5, capsize=2.5, capthick=1.5,
             )  # fmt: skip
+            if to_beat and name in to_beat:
+                axes.axvline(100 * to_beat[name], color=SERIES[number], linewidth=1.2, linestyle=(0, (4, 3)), zorder=0.5)
         axes.set_yticks(range(len(rates)), list(rates))
         axes.set_ylim(len(rates) - 0.5, -0.5)
         axes.set_xlim(*_limits(rate for row in rates.values() for rate in row.values()))
@@ -108,7 +113,9 @@ def plot_rows(title: str, rates: Mapping[str, Mapping[str, Rate]], key: str = ""
             axes.axhline(at - 0.5, color=GRID, linewidth=1)
         tidy(axes, "x")
         svg = draw_svg(figure)
-    return Plot(title, _describe(title, rates), inline(svg, f"{title} {key}"))
+    lines = ", ".join(f"{name} {100 * value:.1f}" for name, value in (to_beat or {}).items())
+    text = _describe(title, rates) + (f" Dashed, the line to beat: {lines}." if lines else "")
+    return Plot(title, text, inline(svg, f"{title} {key}"))
 
 
 def plot_lines(title: str, lines: Mapping[str, Mapping[float, Rate]], axis: str, key: str = "") -> Plot:

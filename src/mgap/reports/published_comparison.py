@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mgap.pages.html_page import NO_VALUE, Cell, RowGroup, Table, TableRow
 from mgap.reports.published_figures import ALL, PublishedBackbone, PublishedFigures
-from mgap.reports.score_tables import cell, clock, column, efforts, run_names, seconds_cell
+from mgap.reports.score_tables import cell, clock, column, control_rows, efforts, run_names, seconds_cell
 from mgap.reports.scores import Scores
 
 TOTAL, SECONDS, RATIO = "total", "seconds", "ratio"  # columns computed from times, not by a scorer
@@ -55,7 +55,8 @@ def beside_tables(runs: Sequence[Scores], name: str | None = None) -> list[Table
 def _table(published: PublishedFigures, runs: Sequence[tuple[str, Scores, PublishedBackbone]]) -> Table:
     backbones = list({backbone.name: backbone for _, _, backbone in runs}.values())
     columns = [(group, name) for group in _groups(backbones) for name in _columns(published)]
-    labels = dict.fromkeys([label for b in backbones for label in b.rows] + [label for _, s, _ in runs for label in s.results])
+    ours = [label for _, scores, _ in runs for label in scores.results if label not in control_rows(scores)]
+    labels = dict.fromkeys([label for backbone in backbones for label in backbone.rows] + ours)
     groups, notes = [], []
     for label in labels:
         rows = [

@@ -11,13 +11,22 @@ from mgap.pages.html_page import Table, render_page
 from mgap.pages.plots import SYMBOLS
 from mgap.pages.print_figures import FIGURES, Print
 from mgap.pages.table_formats import as_json, latex, markdown
+from mgap.reports.control_tables import left_tables, turned_tables
 from mgap.reports.departure_tables import is_by_step, step_tables
 from mgap.reports.diagnosis_sections import HEADINGS, analysis_tables
 from mgap.reports.examples import Changes, changes
 from mgap.reports.published_comparison import beside_tables
 from mgap.reports.relabelled import relabelled_tables
 from mgap.reports.report_plots import Plots, draw
-from mgap.reports.score_tables import coverage_table, effort_table, matched_tables, paired_tables, run_names, score_tables
+from mgap.reports.score_tables import (
+    counted_rows,
+    coverage_table,
+    effort_table,
+    matched_tables,
+    paired_tables,
+    run_names,
+    score_tables,
+)
 from mgap.reports.scores import Scores
 from mgap.run.records import RunMethod
 from mgap.types import Decoding
@@ -67,10 +76,12 @@ def sections(runs: Sequence[Scores], beside: str | None = None) -> list[Section]
     every_section = [
         Section("results", "Results", [*score_tables([s for s in runs if not is_by_step(s)]), *step_tables(runs)]),
         Section("published", "Beside the published figures", beside_tables(runs, beside)),
-        Section("paired", "What each method changes", paired_tables(runs)),
+        Section("controls", "Beside controls", left_tables(runs)),
+        Section("paired", "What each method changes", [*paired_tables(runs), *turned_tables(runs)]),
         Section("relabelled", "On RePOPE's labels", relabelled_tables(runs)),
         *(Section(name, heading, _tables_of_analysis(runs, name)) for name, heading in HEADINGS.items()),
         Section("matched", "At equal length", matched_tables(runs)),
+        Section("matched-recall", "At equal recall", matched_tables(runs, "recall")),
         Section("time", "Time", [effort] if effort else []),
         Section("answers", "Answers", [coverage_table(runs)]),
     ]
@@ -130,6 +141,8 @@ def _method(method: RunMethod, learnt: Mapping[str, str]) -> str:
     text = "plain decoding" if method.method == "vanilla" else method.method
     text += f" with {_settings(method.settings)}" if method.settings else ""
     text += f"; prior: {_settings(method.prior)}" if method.prior and "prior" not in learnt else ""
+    text += f'; behind every question: "{method.suffix.strip()}"' if method.suffix else ""
+    text += f"; decoding {_settings(method.decoding)}" if method.decoding else ""
     text += "".join(f"; {setting.replace('_', ' ')}: {_value(about)}" for setting, about in learnt.items())
     return f"{text}; questions about one picture share its keys and values" if method.prefill == "shared" else text
 
@@ -198,9 +211,7 @@ def _page(runs: Sequence[Scores], parts: Sequence[Section], warnings: Sequence[s
 
 
 def _lead(name: str, scores: Scores) -> str:
-    plan, methods = scores.run.plan, sum(1 for result in scores.results.values() if result.groups)
+    plan = scores.run.plan
     day = str(plan.get("created", ""))[:10]
-    return (
-        f"{plan['benchmark']['name']} on {name}: {scores.scored} samples under {methods} method{'s' * (methods != 1)}"
-        f"{f', {day}' if day else ''}."
-    )
+    rows = f"{counted_rows(scores)}{f', {day}' if day else ''}"
+    return f"{plan['benchmark']['name']} on {name}: {scores.scored} samples under {rows}."

@@ -22,6 +22,7 @@ class Plots:
     heading: str
     series: list[str]
     plots: list[Plot]
+    has_line: bool = False  # whether a plot shows the line to beat
 
 
 def draw(runs: Sequence[Scores]) -> list[Plots]:
@@ -39,15 +40,17 @@ def draw(runs: Sequence[Scores]) -> list[Plots]:
 
 def _plots(scores: Scores, heading: str, figures: Sequence[str], groups: Sequence[str]) -> Plots:
     axis = (scores.run.plan.get("experiment") or {}).get("axis")
-    drawn = []
+    drawn, has_line = [], False
     for name in figures:
         title, key = column(name, scores.figures[name]), f"{heading} {groups[0]}"
         lines = _lines(scores, name, groups) if axis else {}
         if any(len(points) > 1 for points in lines.values()):
             drawn.append(plot_lines(title, lines, str(axis), key))
         else:
-            drawn.append(plot_rows(title, _rows(scores, name, groups), key))
-    return Plots(heading, list(groups), drawn)
+            to_beat = _to_beat(scores, groups) if name == "f1" else {}
+            has_line |= bool(to_beat)
+            drawn.append(plot_rows(title, _rows(scores, name, groups), key, to_beat))
+    return Plots(heading, list(groups), drawn, has_line)
 
 
 def _rows(scores: Scores, name: str, groups: Sequence[str]) -> dict[str, dict[str, Rate]]:
@@ -56,6 +59,11 @@ def _rows(scores: Scores, name: str, groups: Sequence[str]) -> dict[str, dict[st
         for label, result in scores.results.items()
         if result.groups
     }
+
+
+def _to_beat(scores: Scores, groups: Sequence[str]) -> dict[str, float]:
+    """The F1 of the best control, by group."""
+    return {g: scores.results[scores.line[g]].groups[g].rates["f1"].value for g in groups if g in scores.line}
 
 
 def _lines(scores: Scores, name: str, groups: Sequence[str]) -> dict[str, dict[float, Rate]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Difference, PairedComparison
@@ -14,6 +14,12 @@ DEPARTED = (
     "intervals from a bootstrap over pictures. \u2193: lower is better."
 )
 TIED = " Tied: answers with a token that was chosen among equal best scores, so that rounding decided."
+MATCHED = {
+    "length": "At equal length: the baseline's texts are cut after so many words that their mean length comes nearest to the "
+    "method's; they stay whole where they are no longer. What a method gains by saying less is gone from these differences.",
+    "recall": "At equal recall: the baseline's texts are cut after so many words that their recall comes nearest to the "
+    "method's; they stay whole where they recall no more. What is left of a difference in hallucinations is the method's own.",
+}
 RELABELLED_F1 = "f1_repope"  # beside F1 on POPE's own labels
 TITLES = {
     "f1": "F1",
@@ -55,20 +61,21 @@ def cell(rate: Rate, kind: Kind, digits: int = 1) -> Cell:
 def score_tables(runs: Sequence[Scores]) -> list[Table]:
     """Every figure of every method by group; groups with other figures get a table of their own."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
-    shown: dict[tuple[str, ...], list[Scores]] = {}
+    remarks: dict[tuple[str, ...], dict[str, str]] = {}
     kinds, has_ties = _kinds(runs), _has_ties(runs)
-    for name, scores, group in _groups(runs):
+    for name, scores, group in groups_of_runs(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
         figures = tuple(dict.fromkeys(figure for part in parts.values() for figure in part.rates))
-        rows = tuple(TableRow(label, _figures(part, kinds, figures, has_ties)) for label, part in parts.items())
-        tables.setdefault(figures, []).append(RowGroup(_heading(runs, name, group), rows))
-        shown.setdefault(figures, []).append(scores)
+        rows = {label: TableRow(label, _figures(part, kinds, figures, has_ties)) for label, part in parts.items()}
+        tables.setdefault(figures, []).extend(_under_methods(group_heading(runs, name, group), rows, control_rows(scores)))
+        remarks.setdefault(figures, {})[name] = scores.remark
     is_departure = all(scores.run.plan.get("departure") for scores in runs)
     return [
         Table(
-            DEPARTED if is_departure else _caption(figures, kinds) + (TIED if has_ties else "") + _remarks(shown[figures]),
+            DEPARTED if is_departure else _caption(figures, kinds) + (TIED if has_ties else "") + _remarks(remarks[figures]),
             _columns(figures, kinds, has_ties),
             groups,
+            notes=() if "accuracy" in figures else _dropped(runs),
         )
         for figures, groups in tables.items()
     ]
@@ -77,20 +84,20 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
 def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     """The differences of each method to the baseline on the same samples."""
     tables: dict[tuple[tuple[str, ...], tuple[str, ...]], list[RowGroup]] = {}  # by figures and further columns
-    shown: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Scores]] = {}
+    remarks: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, str]] = {}
     kinds = _kinds(runs)
-    for name, scores, group in _groups(runs):
+    for name, scores, group in groups_of_runs(runs):
         parts = {label: result.groups[group] for label, result in scores.results.items() if group in result.groups}
         comparisons = {label: part.against for label, part in parts.items() if part.against is not None}
-        rows = tuple(TableRow(label, _differences(c, kinds, tuple(c.differences))) for label, c in comparisons.items())
+        figures = tuple(dict.fromkeys(name for comparison in comparisons.values() for name in comparison.differences))
+        rows = {label: TableRow(label, _differences(c, kinds, figures)) for label, c in comparisons.items()}
         if rows:
-            figures = tuple(next(iter(comparisons.values())).differences)
-            heading = _heading(runs, name, group)
+            heading = group_heading(runs, name, group)
             against = f"{heading}, against {scores.baseline}" if heading else f"Against {scores.baseline}"
             has_pairs = any(c.pairs is not None for c in comparisons.values())
             key = figures, ("Pairs gained", "Pairs lost") if has_pairs else ()
-            tables.setdefault(key, []).append(RowGroup(against, rows))
-            shown.setdefault(key, []).append(scores)
+            tables.setdefault(key, []).extend(_under_methods(against, rows, control_rows(scores)))
+            remarks.setdefault(key, {})[name] = scores.remark
     caption = (
         "Differences in points, with 95% intervals from a paired bootstrap over {drawn}; noise: the interval holds 0. "
         "Gained: right only with the method; lost: right only without it. p: McNemar's exact test of gained against lost, "
@@ -98,7 +105,7 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     )
     return [
         Table(
-            caption.format(drawn=_drawn(figures, kinds)) + _remarks(shown[figures, pairs]),
+            caption.format(drawn=_drawn(figures, kinds)) + _remarks(remarks[figures, pairs]),
             ("Method", *(column(name) for name in figures), "Gained", "Lost", "p", *pairs),
             groups,
         )
@@ -106,13 +113,35 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
     ]
 
 
-def matched_tables(runs: Sequence[Scores]) -> list[Table]:
-    """Each method beside the baseline's texts, cut to the method's length."""
+def control_rows(scores: Scores) -> list[str]:
+    """The labels of the rows that methods are held against."""
+    return [label for label, result in scores.results.items() if result.arm.control]
+
+
+def counted_rows(scores: Scores) -> str:
+    """How many methods have answers, and how many controls, in words."""
+    controls = control_rows(scores)
+    methods = sum(1 for label, result in scores.results.items() if result.groups and label not in controls)
+    text = f"{methods} method{'s' * (methods != 1)}"
+    return f"{text} and {len(controls)} control{'s' * (len(controls) != 1)}" if controls else text
+
+
+def _under_methods(heading: str, rows: Mapping[str, TableRow], controls: Sequence[str]) -> list[RowGroup]:
+    """The rows of methods, and under them those of controls as a group of their own."""
+    methods = tuple(row for label, row in rows.items() if label not in controls)
+    others = tuple(row for label, row in rows.items() if label in controls)
+    groups = (RowGroup(heading, methods), RowGroup(f"{heading}: controls" if heading else "Controls", others))
+    return [group for group in groups if group.rows]
+
+
+def matched_tables(runs: Sequence[Scores], by: str = "length") -> list[Table]:
+    """Each method beside the baseline's texts, cut to the method's length or recall."""
     tables: dict[tuple[str, ...], list[RowGroup]] = {}
+    remarks: dict[tuple[str, ...], dict[str, str]] = {}
     kinds = _kinds(runs)
-    for name, scores, group in _groups(runs):
+    for name, scores, group in groups_of_runs(runs):
         for label, result in scores.results.items():
-            matched = result.matched
+            matched = result.matched if by == "length" else result.matched_recall
             if matched is None or group not in matched.groups:
                 continue
             figures = tuple(result.groups[group].rates)
@@ -124,14 +153,12 @@ def matched_tables(runs: Sequence[Scores]) -> list[Table]:
                 TableRow(cut, _figures(matched.groups[group], kinds, figures)[: len(figures)]),
                 TableRow("difference", _differences(against, kinds, figures)[: len(figures)]),
             )
-            heading = f"{_heading(runs, name, group)}: {label}" if _heading(runs, name, group) else label
+            heading = f"{group_heading(runs, name, group)}: {label}" if group_heading(runs, name, group) else label
             tables.setdefault(figures, []).append(RowGroup(heading, rows))
-    caption = (
-        "At equal length: the baseline's texts are cut after so many words that their mean length comes nearest to the "
-        "method's; they stay whole where they are no longer. What a method gains by saying less is gone from these differences."
-    )
+            remarks.setdefault(figures, {})[name] = scores.remark
     return [
-        Table(caption, ("", *(column(name, kinds[name]) for name in figures)), groups) for figures, groups in tables.items()
+        Table(MATCHED[by] + _remarks(remarks[figures]), ("", *(column(name, kinds[name]) for name in figures)), groups)
+        for figures, groups in tables.items()
     ]
 
 
@@ -182,8 +209,10 @@ def effort_table(runs: Sequence[Scores]) -> Table | None:
 def coverage_table(runs: Sequence[Scores]) -> Table:
     groups, notes = [], []
     for name, scores in zip(run_names(runs), runs, strict=True):
-        rows = []
+        rows, asked = [], {method.label for method in scores.run.methods}
         for label, result in scores.results.items():
+            if label not in asked:
+                continue  # no model was to answer it
             coverage = result.coverage
             counts = (coverage.answered, coverage.missing, coverage.failed, coverage.cut_off)
             rows.append(TableRow(label, tuple(Cell(str(count)) for count in counts)))
@@ -217,7 +246,7 @@ def _kinds(runs: Iterable[Scores]) -> dict[str, Kind]:
     return {name: kind for scores in runs for name, kind in scores.figures.items()}
 
 
-def _groups(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
+def groups_of_runs(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
     """(name of the run, run, group), sorted by group and then by run."""
     triples = [
         (name, scores, group)
@@ -228,7 +257,7 @@ def _groups(runs: Sequence[Scores]) -> list[tuple[str, Scores, str]]:
     return sorted(triples, key=lambda triple: order.index(triple[2]))
 
 
-def _heading(runs: Sequence[Scores], name: str, group: str) -> str:
+def group_heading(runs: Sequence[Scores], name: str, group: str) -> str:
     title = group[:1].upper() + group[1:].replace("_", " ")
     if len(runs) > 1:
         return f"{title}, {name}"
@@ -260,13 +289,14 @@ def _tied(part: Part) -> Cell:
 
 
 def _differences(comparison: PairedComparison, kinds: dict[str, Kind], figures: Sequence[str]) -> tuple[Cell, ...]:
-    changes = tuple(_difference(comparison.differences[name], kinds[name]) for name in figures)
+    found = comparison.differences
+    changes = tuple(difference_cell(found[name], kinds[name]) if name in found else NO_VALUE for name in figures)
     p = "< 0.001" if comparison.p < 0.001 else f"{comparison.p:.3f}"
     pairs = (Cell(str(count)) for count in comparison.pairs or ())
     return (*changes, Cell(str(comparison.gained)), Cell(str(comparison.lost)), Cell(p), *pairs)
 
 
-def _difference(difference: Difference, kind: Kind) -> Cell:
+def difference_cell(difference: Difference, kind: Kind) -> Cell:
     if difference.low == difference.high == 0:
         return Cell("0.0", "same", "unclear")
     scale = 100 if kind.percent else 1
@@ -280,6 +310,17 @@ def _difference(difference: Difference, kind: Kind) -> Cell:
 
 def _signed(number: float) -> str:
     return "0.0" if abs(number) < 0.05 else f"{number:+.1f}"
+
+
+def _dropped(runs: Sequence[Scores]) -> tuple[str, ...]:
+    """How many captions of each method lost an unfinished last sentence."""
+    return tuple(
+        f"{label if len(runs) == 1 else f'{name}, {label}'}: {result.dropped.shortened} captions lost an unfinished last "
+        f"sentence; {result.dropped.without_end} without the end of any sentence were kept whole"
+        for name, scores in zip(run_names(runs), runs, strict=True)
+        for label, result in scores.results.items()
+        if result.dropped is not None
+    )
 
 
 def _caption(figures: Sequence[str], kinds: dict[str, Kind]) -> str:
@@ -296,6 +337,9 @@ def _drawn(figures: Sequence[str], kinds: dict[str, Kind]) -> str:
     return " and ".join(dict.fromkeys(kinds[name].over for name in figures))
 
 
-def _remarks(runs: Sequence[Scores]) -> str:
-    """What the scorers of these runs say about all of their figures."""
-    return "".join(f" {remark}" for remark in dict.fromkeys(scores.remark for scores in runs) if remark)
+def _remarks(by_run: Mapping[str, str]) -> str:
+    """What the scorers of these runs say about all of their figures; named after the runs if they differ."""
+    told = {name: remark for name, remark in by_run.items() if remark}
+    if len(set(told.values())) > 1:
+        return "".join(f" {name}: {remark}" for name, remark in told.items())
+    return "".join(f" {remark}" for remark in dict.fromkeys(told.values()))

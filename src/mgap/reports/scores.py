@@ -11,16 +11,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import mgap
-from mgap.benchmarks.chair.scorer import cut_words, matching_cut, mean_words
-from mgap.benchmarks.pope.scorer import FIGURES, named_counts, unequal_recall
+from mgap.benchmarks.answer_texts import DROP, Dropped, unfinished_of
+from mgap.benchmarks.caption_cuts import CaptionCuts
+from mgap.benchmarks.pope.scorer import FIGURES, PopeScorer, named_counts, unequal_recall
 from mgap.benchmarks.repope.new_labels import Relabelling
 from mgap.benchmarks.statistics import Rate, share
-from mgap.benchmarks.tally import Figure, PairedComparison, Scorer, Tally, by_picture, compare
+from mgap.benchmarks.tally import Figure, PairedComparison, Scorer, Tally, by_group, by_picture, compare
 from mgap.diagnosis.departure_by_step import tallies_by_step
 from mgap.diagnosis.departure_tally import departure_tally
 from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
-from mgap.run.records import PLAIN, Record, Run, RunMethod
+from mgap.reports.controls import BesideControls, Controlled, hold_against_controls
+from mgap.run.method_plans import VANILLA
+from mgap.run.records import PLAIN, Record, Run, RunMethod, texts_of
 from mgap.types import Sample
 
 FORMAT = 1
@@ -82,9 +85,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Matched:
-    """The baseline's texts, cut to the mean length of one method's."""
+    """The baseline's captions, cut to the mean length of one method's, or to their recall."""
 
-    words: int | None  # the most words left in a text; None: not cut, as the texts are no longer than the method's
+    words: int | None  # the most words left in a caption; None: not cut, as they are no longer, or recall no more
     groups: dict[str, Part]  # of the cut texts
     against: dict[str, PairedComparison]  # the method minus the cut baseline
 
@@ -97,7 +100,10 @@ class MethodScores:
     coverage: Coverage
     effort: Effort | None = None
     groups: dict[str, Part] = field(default_factory=dict)
-    matched: Matched | None = None
+    matched: Matched | None = None  # at equal length
+    matched_recall: Matched | None = None  # at equal recall
+    dropped: Dropped | None = None  # None: unfinished last sentences are kept
+    controls: dict[str, BesideControls] = field(default_factory=dict)  # by group of yes/no questions
 
 
 @dataclass(frozen=True)
@@ -110,11 +116,12 @@ class Scores:
     scored: int  # samples that every method answered
     figures: dict[str, Kind]
     results: dict[str, MethodScores]
-    right: dict[str, dict[str, bool]]  # by method and sample
+    right: dict[str, dict[str, bool]]  # by method that answered, and sample
     texts: dict[str, dict[str, str]]  # the answers, by method and sample
     warnings: tuple[str, ...] = ()  # sentences about what looks wrong
     relabelled: Relabelled | None = None  # of a run of COCO's POPE
     remark: str = ""  # of the scorer, what to bear in mind with any of its figures
+    line: dict[str, str] = field(default_factory=dict)  # by group of yes/no questions: the label of the F1 to beat
 
     @property
     def model(self) -> str:
@@ -137,6 +144,7 @@ class Scores:
             "baseline": self.baseline,
             "samples": {"asked": len(self.run.samples), "scored": self.scored},
             "warnings": list(self.warnings),
+            "line_to_beat": self.line,
             "figures": {name: {k: v for k, v in asdict(kind).items() if v is not None} for name, kind in self.figures.items()},
             "methods": {label: asdict(result) for label, result in self.results.items()},
             **({} if self.relabelled is None else {"relabelled": self.relabelled.to_json()}),
@@ -160,11 +168,13 @@ class Relabelled:
         return {"splits": {split: asdict(change) for split, change in self.changes.items()}, **self.scores.to_json()}
 
 
-def score(run: Run, *, against: str | None = None, match_length: bool = False, **settings: Any) -> Scores:
+def score(
+    run: Run, *, against: str | None = None, match_length: bool = False, match_recall: bool = False, **settings: Any
+) -> Scores:
     """Score a run with the settings it was planned with, or with these instead.
 
     `against` names the baseline; default: the plain method, else the first. `match_length` scores the baseline's captions
-    again, cut to the mean length of each method's.
+    again, cut to the mean length of each method's; `match_recall`, cut to their recall.
     """
     records = {method.label: run.records(method) for method in run.methods}
     coverage = {label: _coverage(run.samples, by_id) for label, by_id in records.items()}
@@ -173,9 +183,10 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
     if not methods or not samples:
         raise RunError(f"{run.folder}: {_no_answers(coverage)}; go on with the command that began it and --out {run.folder}")
     baseline = _baseline(methods, against)
+    texts = {method.label: texts_of(records[method.label][sample.id] for sample in samples) for method in methods}
     if run.plan.get("departure"):
-        if settings or match_length:
-            raise SettingError(f"{run.folder} holds distances, not answers: {', '.join(settings) or 'match_length'} has no use")
+        if unused := [*settings, *["match_length"] * match_length, *["match_recall"] * match_recall]:
+            raise SettingError(f"{run.folder} holds distances, not answers: {', '.join(unused)} has no use")
         scorer, scored_with = None, dict(run.plan["departure"])
         measured = {method.label: [records[method.label][sample.id] for sample in samples] for method in methods}
         tau = scored_with["tau"]
@@ -186,27 +197,44 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
     else:
         scorer = build_scorer(run, **settings)
         scored_with = {"task": run.plan["benchmark"]["task"], **scorer.settings()}
-        tallies = {method.label: scorer.tally(samples, _texts(records[method.label], samples)) for method in methods}
+        tallies = {method.label: texts[method.label].tally(scorer, samples) for method in methods}
+    described = {name for name, tally in tallies[baseline].items() if "accuracy" not in tally.figures}
+    captions = [] if scorer is None else [sample for sample in samples if sample.group in described]
+    if match_recall and not captions:
+        raise SettingError(f"match_recall cuts captions, and {run.folder} has answers to questions only: leave it out")
+    unfinished = unfinished_of(scorer, samples)
+    cuts = CaptionCuts(scorer, captions, texts[baseline].of(captions)) if scorer is not None and captions else None
+    controlled = Controlled()
+    if isinstance(scorer, PopeScorer):
+        controlled = hold_against_controls(run, scorer, samples, records, tallies)
+        tallies |= controlled.tallies
+        coverage |= {row.label: Coverage(len(samples), 0, 0, "", 0) for row in controlled.rows}
     figures = {name: f for groups in tallies.values() for tally in groups.values() for name, f in tally.figures.items()}
     right = {label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()}
     scored = len(right[baseline])  # a scorer may need all of a picture's questions
     results = {}
-    for method in run.methods:
+    for method in (*run.methods, *controlled.rows):
         groups = tallies.get(method.label, {})
         other = tallies[baseline] if scorer is not None and method.label != baseline else {}
-        matched = None
-        if match_length and other and groups:
-            plain, own = (_texts(records[label], samples) for label in (baseline, method.label))
-            matched = _match(scorer, samples, plain, own, groups)
+        own = texts[method.label].of(captions) if method.label in texts else None
+        matched: dict[str, Matched] = {}
+        if cuts is not None and other and own is not None:
+            if match_length:
+                matched["matched"] = _match(cuts, cuts.to_length(own), groups)
+            if match_recall:
+                own_tallies = {name: groups[name] for name in by_group(captions)}
+                matched["matched_recall"] = _match(cuts, cuts.to_recall(own_tallies), groups)
         results[method.label] = MethodScores(
             arm=method,
             coverage=coverage[method.label],
-            effort=_effort(samples, records[method.label]) if groups else None,
+            effort=_effort(samples, records[method.label]) if groups and method.label in records else None,
             groups={
-                name: _part(tally, other.get(name), _ties(records[method.label], tally) if scorer is not None else None)
+                name: _part(tally, other.get(name), _ties(records.get(method.label, {}), tally) if scorer is not None else None)
                 for name, tally in groups.items()
             },
-            matched=matched,
+            dropped=own.dropped() if own is not None and unfinished == DROP else None,
+            controls=controlled.beside.get(method.label, {}),
+            **matched,
         )
     return Scores(
         run=run,
@@ -215,9 +243,10 @@ def score(run: Run, *, against: str | None = None, match_length: bool = False, *
         scored=scored,
         figures={name: Kind(figure.percent, figure.better, figure.full, figure.over) for name, figure in figures.items()},
         results=results,
-        right=right,
-        texts={method.label: _texts(records[method.label], samples) for method in methods},
-        warnings=tuple(_warnings(run, scored, coverage, tallies)),
+        right={label: right[label] for label in texts},
+        texts={label: dict(answers.texts) for label, answers in texts.items()},
+        warnings=(*_warnings(run, scored, coverage, tallies), *controlled.warnings),
+        line=controlled.line,
         remark=getattr(scorer, "remark", ""),
     )
 
@@ -238,7 +267,7 @@ def _part(tally: Tally, other: Tally | None, ties: Ties | None = None) -> Part:
 
 
 def _ties(records: Mapping[str, Record], tally: Tally) -> Ties | None:
-    counted = [ties for sample in tally.right if (ties := records[sample].ties) is not None]
+    counted = [ties for sample in tally.right if sample in records and (ties := records[sample].ties) is not None]
     return Ties(sum(ties > 0 for ties in counted), len(counted)) if counted else None
 
 
@@ -246,16 +275,12 @@ def _baseline(methods: Sequence[RunMethod], against: str | None) -> str:
     labels = [method.label for method in methods]
     if against is not None and against not in labels:
         raise SettingError(f"no method with answers is called {against!r}: compare against one of {', '.join(labels)}")
-    plain = [method.label for method in methods if method.method == "vanilla"]
+    plain = [method.label for method in methods if method.method == VANILLA and not method.control]
     return against or (plain or labels)[0]
 
 
 def _is_answered(records: Mapping[str, Record], sample: Sample) -> bool:
     return sample.id in records and not records[sample.id].failed
-
-
-def _texts(records: Mapping[str, Record], samples: Sequence[Sample]) -> dict[str, str]:
-    return {sample.id: records[sample.id].text for sample in samples}
 
 
 def _coverage(samples: Sequence[Sample], records: Mapping[str, Record]) -> Coverage:
@@ -304,20 +329,8 @@ def _effort(samples: Sequence[Sample], records: Mapping[str, Record]) -> Effort:
     return Effort(float(counts[:, 0].sum()), rates["seconds"], sum(record.tokens for record in scored) / len(scored))
 
 
-def _match(
-    scorer: Scorer | None,
-    samples: Sequence[Sample],
-    plain: Mapping[str, str],
-    own: Mapping[str, str],
-    tallies: Mapping[str, Tally],
-) -> Matched | None:
-    """Cut the baseline's captions to a method's mean length, and score them; None if no group holds captions."""
-    captions = [sample for sample in samples if "accuracy" not in tallies[sample.group].figures]  # questions are not cut
-    if scorer is None or not captions:
-        return None
-    whole, target = [plain[s.id] for s in captions], mean_words([own[s.id] for s in captions])
-    words = matching_cut(whole, target) if mean_words(whole) > target else None
-    cut = {s.id: plain[s.id] if words is None else cut_words(plain[s.id], words) for s in captions}
-    cut_tallies = scorer.tally(captions, cut)
+def _match(cuts: CaptionCuts, words: int | None, tallies: Mapping[str, Tally]) -> Matched:
+    """Score the baseline's cut captions beside a method's."""
+    cut_tallies = cuts.tally(words)
     against = {name: compare(tallies[name], tally) for name, tally in cut_tallies.items()}
     return Matched(words, {name: _part(tally, None) for name, tally in cut_tallies.items()}, against)

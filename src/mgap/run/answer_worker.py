@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,8 @@ from mgap.backbones.asked_rows import Asked
 from mgap.backbones.clock import STARTING, WAITING, Clock
 from mgap.backbones.prepared_pictures import Preparer
 from mgap.backbones.shared_vision import shared_pictures
-from mgap.benchmarks.base import Benchmark
+from mgap.benchmarks.base import YES_NO, Benchmark
+from mgap.decoding.first_log_odds import unreadable
 from mgap.decoding.model import Model
 from mgap.decoding.ties import uncountable
 from mgap.errors import RunError
@@ -40,6 +41,10 @@ class AnsweringWorker(ABC):
         """Measures the time of each stage; off by default."""
         return Clock()
 
+    def decoding_of(self, method: RunMethod) -> Decoding:
+        """The run's decoding, with what this row changes in it."""
+        return Decoding.of(**{**asdict(self.decoding), **method.decoding})
+
     @abstractmethod
     def answers(self, pictures: Sequence[Any], rows: Sequence[Sample], method: RunMethod) -> Iterable[Answer]:
         """Answer these rows; the method is on. Of samples that ask the same, `rows` has the first."""
@@ -49,7 +54,7 @@ class AnsweringWorker(ABC):
         with self.clock.stage(WAITING):
             taken = self.pictures.take(sample.image for sample in samples)
         ready = {name: picture for name, picture in taken.items() if isinstance(picture, Ready)}
-        readable = [sample for sample in samples if sample.image in ready]
+        readable = [replace(sample, prompt=sample.prompt + method.suffix) for sample in samples if sample.image in ready]
         records = {s.id: Record(s.id, failed=str(taken[s.image]), at=_now()) for s in samples if s.image not in ready}
         for sample, answer in self._decode(readable, ready, method):
             records[sample.id] = Record(
@@ -62,6 +67,7 @@ class AnsweringWorker(ABC):
                 milliseconds=round(answer.milliseconds / len(readable), 3),
                 rows=len(readable),
                 ties=answer.ties,
+                log_odds=None if answer.log_odds is None else round(answer.log_odds, 6),
                 at=_now(),
                 extra=self._extra(answer, sample, method),
             )
@@ -83,7 +89,8 @@ class AnsweringWorker(ABC):
         self, samples: Sequence[Sample], ready: Mapping[str, Ready], method: RunMethod
     ) -> Iterator[tuple[Sample, Answer]]:
         """Answers in order. The same question about the same picture is answered once, unless answers are sampled."""
-        keys = [(sample.image, sample.prompt, sample.id if self.decoding.sample else "") for sample in samples]
+        is_drawn = self.decoding_of(method).sample
+        keys = [(sample.image, sample.prompt, sample.id if is_drawn else "") for sample in samples]
         rows: dict[tuple[str, str, str], Sample] = {}
         for key, sample in zip(keys, samples, strict=True):
             rows.setdefault(key, sample)
@@ -177,9 +184,11 @@ class TransformersWorker(AnsweringWorker):
             self.pictures.prefetch(sample.image for batch in batches for sample in batch)
 
     def answers(self, pictures: Sequence[Any], rows: Sequence[Sample], method: RunMethod) -> Iterable[Answer]:
-        options, built = asdict(self.decoding), self.methods[method.label]
+        decoding, built = self.decoding_of(method), self.methods[method.label]
         active = [] if built is None or self.falls_back(rows, method) else [built]
-        options["count_ties"] = not uncountable(self.decoding.modes(rows=len(rows)), active)
+        options, modes = asdict(decoding), decoding.modes(rows=len(rows))
+        options["count_ties"] = not uncountable(modes, active)
+        options["log_odds"] = self.benchmark.task == YES_NO and not unreadable(self.model.backbone, modes, active)
         asked = [Asked.by_name(sample.image, sample.prompt, self.benchmark.picture) for sample in rows]
         prompts = [sample.prompt for sample in rows]
         prefill = method.prefill if all(sample.image for sample in rows) else "own"

@@ -15,6 +15,7 @@ from mgap.io.strict_json import unwritable
 from mgap.io.typed_json import typed
 from mgap.io.yaml_text import parse_yaml
 from mgap.registry import BENCHMARKS, ENGINES, EXPERIMENTS, METHODS, POCKET_MODELS, WORLDS
+from mgap.run.control_rows import with_controls
 from mgap.run.learning import called, kinds_in
 from mgap.run.method_plans import VANILLA, MethodPlan
 from mgap.types import Decoding
@@ -78,6 +79,7 @@ class Config:
     missing: str = "refuse"  # pictures that cannot be found: refuse, or skip
     decoding: Mapping[str, Any] = field(default_factory=dict)
     scoring: Mapping[str, Any] = field(default_factory=dict)  # settings of the scorer: parser, language, ...
+    controls: bool = False  # yes/no questions: add the rows that methods are held against
     departure: Mapping[str, Any] = field(default_factory=dict)  # along, k, delta, metric, search, bank, strengths
     pocket: Mapping[str, Any] = field(default_factory=dict)  # settings by method, for the pocket world only
     engine: str = "transformers"  # or vllm, or one of another package
@@ -169,8 +171,8 @@ class Config:
         """Refuse a method that does not support this decoding before the others have answered."""
         from mgap.decoding.attach import refuse_modes
 
-        modes = self.decode().modes(rows=self.batch_size)
         for plan in self.methods:
+            modes = self.decode(plan).modes(rows=self.batch_size)
             if plan.method != VANILLA:
                 refuse_modes(METHODS.get(plan.method), modes)
 
@@ -199,14 +201,17 @@ class Config:
         """The benchmark that provides the samples."""
         return measured_on(self.along, self.dataset) if self.benchmark == DEPARTURE else self.benchmark
 
-    def decode(self) -> Decoding:
-        """The decoding settings. The default length depends on the benchmark: short for questions, long for descriptions."""
+    def decode(self, plan: MethodPlan | None = None) -> Decoding:
+        """The decoding settings, of the run or of one method's row in it.
+
+        The default length depends on the benchmark: short for questions, long for descriptions.
+        """
         longest: int = BENCHMARKS.get(self.asks).max_new_tokens
         if self.is_drawn:
             longest = min(longest, 96)
         if self.benchmark == "departure" and self.along == "first":
             longest = 1
-        return Decoding.of(**{"max_new_tokens": longest, **self.decoding})
+        return Decoding.of(**{"max_new_tokens": longest, **self.decoding, **({} if plan is None else plan.decoding)})
 
     @classmethod
     def of(
@@ -254,6 +259,8 @@ class Config:
             if not isinstance(values.get(key, {}), Mapping):
                 raise SettingError(f"{where}: {key} must hold keys and values, not {values[key]!r:.60}")
         config = cls(**values)
+        if config.controls:
+            config = replace(config, methods=tuple(with_controls(config.methods, config.decode(), config.engine)))
         names = {name for plan in config.methods for name in (plan.method, plan.label)}
         pocket = {
             name: {key: value for key, value in own.items() if key not in more.get(name, {})}

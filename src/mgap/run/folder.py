@@ -146,6 +146,7 @@ def _comparable(plan: Mapping[str, Any]) -> Any:
     result["benchmark"]["sources"] = sorted(result["benchmark"].get("sources", {}).values())
     for key, usual in (("difficulty", {}), ("held_out", False), ("engine", "transformers")):
         result.setdefault(key, usual)  # runs of earlier versions have no such key
+    result.get("decoding", {}).setdefault("min_p", 0.0)  # likewise
     options = result.get("engine_options", {})
     result["engine_options"] = {name: value for name, value in options.items() if name not in PLACING}
     return result

@@ -15,7 +15,8 @@ from typing import Any
 
 import mgap
 from mgap.backbones.loading import check_device
-from mgap.benchmarks.base import Benchmark
+from mgap.benchmarks.answer_texts import unfinished_of
+from mgap.benchmarks.base import YES_NO, Benchmark
 from mgap.benchmarks.tally import Scorer
 from mgap.decoding.model import Model
 from mgap.decoding.prefill_sharing import can_share
@@ -82,8 +83,12 @@ class Job:
             refuse_chosen(config)
         if config.benchmark == "departure":
             benchmark, bank = read_bank(config, benchmark)
+        if config.controls and (config.benchmark == "departure" or benchmark.task != YES_NO):
+            raise SettingError(
+                f"controls are rows for yes/no questions, and {config.benchmark} asks for others: leave them out"
+            )
         job = cls(config, benchmark, folder, own_shard, bank)
-        job.scorer  # noqa: B018  refuses unknown settings
+        unfinished_of(job.scorer, benchmark.samples)  # refuses what cannot act; the scorer, unknown settings
         if why := unwritable([job.plan(), [vars(sample) for sample in benchmark.samples]]):
             raise SettingError(f"this run could not be written down: {why}")
         if (folder / RUN).is_file():

@@ -13,7 +13,7 @@ import numpy as np
 from mgap.benchmarks.statistics import Counts
 from mgap.benchmarks.tally import Figure, Scorer
 from mgap.run.engine import RunState
-from mgap.run.records import Run, RunMethod
+from mgap.run.records import Run, RunMethod, texts_of
 
 PAUSE = 20.0  # seconds between lines if standard error is not a terminal
 
@@ -37,11 +37,11 @@ class LiveScore:
             records = list(self.run.records(state.method).values())  # of all processes so far
         else:
             records = list(state.latest[1])
-        fresh = {record.id: record.text for record in records if record.id not in self._counted and not record.failed}
-        self._counted.update(fresh)
-        samples = [self._samples[name] for name in fresh]
+        fresh = texts_of(record for record in records if record.id not in self._counted and not record.failed)
+        self._counted.update(fresh.texts)
+        samples = [self._samples[name] for name in fresh.texts]
         groups = {sample.group for sample in samples}
-        for group, tally in (self.scorer.tally(samples, fresh) if samples else {}).items():
+        for group, tally in (fresh.tally(self.scorer, samples) if samples else {}).items():
             if group not in groups:  # it pools several, which are counted already
                 continue
             name, figure = next(iter(tally.figures.items()))

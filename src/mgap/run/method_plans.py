@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mgap.errors import SettingError
 from mgap.io.progress import Progress
+from mgap.io.typed_json import typed
 from mgap.priors.prior_plan import Prior, Priors
 from mgap.registry import LEARNT, METHODS
 from mgap.run.learning import called, describe, kinds_in, learnt, refuse_unlearnt
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mgap.methods.base import Method, Need
 
 VANILLA = "vanilla"
+ROW_KEYS: dict[str, Any] = {"decoding": Mapping[str, Any], "suffix": str, "control": bool}  # of a row, whatever its method
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,13 @@ class MethodPlan:
     settings: Mapping[str, Any] = field(default_factory=dict)
     prior: Prior | None = None
     x: float | None = None  # its position on the run's axis
+    decoding: Mapping[str, Any] = field(default_factory=dict)  # where it differs from the run's
+    suffix: str = ""  # words after every question, behind the benchmark's own
+    control: bool = False  # a row that the others are held against
 
     @classmethod
     def of(cls, entry: Any) -> MethodPlan:
-        """From a method's name, or from keys: method, label, prior, x, and the method's own settings.
+        """From a method's name, or from keys: method, label, prior, x, those of `ROW_KEYS`, and the method's own settings.
 
         `prior` says how to fit a subspace, or names the folder of whatever the method needs.
         """
@@ -44,12 +49,17 @@ class MethodPlan:
             entry = {"method": entry}
         if not isinstance(entry, Mapping) or not isinstance(entry.get("method"), str):
             raise SettingError(f"{entry!r:.60} names no method: write its name, or keys such as method, label and alpha")
-        reserved = {"method", "label", "prior", "x"}
+        reserved = {"method", "label", "prior", "x", *ROW_KEYS}
         settings = {key: value for key, value in entry.items() if key not in reserved}
         x = entry.get("x")
         if isinstance(x, bool) or not isinstance(x, int | float | None) or (x is not None and not abs(x) <= sys.float_info.max):
             raise SettingError(f"{entry['method']}: x={x!r:.40} must be a number, its place along the axis")
-        plan = cls(str(entry.get("label", entry["method"])), entry["method"], settings, None, None if x is None else float(x))
+        try:
+            row = {key: typed(kind, entry[key], f"{entry['method']}: {key}") for key, kind in ROW_KEYS.items() if key in entry}
+        except TypeError as error:
+            raise SettingError(str(error)) from None
+        label = str(entry.get("label", entry["method"]))
+        plan = cls(label, entry["method"], settings, None, None if x is None else float(x), **row)
         return plan._with_prior(entry["prior"])._checked() if "prior" in entry else plan._checked()
 
     @property
@@ -119,7 +129,8 @@ class MethodPlan:
     def run_method(self, prefill: str) -> RunMethod:
         files = {} if self.method == VANILLA else METHODS.get(self.method).files_named(self.settings)
         prior = self.prior.to_json() if self.prior else None
-        return RunMethod(self.label, self.method, dict(self.settings), prior, prefill, self.x, files)
+        settings, decoding = dict(self.settings), dict(self.decoding)
+        return RunMethod(self.label, self.method, settings, prior, prefill, self.x, files, decoding, self.suffix, self.control)
 
 
 def build_method(plan: MethodPlan, model: Model | None, priors: Priors, progress: Progress | None = None) -> Method | None:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from mgap.benchmarks.answer_texts import AnswerTexts
 from mgap.errors import CorruptFile, RunError, one_line
 from mgap.io.regular_files import NotRegular, read_regular
 from mgap.io.strict_json import load_json, parse_json, strict_json
@@ -44,6 +45,7 @@ class Record:
     milliseconds: float = 0.0  # the batch's time divided by its rows
     rows: int = 0  # of the batch
     ties: int | None = None  # tokens of the answer that were chosen among equal best scores; None: not counted
+    log_odds: float | None = None  # of yes against no at the first token of plain decoding; None: not read
     at: str = ""  # when, UTC
     extra: Mapping[str, Any] = field(default_factory=dict)  # other measurements, such as distances
     failed: str = ""  # the error, if there is no answer
@@ -61,7 +63,16 @@ class Record:
         for name in ("tokens", "milliseconds", "rows", "ties"):
             if not 0 <= (getattr(record, name) or 0) <= sys.float_info.max:
                 raise TypeError(f"the record's {name} must be a finite number of at least 0, not {data[name]!r:.60}")
+        if record.log_odds is not None and not abs(record.log_odds) <= sys.float_info.max:
+            raise TypeError(f"the record's log_odds must be a finite number, not {data['log_odds']!r:.60}")
         return record
+
+
+def texts_of(records: Iterable[Record]) -> AnswerTexts:
+    """Their texts, as scorers take them; one whose end is not recorded is judged by its text."""
+    by_id = {record.id: record for record in records}
+    whole = frozenset(name for name, record in by_id.items() if record.stop == "end")
+    return AnswerTexts({name: record.text for name, record in by_id.items()}, whole)
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,9 @@ class RunMethod:
     prefill: str = "own"  # "shared": questions about one picture share its keys and values
     x: float | None = None  # its position on the experiment's axis
     files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the files that its settings name, by path
+    decoding: Mapping[str, Any] = field(default_factory=dict)  # where it differs from the run's
+    suffix: str = ""  # words after every question, behind the benchmark's own
+    control: bool = False  # whether it is a control: a row that other methods are held against
 
     @property
     def folder(self) -> str:

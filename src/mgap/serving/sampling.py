@@ -45,7 +45,7 @@ def sampling_fields(decoding: Decoding, end: Collection[int], name: str) -> dict
     if decoding.sample:
         digest = hashlib.sha256(f"{decoding.seed}/{name}".encode()).digest()
         seed = int.from_bytes(digest[:7], "big")  # 56 bits: vLLM takes 64, and adds to the seed for further sequences
-        fields |= {"top_p": decoding.top_p, "top_k": decoding.top_k, "seed": seed}
+        fields |= {"top_p": decoding.top_p, "top_k": decoding.top_k, "min_p": decoding.min_p, "seed": seed}
     return fields
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mgap.errors import SettingError
+from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.io.progress import Progress
 from mgap.io.regular_files import inside
 from mgap.priors.prior_plan import Priors
@@ -49,8 +49,10 @@ class VllmEngine:
                 f"dtype={config.dtype}, and engine_options say {config.engine_options['dtype']}: give one of them"
             )
         check_options(config.engine_options)
-        refuse_decoding(config.decode())
         for plan in config.methods:
+            refuse_decoding(decoding := config.decode(plan))
+            if decoding.min_p and config.engine_options.get("speculative_config"):
+                raise UnsupportedDecoding("vLLM applies no min_p to drafted tokens: leave out min_p, or speculative_config")
             if plan.method != VANILLA:
                 refuse_method(plan.method)
 

@@ -94,16 +94,18 @@ class VllmWorker(AnsweringWorker):
             for text, picture in zip(texts, pictures, strict=True)
         ]
         method_fields = self._method_fields(method.label)
-        fields = [{**sampling_fields(self.decoding, self.end, sample.id), **method_fields} for sample in rows]
+        decoding = self.decoding_of(method)
+        fields = [{**sampling_fields(decoding, self.end, sample.id), **method_fields} for sample in rows]
         started = time.perf_counter()
         outputs = engine.generate(requests, fields)
         milliseconds = 1000 * (time.perf_counter() - started)
-        return [self._read(sequences, text, milliseconds) for sequences, text in zip(outputs, texts, strict=True)]
+        longest = decoding.max_new_tokens
+        return [self._read(sequences, text, milliseconds, longest) for sequences, text in zip(outputs, texts, strict=True)]
 
-    def _read(self, sequences: list[list[int]], text: str, milliseconds: float) -> Answer:
+    def _read(self, sequences: list[list[int]], text: str, milliseconds: float, longest: int) -> Answer:
         first, *others = (read_answer(self.backbone, tokens, self.end, text, milliseconds) for tokens in sequences)
         for answer in (first, *others):
-            if answer.stop == "length" and len(answer.token_ids) < self.decoding.max_new_tokens:
+            if answer.stop == "length" and len(answer.token_ids) < longest:
                 raise PromptError(
                     f"vLLM cut its answer after {len(answer.token_ids)} tokens, where max_model_len was reached: "
                     "give a larger max_model_len in engine_options, or a smaller max_new_tokens"

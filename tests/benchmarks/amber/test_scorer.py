@@ -305,7 +305,7 @@ def test_settings_make_the_same_scorer_again(tmp_path):
     with pytest.raises(BenchmarkError, match="not what the score was made with"):
         AmberScorer.of(LEXICON, **settings)
     assert AmberScorer.of(LEXICON).settings() == {
-        "language": "builtin", "normaliser": "first-sentence", "similarity": "identical",
+        "language": "builtin", "normaliser": "first-sentence", "similarity": "identical", "unfinished": "keep",
     }  # fmt: skip
 
 
@@ -317,6 +317,7 @@ def test_settings_make_the_same_scorer_again(tmp_path):
         ({"language": "french"}, "unknown language 'french'.*builtin.*nltk"),
         ({"similarity": "near"}, "similarity='near'"),
         ({"language_data": "."}, "language builtin needs no data"),
+        ({"unfinished": "cut"}, "unfinished='cut': choose from keep, drop"),
     ],
 )
 def test_unknown_settings_are_refused(settings, message):

@@ -73,6 +73,9 @@ def test_a_benchmark_of_three_splits(tmp_path, pictures):
 def test_every_way_to_ask_ends_in_its_own_words():
     assert PROMPTS["llava"] == PROMPTS["lmms_eval"] == "\nAnswer the question using a single word or phrase."
     assert PROMPTS["vcd"] == " Please answer this question with one word."
+    assert PROMPTS["cd_rethink"] == " Answer the question using a single word or phrase."
+    assert PROMPTS["yes-please"] == PROMPTS["cd_rethink"] + " Answer yes whenever possible."
+    assert PROMPTS["no-please"] == PROMPTS["cd_rethink"] + " Answer no whenever possible."
     alone = {name for name, after in PROMPTS.items() if not after}
     assert alone == {"question", "original", "opera", "avisc", "deco", "mod", "mgap"}
 

@@ -7,7 +7,7 @@ prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from os import PathLike, fspath
@@ -18,10 +18,12 @@ import numpy as np
 from mgap.benchmarks.amber.captions import AmberVocabulary, DescribedPicture, Relation
 from mgap.benchmarks.amber.similarity import IDENTICAL, find_similarity
 from mgap.benchmarks.amber.yesno import Answered, find_normaliser
+from mgap.benchmarks.answer_texts import KEEP, REMARKS, UNFINISHED, AnswerTexts
 from mgap.benchmarks.language import Language, find_language
 from mgap.benchmarks.statistics import Counts
 from mgap.benchmarks.tally import Figure, Tally, by_picture
 from mgap.errors import BenchmarkError, SettingError
+from mgap.settings import check_choice
 from mgap.types import Sample
 
 GENERATIVE = "generative"
@@ -47,8 +49,10 @@ class AmberScorer:
     language_data: str | PathLike[str] | None = None  # folder to build language nltk from, without NLTK's own data
     normaliser: str = "first-sentence"
     similarity: str | PathLike[str] | Mapping[str, Any] = IDENTICAL  # see `find_similarity`
+    unfinished: str = KEEP  # or drop: what becomes of a description's last sentence that is cut off
 
     def __post_init__(self) -> None:
+        check_choice("unfinished", self.unfinished, UNFINISHED)
         find_normaliser(self.normaliser)
         if self.language_data is not None and self.language != "nltk":
             raise SettingError(f"language {self.language} needs no data: leave out language_data, or choose nltk")
@@ -66,8 +70,8 @@ class AmberScorer:
 
     def settings(self) -> dict[str, Any]:
         data = {} if self.language_data is None else {"language_data": fspath(self.language_data)}
-        about = self._vocabulary.similar.about()
-        return {"language": self.language, **data, "normaliser": self.normaliser, "similarity": about}
+        rest = {"similarity": self._vocabulary.similar.about(), "unfinished": self.unfinished}
+        return {"language": self.language, **data, "normaliser": self.normaliser, **rest}
 
     @cached_property
     def _vocabulary(self) -> AmberVocabulary:
@@ -77,18 +81,26 @@ class AmberScorer:
     def _language(self) -> Language:
         return find_language(self.language, words=self._vocabulary.words, data=self.language_data)
 
-    def judge(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> dict[str, Judged]:
-        """Judge every sample's text; results by sample id."""
+    @property
+    def remark(self) -> str:
+        """Stands below every table."""
+        return REMARKS[self.unfinished]
+
+    def is_caption(self, sample: Sample) -> bool:
+        return sample.group == GENERATIVE
+
+    def judge(self, samples: Sequence[Sample], texts: Mapping[str, str], whole: Collection[str] = ()) -> dict[str, Judged]:
+        """Judge every sample's text; results by sample id. `drop` leaves descriptions in `whole` as they are."""
         if absent := [sample.id for sample in samples if sample.id not in texts]:
             raise BenchmarkError(f"{len(absent)} samples have no answer, {absent[0]!r} first: score those that have one")
         normalise, judged = find_normaliser(self.normaliser), dict[str, Judged]()
+        descriptions = AnswerTexts(texts, frozenset(whole)).scored(self.unfinished)
         for sample in samples:
-            text = texts[sample.id]
-            if sample.group == GENERATIVE:
-                truth, hallu = sample.truth["truth"], sample.truth["hallu"]
+            if self.is_caption(sample):
+                text, truth, hallu = descriptions[sample.id], sample.truth["truth"], sample.truth["hallu"]
                 judged[sample.id] = self._vocabulary.judge(self._language.nouns(text), truth, hallu, len(text.split()))
             elif sample.group in QUESTIONS and sample.truth in ("yes", "no"):
-                judged[sample.id] = Answered(sample.truth, normalise(text))
+                judged[sample.id] = Answered(sample.truth, normalise(texts[sample.id]))
             else:
                 raise BenchmarkError(
                     f"sample {sample.id!r} of group {sample.group!r} with truth {sample.truth!r} is not of AMBER: "
@@ -96,9 +108,9 @@ class AmberScorer:
                 )
         return judged
 
-    def tally(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> dict[str, Tally]:
+    def tally(self, samples: Sequence[Sample], texts: Mapping[str, str], whole: Collection[str] = ()) -> dict[str, Tally]:
         """Tallies by group; then attribute and discriminative if they pool several groups, and the AMBER score as "amber"."""
-        judged = self.judge(samples, texts)
+        judged = self.judge(samples, texts, whole)
         return {name: _tally(name, parts, samples, judged) for name, parts in _groups(samples)}
 
 

@@ -81,6 +81,8 @@ def read_captions(path: FilePath, id_key: str = "image_id", caption_key: str = "
         if not isinstance(text, str):
             raise BenchmarkError(f"{path} {row.where}: no {caption_key!r} among {', '.join(map(repr, row.data))}; {needed}")
         captions.append((int(name), text))
+    if not captions:
+        raise BenchmarkError(f"{path}: no caption in it; {needed}")
     return captions
 
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
+from mgap.benchmarks.answer_texts import KEEP, REMARKS, UNFINISHED, AnswerTexts, cut_words, mean_words
 from mgap.benchmarks.chair.lexicon import Lexicon
 from mgap.benchmarks.chair.mentions import Finder, Mentions
 from mgap.benchmarks.language import find_language
 from mgap.benchmarks.statistics import Rate, share, wilson
 from mgap.benchmarks.tally import Figure, Tally, by_group, by_picture
 from mgap.errors import BenchmarkError, SettingError
+from mgap.settings import check_choice
 from mgap.types import Sample
 
 COLUMNS = (
@@ -56,22 +56,25 @@ class ChairScorer:
     lexicon: Lexicon = field(default_factory=Lexicon.coco, repr=False)
     language: str = "builtin"
     language_data: str | None = None  # folder to build language nltk from, without NLTK's own data
+    unfinished: str = KEEP  # or drop: what becomes of a last sentence that is cut off
 
     def __post_init__(self) -> None:
+        check_choice("unfinished", self.unfinished, UNFINISHED)
         if self.language_data is not None and self.language != "nltk":
             raise SettingError(f"language {self.language} needs no data: leave out language_data, or choose nltk")
         self.finder  # noqa: B018  refuses an unavailable language
 
     @classmethod
     def of(cls, lexicon: Mapping[str, Any], **settings: Any) -> ChairScorer:
-        allowed = ("language", "language_data")
+        allowed = ("language", "language_data", "unfinished")
         if unknown := sorted(set(settings) - set(allowed)):
             raise SettingError(f"unknown setting {unknown[0]!r} of caption scores: choose from {', '.join(allowed)}")
         return cls(Lexicon.of(lexicon), **settings)
 
     def settings(self) -> dict[str, Any]:
         """The settings needed to repeat a score."""
-        return {"language": self.language, **({"language_data": self.language_data} if self.language_data else {})}
+        data = {"language_data": self.language_data} if self.language_data else {}
+        return {"language": self.language, **data, "unfinished": self.unfinished}
 
     @cached_property
     def finder(self) -> Finder:
@@ -83,13 +86,22 @@ class ChairScorer:
         """The mentions in one caption."""
         return self.finder.find(text)
 
-    def tally(self, samples: Sequence[Sample], texts: Mapping[str, str]) -> dict[str, Tally]:
+    @property
+    def remark(self) -> str:
+        """Stands below every table."""
+        return REMARKS[self.unfinished]
+
+    def is_caption(self, sample: Sample) -> bool:  # noqa: ARG002 - all are
+        return True
+
+    def tally(self, samples: Sequence[Sample], texts: Mapping[str, str], whole: Collection[str] = ()) -> dict[str, Tally]:
         if absent := [sample.id for sample in samples if sample.id not in texts]:
             raise BenchmarkError(
                 f"{len(absent)} of {len(samples)} samples have no caption, first {absent[0]!r}; describe them first"
             )
+        scored = AnswerTexts(texts, frozenset(whole)).scored(self.unfinished)
         return {
-            group: tally_mentions(members, [self.mentions(texts[sample.id]) for sample in members])
+            group: tally_mentions(members, [self.mentions(scored[sample.id]) for sample in members])
             for group, members in by_group(samples).items()
         }
 
@@ -99,26 +111,6 @@ def tally_mentions(samples: Sequence[Sample], mentions: Sequence[Mentions]) -> T
     rows = [caption.counts(sample.truth) for sample, caption in zip(samples, mentions, strict=True)]
     pictures, counts = by_picture(samples, rows)
     return Tally(pictures, counts, FIGURES, {sample.id: not row[1] for sample, row in zip(samples, rows, strict=True)})
-
-
-def cut_words(text: str, words: int) -> str:
-    """The first `words` words of a text, for comparisons at equal length."""
-    return " ".join(text.split()[:words])
-
-
-def mean_words(texts: Collection[str]) -> float:
-    return sum(len(text.split()) for text in texts) / len(texts) if texts else 0.0
-
-
-def matching_cut(texts: Collection[str], words: float) -> int:
-    """The number of words to cut each text after, so that their mean length is as close as possible to `words`.
-
-    For a baseline that writes more than the method it is compared with; shorter texts stay as they are.
-    """
-    lengths = np.array([len(text.split()) for text in texts])
-    cuts = np.arange(1, lengths.max(initial=1) + 1)
-    means = np.minimum(lengths, cuts[:, None]).mean(1) if len(lengths) else cuts
-    return int(cuts[np.abs(means - words).argmin()])
 
 
 def by_length(

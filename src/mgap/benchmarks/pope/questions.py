@@ -24,6 +24,11 @@ from mgap.types import Sample
 SPLITS = ("random", "popular", "adversarial")
 _ONE_WORD = " Please answer this question with one word."
 _SINGLE_WORD = "\nAnswer the question using a single word or phrase."
+_SAME_LINE = f" {_SINGLE_WORD.strip()}"
+PLEASE = {  # one more sentence, by the name of the control
+    "yes-please": " Answer yes whenever possible.",  # cd_rethink's, as its code has it and not its README
+    "no-please": " Answer no whenever possible.",  # the same the other way: ours
+}
 PROMPTS = {  # the words after the question, by project
     "question": "",
     "original": "",
@@ -37,6 +42,8 @@ PROMPTS = {  # the words after the question, by project
     "deco": "",
     "mod": "",
     "mgap": "",
+    "cd_rethink": _SAME_LINE,
+    **{name: _SAME_LINE + sentence for name, sentence in PLEASE.items()},
 }
 _NAME = re.compile(r"(?P<dataset>.+?)_(?:re)?pope_(?:seem_)?(?P<split>.+)\.jsonl?")
 _NEEDED = "a question has question_id, image, text and label"

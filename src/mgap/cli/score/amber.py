@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mgap.cli import completion
+from mgap.cli.options import UnfinishedInFile
 from mgap.errors import BenchmarkError, SettingError
 from mgap.io.strict_json import load_json, strict_json
 
@@ -29,6 +31,7 @@ def amber(
     similarity: Annotated[
         str, typer.Option(help="Which words count as the same: identical, a table's file, spacy or spacy:MODEL.")
     ] = "identical",
+    unfinished: UnfinishedInFile = "keep",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: figures as printed, unrounded figures and counters.")
     ] = False,
@@ -42,6 +45,7 @@ def amber(
     from mgap.benchmarks.amber.official import per_response as rows
     from mgap.benchmarks.amber.questions import read_amber
     from mgap.benchmarks.amber.scorer import GENERATIVE, AmberScorer
+    from mgap.benchmarks.answer_texts import DROP, AnswerTexts, unfinished_of
     from mgap.benchmarks.language import LANGUAGES
     from mgap.benchmarks.language.nltk_pipeline import has_tables
     from mgap.benchmarks.published_files import find_data
@@ -59,10 +63,13 @@ def amber(
     answered = [sample for sample in benchmark.samples if sample.id in texts]
     tables = next((place for place in (folder, folder.parent) if has_tables(place)), None)
     reading: dict[str, Any] = {}  # yes/no questions need no language
-    if any(sample.group == GENERATIVE for sample in answered):
+    described = [sample for sample in answered if sample.group == GENERATIVE]
+    if described:
         reading = {"language": language, **({"language_data": str(tables)} if language == "nltk" and tables else {})}
-    scorer = AmberScorer.of(benchmark.lexicon, **reading, normaliser=normaliser, similarity=similarity)
-    settings = {name: value for name, value in scorer.settings().items() if reading or name != "language"}
+    scorer = AmberScorer.of(benchmark.lexicon, **reading, normaliser=normaliser, similarity=similarity, unfinished=unfinished)
+    settings = {name: value for name, value in scorer.settings().items() if reading or name not in ("language", "unfinished")}
+    if unfinished_of(scorer, answered) == DROP:
+        settings["dropped"] = asdict(AnswerTexts(texts).of(described).dropped())
     judged = scorer.judge(answered, texts)
     figures = official(answered, judged)
     if per_response is not None:

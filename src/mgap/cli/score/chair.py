@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mgap.cli import completion
+from mgap.cli.options import UnfinishedInFile
 from mgap.errors import SettingError
 from mgap.io.strict_json import strict_json
+from mgap.settings import check_choice
 
 if TYPE_CHECKING:
+    from mgap.benchmarks.chair.truth import GroundTruth
     from mgap.benchmarks.statistics import Rate
     from mgap.benchmarks.tally import Tally
+    from mgap.types import Sample
 
 _PUBLISHED = {"CHAIRs": "CHAIRs", "CHAIRi": "CHAIRi", "recall": "Recall", "precision": "Precision", "f1": "F1", "length": "Len"}
 
@@ -35,9 +40,11 @@ def chair(
     ] = "nltk",
     cut: Annotated[int | None, typer.Option(help="Score only the first N words of each caption.")] = None,
     match: Annotated[str | None, typer.Option(help="Cut captions to the mean length of those in this file.")] = None,
+    match_recall: Annotated[str | None, typer.Option(help="Cut captions to the recall of those in this file.")] = None,
     lengths: Annotated[
         bool, typer.Option("--lengths", help="Also score captions cut after 25, 40, 50, 60 and 80 words.")
     ] = False,
+    unfinished: UnfinishedInFile = "keep",
     id_key: Annotated[str, typer.Option(help="The file's key for the image id.")] = "image_id",
     caption_key: Annotated[str, typer.Option(help="The file's key for the caption.")] = "caption",
     per_caption: Annotated[
@@ -45,50 +52,57 @@ def chair(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with all decimals; Len is divided by 100 there.")] = False,
 ) -> None:
-    """Score captions of COCO pictures as the published scorers do; every score names its language.
+    """Score captions of COCO pictures as the published scorers do; every score names its language and its conventions.
 
     Example: mgap score chair --captions captions.jsonl --data DIR --language builtin
     """
+    from mgap.benchmarks.answer_texts import DROP, UNFINISHED, AnswerTexts
+    from mgap.benchmarks.caption_cuts import CaptionCuts
     from mgap.benchmarks.chair.questions import read_captions, read_lexicon
-    from mgap.benchmarks.chair.scorer import ChairScorer, by_length, cut_words, matching_cut, mean_words, tally_mentions
+    from mgap.benchmarks.chair.scorer import ChairScorer, by_length, tally_mentions
     from mgap.benchmarks.chair.truth import find_truth
     from mgap.benchmarks.language import check_language
     from mgap.benchmarks.language.nltk_pipeline import has_tables
     from mgap.benchmarks.published_files import find_data
     from mgap.io.output_folder import check_folder, write_files
-    from mgap.types import Sample
 
-    if (cut is not None) + (match is not None) + lengths > 1:
-        raise SettingError("--cut, --match and --lengths each say where to cut: give one of them")
+    if (cut is not None) + (match is not None) + (match_recall is not None) + lengths > 1:
+        raise SettingError("--cut, --match, --match-recall and --lengths each say where to cut: give one of them")
     if cut is not None and cut < 1:
         raise SettingError(f"--cut {cut}: keep at least 1 word")
     if per_caption is not None:
         check_folder(Path(per_caption).parent, (Path(per_caption).name,))
     check_language(language)  # before COCO's annotations are downloaded
-    entries = read_captions(captions, id_key, caption_key)
+    check_choice("unfinished", unfinished, UNFINISHED)
+    other = match if match is not None else match_recall
+    rows, others = (read_captions(path, id_key, caption_key) if path is not None else [] for path in (captions, other))
+    uncut, theirs = (AnswerTexts({str(number): text for number, (_, text) in enumerate(each)}) for each in (rows, others))
     folder = find_data("chair", data)
-    if match is not None:
-        longest = mean_words([text for _, text in read_captions(match, id_key, caption_key)])
-        cut = matching_cut([text for _, text in entries], longest)
-    if cut is not None:
-        entries = [(i, cut_words(text, cut)) for i, text in entries]
     tables = next((str(place) for place in (folder, folder.parent) if has_tables(place)), None)
-    scorer = ChairScorer(read_lexicon(folder), language, tables if language == "nltk" else None)
-    truths = find_truth(folder, scorer.lexicon, scorer.finder.classes).of([i for i, _ in entries])
-    samples = [Sample(str(number), str(i), "", "captions", truths[i]) for number, (i, _) in enumerate(entries)]
-    found = [scorer.mentions(text) for _, text in entries]
+    scorer = ChairScorer(read_lexicon(folder), language, tables if language == "nltk" else None, unfinished)
+    truth = find_truth(folder, scorer.lexicon, scorer.finder.classes)
+    samples = _samples(rows, truth)
+    if match is not None:
+        cut = CaptionCuts(scorer, samples, uncut).to_length(theirs)
+    if match_recall is not None:
+        cut = CaptionCuts(scorer, samples, uncut).to_recall(theirs.tally(scorer, _samples(others, truth)))
+    scored = uncut.cut(cut)
+    found = [scorer.mentions(text) for text in scored.scored(unfinished).values()]
     if per_caption is not None:
-        rows = ({"image_id": i, **m.to_json(truths[i])} for (i, _), m in zip(entries, found, strict=True))
-        lines = "".join(strict_json(row, ensure_ascii=False) + "\n" for row in rows)
+        told = ({"image_id": i, **m.to_json(s.truth)} for (i, _), s, m in zip(rows, samples, found, strict=True))
+        lines = "".join(strict_json(line, ensure_ascii=False) + "\n" for line in told)
         write_files(Path(per_caption).parent, {Path(per_caption).name: lines})
     tally = tally_mentions(samples, found)
-    texts = {sample.id: text for sample, (_, text) in zip(samples, entries, strict=True)}
-    table = by_length(scorer, samples, texts) if lengths else {}
-    rates = tally.rates()
+    table = by_length(scorer, samples, uncut.texts) if lengths else {}
+    rates, dropped = tally.rates(), scored.dropped() if unfinished == DROP else None
     if as_json:
-        print(strict_json(_json(scorer.settings(), cut, tally, rates, table), indent=1))
+        made = {**scorer.settings(), "cut": cut, "dropped": None if dropped is None else asdict(dropped)}
+        print(strict_json(_json(made, tally, rates, table), indent=1))
         return
-    print(f"{len(entries):,} captions{'' if cut is None else f', the first {cut} words of each'}; language {language}")
+    first = "" if cut is None else f", the first {cut} words of each"
+    print(f"{len(samples):,} captions{first}; language {language}, unfinished {unfinished}")
+    if dropped is not None:
+        print(f"{dropped.shortened:,} lost an unfinished last sentence; {dropped.without_end:,} without an end were kept whole")
     for name, rate in rates.items():
         print(f"{_PUBLISHED[name]:<10} {_shown(name, rate)}{'' if rate.of else '  (0 out of 0)'}")
     if table:
@@ -97,15 +111,22 @@ def chair(
         print(f"{words or 'all':<6}" + "".join(f"{_scale(name) * rate.value:>11.1f}" for name, rate in row.items()))
 
 
+def _samples(rows: list[tuple[int, str]], truth: GroundTruth) -> list[Sample]:
+    """One for each caption; a picture may have several."""
+    from mgap.types import Sample
+
+    classes = truth.of([i for i, _ in rows])
+    return [Sample(str(number), str(i), "", "captions", classes[i]) for number, (i, _) in enumerate(rows)]
+
+
 def _json(
-    settings: dict[str, Any], cut: int | None, tally: Tally, rates: dict[str, Rate], table: dict[int | None, dict[str, Rate]]
+    settings: dict[str, Any], tally: Tally, rates: dict[str, Rate], table: dict[int | None, dict[str, Rate]]
 ) -> dict[str, Any]:
     """With the keys of the published scorers. Rates are fractions; the length is divided by 100 too, as theirs is."""
     from mgap.benchmarks.chair.scorer import COLUMNS
 
     return {
         **settings,
-        "cut": cut,
         "overall": _overall(rates),
         "counts": {name: int(count) for name, count in zip(COLUMNS, tally.counts.sum(0), strict=True)},
         "intervals": {_PUBLISHED[name]: [rate.low * _unit(name), rate.high * _unit(name)] for name, rate in rates.items()},

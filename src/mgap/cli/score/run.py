@@ -11,10 +11,12 @@ from mgap.cli.options import (
     Against,
     Language,
     MatchLength,
+    MatchRecall,
     Parser,
     Relabel,
     RelabelData,
     Scoring,
+    Unfinished,
     new_labels,
     print_scores,
     score_run,
@@ -26,8 +28,10 @@ def run(
     folder: Annotated[str, typer.Argument(help="A folder that `mgap run` wrote.")],
     against: Against = None,
     match_length: MatchLength = False,
+    match_recall: MatchRecall = False,
     parser: Parser = None,
     language: Language = None,
+    unfinished: Unfinished = None,
     settings: Scoring = None,
     relabel: Relabel = None,
     data: RelabelData = None,
@@ -43,7 +47,9 @@ def run(
     labels = new_labels(relabel, data)
     name = SCORES if labels is None else RELABELLED_SCORES
     check_folder(folder, [name])
-    scores = score_run(folder, against, match_length, parser, language, settings, labels)
+    scores = score_run(
+        folder, against, match_length, parser, language, settings, labels, match_recall=match_recall, unfinished=unfinished
+    )
     print_scores(scores)
     (written,) = write_files(folder, {name: strict_json(scores.to_json(), indent=1, ensure_ascii=False) + "\n"})
     print(f"wrote {written}", file=sys.stderr)

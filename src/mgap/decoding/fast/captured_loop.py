@@ -19,6 +19,7 @@ from transformers import (
     DynamicCache,
     GenerationConfig,
     LogitsProcessorList,
+    MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -147,6 +148,8 @@ class TokenChoice:
             self.processors.append(TopKLogitsWarper(config.top_k))
         if self.is_sampling and config.top_p < 1.0:
             self.processors.append(TopPLogitsWarper(config.top_p))
+        if self.is_sampling and config.min_p:
+            self.processors.append(MinPLogitsWarper(config.min_p))
         if ties is not None:
             self.processors.append(ties)
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from mgap.backbones.asked_rows import Asked, asked_rows
 from mgap.backbones.base import Backbone
-from mgap.backbones.prepared_pictures import Preparer
+from mgap.backbones.token_rows import split_rows
 from mgap.errors import ModelError, UnsupportedDecoding
 from mgap.methods.kinds.branch import check_length
-from mgap.methods.kinds.other_pictures import show_instead
+from mgap.methods.kinds.other_pictures import show_pictures
 from mgap.methods.kinds.paired_forward import Inputs
 
 CORNERS = ("top_left", "top_right", "bottom_left", "bottom_right")  # crops and quarters are in this order
@@ -46,8 +46,8 @@ class CornerCrops:
                 f"{name} needs a picture's tokens as one map of rows and columns, which {backbone.config.model_type} is not "
                 f"known to have: choose a model that does not cut pictures into tiles, or leave {name} off"
             )
+        backbone.render("?")  # needs the processor: fails now, not later
         self.name, self.backbone, self.share = name, backbone, share
-        self.prepare = Preparer(backbone)
 
     def asked(self, main: Inputs) -> tuple[Asked, ...]:
         """What is asked about each picture; refuses a generation that nobody has noted anything of."""
@@ -60,9 +60,10 @@ class CornerCrops:
 
     def __call__(self, main: Inputs, corners: Sequence[int]) -> Inputs:
         """The main rows with a crop in place of each picture, at these corners."""
-        side, pairs = self.backbone.input_side, zip(self.asked(main), corners, strict=True)
+        rows, side, pairs = split_rows(main), self.backbone.input_side, zip(self.asked(main), corners, strict=True)
         crops = [cut(asked.picture, corner, side, self.share) for asked, corner in pairs]
-        return check_length(self.name, self.backbone, show_instead(self.backbone, self.prepare, main, crops))
+        shown = [crop for crop in crops for _ in range(len(rows) // len(crops))]  # beams repeat rows, not pictures
+        return check_length(self.name, self.backbone, show_pictures(self.backbone, main, rows, shown))
 
 
 def quarters_of(images: Tensor, maps: Sequence[tuple[int, int]]) -> Tensor:

@@ -1,42 +1,38 @@
-"""A branch that shows other pictures than the main rows, under the same prompts."""
+"""A branch whose rows show other pictures than the main rows do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from PIL import Image
 
 from mgap.backbones.base import Backbone
-from mgap.backbones.prepared_pictures import Prepared, Preparer, picture_digest, picture_key, stack
-from mgap.backbones.token_rows import Ids
-from mgap.errors import ModelError, UnsupportedDecoding
-from mgap.methods.kinds.paired_forward import Inputs
+from mgap.backbones.prepared_pictures import picture_digest, picture_key
+from mgap.backbones.token_rows import TOKEN_KEYS, Ids, find_block, join_rows, split_rows
+from mgap.methods.kinds.paired_forward import SHOWS, Inputs
 
 
-def show_instead(backbone: Backbone, prepare: Preparer, main: Inputs, pictures: Sequence[Image.Image]) -> Inputs:
-    """The main rows with other pictures, one for each that they show; a picture of another size changes its row's length.
+def show_pictures(backbone: Backbone, main: Inputs, rows: Sequence[Ids], pictures: Sequence[Image.Image | None]) -> Inputs:
+    """The rows, each with this picture in the place of its own, which may be of another size; None: with its own.
 
-    Beams repeat rows, not pictures. Refuses rows that do not show exactly one.
+    Equal pictures are encoded once: beams, samples and questions share them. Refuses pictures in pieces.
     """
-    times, rest = divmod(len(main["input_ids"]), len(pictures))
-    if rest or not times:
-        raise UnsupportedDecoding(f"{len(main['input_ids'])} rows show {len(pictures)} pictures: give one picture a row")
-    image, shown = backbone.image_token_id, _prepare_each_once(prepare, pictures)
-    if any({*one.block} != {image} for one in shown):
-        raise ModelError(f"{backbone.name} writes more than placeholders where a picture goes: it shows no other in its place")
-    counts = iter([len(one.block) for one in shown for _ in range(times)])
+    keys = [None if picture is None else picture_key(picture.size, picture_digest(picture)) for picture in pictures]
+    own = {key: picture for key, picture in zip(keys, pictures, strict=True) if picture is not None}
+    image, blocks, pixels = backbone.image_token_id, dict[bytes | None, Ids](), dict(main)  # with the main rows' very pictures
+    if own:
+        encoded = backbone.encode(list(own.values()), ["?"] * len(own))
+        blocks = {key: ids[slice(*find_block(ids, image, ()))] for key, ids in zip(own, split_rows(encoded), strict=True)}
+        pixels = {key: value for key, value in encoded.items() if key not in TOKEN_KEYS}
+        pixels |= {key: pixels[key].to(main[key].dtype) for key in backbone.pixel_keys}
+        pixels[SHOWS] = torch.tensor([-1 if key is None else list(own).index(key) for key in keys])
 
-    def edit(ids: Ids, _start: int, _end: int) -> Ids:
-        first, count = ids.index(image), ids.count(image)
-        return [*ids[:first], *[image] * next(counts), *ids[first + count :]]
+    def show(ids: Ids, key: bytes | None) -> Ids:
+        if key is None:
+            return ids
+        start, end = find_block(ids, image, ())
+        return [*ids[:start], *blocks[key], *ids[end:]]
 
-    tensors = {key: stack([one.tensors[key] for one in shown]) for key in shown[0].tensors}
-    pixels = {key: value.to(main[key]) if key in backbone.pixel_keys else value.to(main["input_ids"].device)
-              for key, value in tensors.items()}  # fmt: skip
-    return {**backbone.rewrite(main, edit), **pixels}
-
-
-def _prepare_each_once(prepare: Preparer, pictures: Sequence[Image.Image]) -> list[Prepared]:
-    keys = [picture_key(picture.size, picture_digest(picture)) for picture in pictures]
-    prepared = {key: prepare(picture) for key, picture in dict(zip(keys, pictures, strict=True)).items()}
-    return [prepared[key] for key in keys]
+    shown = [show(ids, key) for ids, key in zip(rows, keys, strict=True)]
+    return {**pixels, **join_rows(shown, main, pad=backbone.pad_id, image=image)}

@@ -30,7 +30,7 @@ def print_bars(
     name: str, run: str, scores: Scores, figures: Sequence[str], groups: Sequence[str], beside: str | None = None
 ) -> Print:
     """One panel per figure; bars start at 0, or the axis is visibly cut."""
-    methods = [label for label, result in scores.results.items() if result.groups]
+    methods = [label for label, result in scores.results.items() if result.groups and not result.arm.control]
     look, all_published, rows = looks(methods), printed_values(scores, beside), list[tuple[Value, ...]]()
     is_wide = len(methods) * len(groups) > MAX_BARS_SIDE_BY_SIDE
     with style():
@@ -57,6 +57,7 @@ def print_bars(
             handles.append(Line2D([], [], **_DIAMOND, label="published"))
         legend(figure, handles)
     caption = f"{scores.title} ({scores.model}; {scores.scored} samples). Lines: 95% intervals from a bootstrap over pictures."
+    caption += f" {scores.remark}" if scores.remark else ""
     if any(row[8] for row in rows):
         caption += " Axes that do not start at 0 are cut, as the marks at their foot say: compare ends of bars, not lengths."
     if has_published and (backbone := backbone_of(scores, beside)) is not None:

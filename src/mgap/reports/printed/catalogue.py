@@ -101,7 +101,7 @@ def _refuse_empty(scores: Scores) -> None:
         if not departure_lines(scores):
             raise SettingError(f"{folder}: no method was measured at two strengths, so it has no figure; leave --figures out")
         return
-    methods = [label for label, result in scores.results.items() if result.groups]
+    methods = [label for label, result in scores.results.items() if result.groups and not result.arm.control]
     if not _is_sweep(scores) and len(methods) < 2:
         raise SettingError(f"{folder}: one method and no axis, so it has no figure to compare in; leave --figures out")
     if not _is_sweep(scores) and len(methods) > len(COLOURS):
