@@ -12,6 +12,7 @@ from typing import Any
 
 import mgap
 from mgap.benchmarks.answer_texts import DROP, Dropped, unfinished_of
+from mgap.benchmarks.base import YES_NO
 from mgap.benchmarks.caption_cuts import CaptionCuts
 from mgap.benchmarks.pope.scorer import FIGURES, PopeScorer, named_counts, unequal_recall
 from mgap.benchmarks.repope.new_labels import Relabelling
@@ -205,7 +206,7 @@ def score(
     unfinished = unfinished_of(scorer, samples)
     cuts = CaptionCuts(scorer, captions, texts[baseline].of(captions)) if scorer is not None and captions else None
     controlled = Controlled()
-    if isinstance(scorer, PopeScorer):
+    if run.plan["benchmark"]["task"] == YES_NO and isinstance(scorer, PopeScorer):
         controlled = hold_against_controls(run, scorer, samples, records, tallies)
         tallies |= controlled.tallies
         coverage |= {row.label: Coverage(len(samples), 0, 0, "", 0) for row in controlled.rows}
