@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
@@ -37,10 +38,25 @@ def generate_checked(
     ends = [] if config.num_beams > 1 else ends_of(config)  # a beam that has ended is not continued
     guard = FiniteScores(backbone.model, who, columns, ends, is_sampling=bool(config.do_sample))
     processors = LogitsProcessorList([*more.pop("logits_processor", ()), guard])  # transformers puts them behind its own
-    with checkpoint_faults(backbone):
+    with checkpoint_faults(backbone), only_special_tokens_of(backbone.model):
         out = backbone.model.generate(**inputs, generation_config=config, logits_processor=processors, **more)
     guard.check(out if isinstance(out, Tensor) else out.sequences, flush=True)
     return out
+
+
+@contextmanager
+def only_special_tokens_of(model: nn.Module) -> Iterator[None]:
+    """Inside the block the checkpoint's generation_config has its special tokens alone.
+
+    What a caller's configuration leaves open, `generate` takes from the checkpoint's, and captured steps do not.
+    """
+    checkpoint: Any = model.generation_config
+    tokens = {name: getattr(checkpoint, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    model.generation_config = GenerationConfig(**tokens)
+    try:
+        yield
+    finally:
+        model.generation_config = checkpoint
 
 
 class FiniteScores(LogitsProcessor):

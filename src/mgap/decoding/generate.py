@@ -40,7 +40,7 @@ def generation_config(backbone: Backbone, decoding: Decoding) -> GenerationConfi
             "temperature": decoding.temperature,
             "top_p": decoding.top_p,
             "top_k": decoding.top_k,
-            "min_p": decoding.min_p,  # 0 drops nothing; without it the checkpoint's own would act
+            "min_p": decoding.min_p,
         }
     config = GenerationConfig(
         max_new_tokens=decoding.max_new_tokens,
