@@ -17,14 +17,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mgap.benchmarks.answer_texts import AnswerTexts
 from mgap.errors import CorruptFile, RunError, one_line
 from mgap.io.regular_files import NotRegular, read_regular
 from mgap.io.strict_json import load_json, parse_json, strict_json
 from mgap.io.typed_json import BROKEN, typed
 from mgap.types import Sample
+
+if TYPE_CHECKING:
+    from mgap.benchmarks.answer_texts import AnswerTexts
 
 RUN, SAMPLES, ORDER, ANSWERS = "run.json", "samples.jsonl", "order.json", "answers"
 ANALYSES = "analysis"  # the folder that `mgap diagnose` adds
@@ -70,6 +72,8 @@ class Record:
 
 def texts_of(records: Iterable[Record]) -> AnswerTexts:
     """Their texts, as scorers take them; one whose end is not recorded is judged by its text."""
+    from mgap.benchmarks.answer_texts import AnswerTexts  # imports numpy, which completion does without
+
     by_id = {record.id: record for record in records}
     whole = frozenset(name for name, record in by_id.items() if record.stop == "end")
     return AnswerTexts({name: record.text for name, record in by_id.items()}, whole)
