@@ -16,6 +16,7 @@ if "MGAP_TEST_GPU" not in os.environ:  # make test-gpu
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from PIL import Image
 
@@ -60,6 +61,12 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("gpu") and "MGAP_TEST_GPU" not in os.environ:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device: make test-gpu"))
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    """A test draws the same whatever ran before it."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)
