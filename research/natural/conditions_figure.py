@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ KNOBS = {"noise": 0.0, "blur": 0.0, "size": 1.0, "crowding": 0.0}  # the usual v
 LABELS = {"noise": "noise", "blur": "blur", "size": "size of things", "crowding": "crowding", "step": "training steps"}
 COLUMNS = ("condition", "method", "figure", "percent", "low", "high")
 FEWEST = 3  # points that make a line
+LINEAR = 5.0  # points of gain up to which a scale stays linear where some gains are four times as large
 Points = Mapping[float, Mapping[str, Measured]]  # by the knob's value or the step
 
 
@@ -28,7 +30,8 @@ def draw_conditions(conditions: Conditions) -> list[Print]:
     steps = {label: lines.pop(label) for label in (LABELS["step"],) if label in lines}
     how = (
         "Above: plain decoding. Below: each method less plain decoding, in points; shaded is plain decoding's 95% interval. "
-        "Higher is better for F1, lower for the others. No bias is chosen for captions and colours."
+        "Higher is better for F1, lower for the others. No bias is chosen for captions and colours. "
+        f"Where a gain exceeds {4 * LINEAR:g} points, the scale is logarithmic beyond {LINEAR:g}."
     )
     told = {
         "difficulty": (lines, "pocket/natural on pictures that are harder to read, at settings chosen on the usual pictures."),
@@ -57,8 +60,12 @@ def _draw(name: str, caption: str, columns: Mapping[str, Points]) -> Print:
             panels[-1][column].set_xlabel(axis)
             if axis == LABELS["size"]:  # to the right is harder
                 panels[0][column].invert_xaxis()
+            if axis == LABELS["step"]:
+                panels[0][column].set_xscale("log")
+                panels[-1][column].set_xticks(list(points), [f"{step:g}" for step in points], minor=False)
+                panels[-1][column].set_xticks([], minor=True)
         panels[0][0].set_ylabel("plain decoding (%)")
-        panels[0][0].legend(fontsize=6.5, loc="center left", bbox_to_anchor=(0.0, 0.58), handlelength=1.8)
+        panels[0][0].legend(fontsize=6.5, handlelength=1.8)
         for row, label in enumerate(PANELS.values(), start=1):
             panels[row][0].set_ylabel(f"{label},\nless plain (points)")
         legend(figure, [Line2D([], [], **look[one].line_style, label=one) for one in SERIES if one != PLAIN])
@@ -80,7 +87,7 @@ def _draw_plain(axes: Axes, points: Points) -> None:
 
 
 def _draw_gains(axes: Axes, points: Points, key: str, look: Mapping[str, Look], axis: str) -> list[tuple[Value, ...]]:
-    plain, rows = _rates(points, PLAIN, key), list[tuple[Value, ...]]()
+    plain, rows, largest = _rates(points, PLAIN, key), list[tuple[Value, ...]](), 0.0
     low, high = ([100 * (getattr(rate, end) - rate.value) for rate in plain.values()] for end in ("low", "high"))
     axes.fill_between(list(plain), low, high, color=GREY, alpha=0.18, linewidth=0)
     axes.axhline(0, color="black", linewidth=0.8)
@@ -89,6 +96,13 @@ def _draw_gains(axes: Axes, points: Points, key: str, look: Mapping[str, Look], 
         rows += [(f"{axis} {x:g}", label, key, 100 * r.value, 100 * r.low, 100 * r.high) for x, r in rates.items()]
         if label != PLAIN:
             options: dict[str, Any] = {**look[label].line_style, "markersize": 3, "linewidth": 1.0}
-            axes.plot(list(rates), [100 * (rate.value - plain[x].value) for x, rate in rates.items()], **options)
+            gains = [100 * (rate.value - plain[x].value) for x, rate in rates.items()]
+            axes.plot(list(rates), gains, **options)
+            largest = max([largest, *map(abs, gains)])
+    if largest > 4 * LINEAR:
+        ticks = [sign * LINEAR * 2**power for power in range(math.ceil(math.log2(largest / LINEAR))) for sign in (-1, 1)]
+        axes.set_yscale("symlog", linthresh=LINEAR)
+        axes.set_yticks([0.0, *ticks], [f"{tick:g}" for tick in (0.0, *ticks)])
+        axes.set_yticks([], minor=True)
     grid(axes)
     return rows
