@@ -29,8 +29,9 @@ from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Tally, by_group
 from mgap.decoding.model import Model
 from mgap.io.progress import Progress, report_progress
-from mgap.methods.bias import Bias, log_odds
+from mgap.methods.bias import Bias
 from mgap.methods.blind import NULLS, null_image_builder
+from mgap.methods.kinds.opposed_words import log_odds
 from mgap.pocket.benchmark import DEVELOPMENT, REPORT
 from mgap.pocket.samples import pope_samples
 from mgap.run.first_words import encode_rows

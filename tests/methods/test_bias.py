@@ -9,7 +9,8 @@ import mgap
 from mgap.backbones.head import Head
 from mgap.errors import ModelError, SettingError, UnsupportedHead
 from mgap.methods.base import Tap
-from mgap.methods.bias import LogitShift, token_ids
+from mgap.methods.bias import LogitShift
+from mgap.methods.kinds.opposed_words import token_ids
 from tests.reference import bias as reference
 from tests.reference.loop import assert_agrees
 
@@ -62,7 +63,7 @@ def test_on_a_head_with_scaled_logits_the_logits_move_by_the_shift():
     head = Head.measure(module, state, scale=0.25)
     with torch.no_grad():
         z = module(state)
-        moved = head.post(LogitShift({3}, {5}, 2.0, head, Tap())(module, (state,), z)) - head.post(z)
+        moved = head.post(LogitShift(({3}, {5}), 2.0, head, Tap())(module, (state,), z)) - head.post(z)
     assert moved[0, 0, [3, 4, 5]].tolist() == pytest.approx([1.0, 0.0, -1.0], abs=1e-6)
 
 

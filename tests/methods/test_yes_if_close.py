@@ -11,7 +11,8 @@ import mgap
 from mgap.backbones.head import Head
 from mgap.errors import ModelError, SettingError, UnsupportedHead
 from mgap.methods.base import Tap
-from mgap.methods.bias import shift_logits, token_ids
+from mgap.methods.bias import shift_logits
+from mgap.methods.kinds.opposed_words import token_ids
 from mgap.methods.yes_if_close import CloseChoice, choose_if_close
 from mgap.pocket.benchmark import pope
 from mgap.pocket.scenes import render
@@ -130,7 +131,7 @@ def test_on_a_head_with_scaled_logits_it_reads_the_scaled_ones():
     module.weight = torch.nn.Parameter(torch.eye(4))
     head = Head.measure(module, z, scale=4.0)
     with torch.no_grad():
-        moved = head.post(CloseChoice({YES}, {NO}, 0.2, 0.5, head, Tap())(module, (z,), module(z)))
+        moved = head.post(CloseChoice(({YES}, {NO}), 0.2, 0.5, head, Tap())(module, (z,), module(z)))
     assert moved[:, 0].isfinite().sum(-1).tolist() == [4, 1]
     assert torch.equal(moved[0], 4 * z[0])
     assert moved[1, 0, YES] == 0

@@ -19,7 +19,8 @@ from mgap.backbones.head_states import on_head_input
 from mgap.decoding.fast.captured_loop import head_of
 from mgap.errors import SettingError, UnsupportedDecoding, UnsupportedHead
 from mgap.methods.base import Method
-from mgap.methods.bias import Bias, log_odds
+from mgap.methods.bias import Bias
+from mgap.methods.kinds.opposed_words import log_odds
 from mgap.types import Mode
 
 

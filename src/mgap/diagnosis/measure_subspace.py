@@ -32,7 +32,7 @@ from mgap.diagnosis.subspace_words import (
 )
 from mgap.errors import DegenerateSubspace, PromptError, SettingError
 from mgap.io.progress import Progress
-from mgap.methods.bias import token_ids
+from mgap.methods.kinds.opposed_words import token_ids
 from mgap.priors.collect_states import blind_states
 from mgap.priors.prior_plan import PROMPT_SETS, Prior, prompt_set
 from mgap.priors.subspace import Subspace

@@ -11,49 +11,19 @@ shifted token id. All decoding modes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
-from mgap.errors import SettingError
-from mgap.methods.base import Observation, Tap
+from mgap.methods.base import Tap
 from mgap.methods.kinds.head import HeadMethod
+from mgap.methods.kinds.opposed_words import WordCorrection, check_words, opposed_token_ids
 from mgap.settings import check_signed
-
-
-def check_words(name: str, given: Any) -> tuple[str, ...]:
-    """One word, or several."""
-    words = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else ()
-    if not words or not all(isinstance(word, str) and word.strip() for word in words):
-        raise SettingError(f'{name}={given!r} must be words; YAML reads a bare Yes or no as true or false: write ["Yes", "no"]')
-    return tuple(word.strip() for word in words)
-
-
-def token_ids(word: str, tokenizer: Any) -> set[int]:
-    """A word's tokens at the start of an answer and after a space. A spelling of several tokens is left out.
-
-    Refuses a word that is a single token in neither position: its pieces also belong to other words.
-    """
-    spellings = (tokenizer.encode(text, add_special_tokens=False) for text in (word, f" {word}"))
-    single = {ids[0] for ids in spellings if len(ids) == 1} - {tokenizer.unk_token_id}
-    if not single:
-        pieces = tokenizer.convert_ids_to_tokens(tokenizer.encode(word, add_special_tokens=False))
-        raise SettingError(f"{word!r} is not one token of this model, but {pieces}: give words that are (settings up and down)")
-    return single
-
-
-def opposed_token_ids(up: Sequence[str], down: Sequence[str], tokenizer: Any) -> tuple[set[int], set[int]]:
-    """The ids of both sides; refuses words that are not single tokens, and tokens in both."""
-    first, second = (set[int]().union(*(token_ids(word, tokenizer) for word in words)) for words in (up, down))
-    if shared := first & second:
-        raise SettingError(f"up and down share the tokens {tokenizer.convert_ids_to_tokens(sorted(shared))}: name other words")
-    return first, second
 
 
 def shift_logits(logits: Tensor, up: Tensor, down: Tensor, shift: float) -> Tensor:
@@ -64,32 +34,15 @@ def shift_logits(logits: Tensor, up: Tensor, down: Tensor, shift: float) -> Tens
     return shifted
 
 
-def log_odds(logits: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """How far the likeliest of `up` is ahead of the likeliest of `down` in logits [..., vocab]: [...].
+class LogitShift(WordCorrection):
+    """A bias bound to one head."""
 
-    A greedy choice between them turns at the shift that is the negative of it.
-    """
-    return logits[..., up].amax(-1) - logits[..., down].amax(-1)
+    def __init__(self, words: tuple[set[int], set[int]], shift: float, head: Head, tap: Tap) -> None:
+        super().__init__(words, head, tap, is_zero=shift == 0)
+        self.shift = shift
 
-
-class LogitShift:
-    """A bias bound to one head. Called as that head's forward hook."""
-
-    def __init__(self, up: set[int], down: set[int], shift: float, head: Head, tap: Tap) -> None:
-        self.up, self.down = (torch.tensor(sorted(ids), device=head.device) for ids in (up, down))
-        self.shift, self.head, self.tap = shift, head, tap
-
-    def __call__(self, _module: nn.Module, _args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        listener = self.tap.listener
-        if self.shift == 0 and listener is None:
-            return output
-        logits = self.head.post(output.to(self.head.wide))  # [B, T, vocab]
-        shifted = shift_logits(logits, self.up, self.down, self.shift)
-        if listener is not None:
-            p = logits.softmax(-1)
-            masses = {"up": p[..., self.up].sum(-1), "down": p[..., self.down].sum(-1)}  # [B, T], of the plain prediction
-            listener(Observation(masses, logits, shifted))
-        return output if self.shift == 0 else self.head.unpost(shifted)  # bit-equal at shift 0
+    def correct(self, logits: Tensor) -> Tensor:
+        return shift_logits(logits, self.up, self.down, self.shift)
 
 
 @dataclass(frozen=True)
@@ -115,6 +68,4 @@ class Bias(HeadMethod):
         return opposed_token_ids(self.up, self.down, tokenizer)
 
     def correction(self, backbone: Backbone, head: Head, tap: Tap) -> LogitShift:
-        up, down = self.tokens(backbone.tokenizer)
-        head.unpost(torch.zeros(()))  # refuses a soft cap now rather than at the first token
-        return LogitShift(up, down, self.shift, head, tap)
+        return LogitShift(self.tokens(backbone.tokenizer), self.shift, head, tap)

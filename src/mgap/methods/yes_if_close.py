@@ -19,13 +19,13 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
-from mgap.methods.base import Observation, Tap
-from mgap.methods.bias import check_words, opposed_token_ids
+from mgap.methods.base import Tap
 from mgap.methods.kinds.head import HeadMethod
+from mgap.methods.kinds.opposed_words import WordCorrection, check_words, opposed_token_ids
 from mgap.settings import check_share
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -42,22 +42,18 @@ def choose_if_close(logits: Tensor, up: Tensor, down: Tensor, mass: float, margi
     return logits.masked_fill(is_dropped, -torch.inf), {"up": yes, "down": no, "close": is_close.to(p)}
 
 
-class CloseChoice:
-    """Yes if close, bound to one head. Called as that head's forward hook."""
+class CloseChoice(WordCorrection):
+    """Yes if close, bound to one head."""
 
-    def __init__(self, up: set[int], down: set[int], mass: float, margin: float, head: Head, tap: Tap) -> None:
-        self.up, self.down = (torch.tensor(sorted(ids), device=head.device) for ids in (up, down))
-        self.mass, self.margin, self.head, self.tap = mass, margin, head, tap
+    def __init__(self, words: tuple[set[int], set[int]], mass: float, margin: float, head: Head, tap: Tap) -> None:
+        super().__init__(words, head, tap, is_zero=margin == 0)
+        self.mass, self.margin = mass, margin
 
-    def __call__(self, _module: nn.Module, _args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        listener = self.tap.listener
-        if self.margin == 0 and listener is None:
-            return output
-        logits = self.head.post(output.to(self.head.wide))  # [B, T, vocab]
-        chosen, values = choose_if_close(logits, self.up, self.down, self.mass, self.margin)
-        if listener is not None:
-            listener(Observation(values, logits, chosen))
-        return output if self.margin == 0 else self.head.unpost(chosen)  # bit-equal at margin 0
+    def correct(self, logits: Tensor) -> Tensor:
+        return choose_if_close(logits, self.up, self.down, self.mass, self.margin)[0]
+
+    def values(self, logits: Tensor) -> dict[str, Tensor]:
+        return choose_if_close(logits, self.up, self.down, self.mass, self.margin)[1]
 
 
 @dataclass(frozen=True)
@@ -84,6 +80,5 @@ class YesIfClose(HeadMethod):
             object.__setattr__(self, name, check_words(name, getattr(self, name)))
 
     def correction(self, backbone: Backbone, head: Head, tap: Tap) -> CloseChoice:
-        up, down = opposed_token_ids(self.up or (), self.down or (), backbone.tokenizer)
-        head.unpost(torch.zeros(()))  # refuses a soft cap now rather than at the first token
-        return CloseChoice(up, down, self.mass, self.margin, head, tap)
+        words = opposed_token_ids(self.up or (), self.down or (), backbone.tokenizer)
+        return CloseChoice(words, self.mass, self.margin, head, tap)

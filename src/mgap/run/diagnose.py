@@ -25,7 +25,7 @@ from mgap.io.progress import Progress
 from mgap.io.regular_files import inside
 from mgap.io.strict_json import strict_json
 from mgap.methods.base import Method, Seam
-from mgap.methods.bias import token_ids
+from mgap.methods.kinds.opposed_words import token_ids
 from mgap.priors.bank import Bank
 from mgap.priors.manifold import Manifold
 from mgap.priors.prior_plan import Prior, Priors
