@@ -201,8 +201,8 @@ def score(
         tallies = {method.label: texts[method.label].tally(scorer, samples) for method in methods}
     described = {name for name, tally in tallies[baseline].items() if "accuracy" not in tally.figures}
     captions = [] if scorer is None else [sample for sample in samples if sample.group in described]
-    if match_recall and not captions:
-        raise SettingError(f"match_recall cuts captions, and {run.folder} has answers to questions only: leave it out")
+    if not captions and (cuts_wanted := [*["match_length"] * match_length, *["match_recall"] * match_recall]):
+        raise SettingError(f"{cuts_wanted[0]} cuts captions, and {run.folder} has answers to questions only: leave it out")
     unfinished = unfinished_of(scorer, samples)
     cuts = CaptionCuts(scorer, captions, texts[baseline].of(captions)) if scorer is not None and captions else None
     controlled = Controlled()
