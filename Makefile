@@ -11,6 +11,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 VLLM := .venv-vllm/bin
 PINNED := tests_vllm/constraints.txt
 VLLM_TORCH := $(shell grep '^torch==' $(PINNED))
+OTHERS := .venv-integrations/bin
 UV := $(shell command -v uv)
 # By uv where there is one, and by pip where there is none or where uv fails, as on an index that only pip.conf names.
 # $(1): the environment's bin, $(2): what, $(3): flags for pip alone. Python compiles what it imports, or `compile` all of it.
@@ -27,7 +28,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process that a test starts would compile mgap anew
 
-.PHONY: setup demo docs test test-all nightly test-docs test-docs-vllm test-gpu test-inspector test-release test-vllm check clean
+.PHONY: setup demo docs test test-all nightly test-docs test-docs-vllm test-gpu test-inspector test-release test-vllm test-integrations check clean
 
 setup: .venv/ready
 
@@ -58,8 +59,8 @@ docs: setup  # not --quiet: mkdocs would count no warnings
 
 check: setup
 	@echo "== lint and types"
-	@$(BIN)/ruff check src tests tests_browser tests_docs tests_release tests_vllm bench examples research
-	@$(BIN)/ruff format --check src tests tests_browser tests_docs tests_release tests_vllm bench examples research
+	@$(BIN)/ruff check src tests tests_browser tests_docs tests_integrations tests_release tests_vllm bench examples research
+	@$(BIN)/ruff format --check src tests tests_browser tests_docs tests_integrations tests_release tests_vllm bench examples research
 	@$(BIN)/mypy
 
 test: setup
@@ -117,5 +118,18 @@ test-docs-vllm: .venv-vllm/ready
 	@echo "== the commands of README.md and docs/ that need vLLM"
 	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n $(WORKERS) tests_vllm/test_docs.py
 
+.venv-integrations/ready: pyproject.toml constraints.txt tests_integrations/requirements.txt tests_integrations/needs.txt
+	@echo "== setting up .venv-integrations (a few minutes the first time)"
+	@test -x $(OTHERS)/python || $(PYTHON) -m venv .venv-integrations
+	@$(call cpu_torch,$(OTHERS),$(TORCH))
+	@$(call install,$(OTHERS),--no-deps -r tests_integrations/requirements.txt)
+	@$(call install,$(OTHERS),-c constraints.txt -r tests_integrations/needs.txt -e . pytest pytest-timeout pytest-xdist)
+	@$(call compile,$(OTHERS))
+	@touch $@
+
+test-integrations: .venv-integrations/ready
+	@echo "== tests inside other projects' programs: MLX, lmms-eval"
+	@$(OTHERS)/pytest -c tests_integrations/pytest.ini --rootdir . -n $(WORKERS) --dist loadfile tests_integrations
+
 clean:
-	rm -rf site .venv .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf site .venv .venv-vllm .venv-integrations .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("lmms_eval") is None, reason="lmms-eval is not installed: see docs/lmms-eval.md"),
     pytest.mark.filterwarnings("default"),  # of lmms-eval and what it imports
 ]
-EXAMPLE = Path(__file__).parents[2] / "examples" / "lmms_eval"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "lmms_eval"
 GREEDY = {"max_new_tokens": 12, "temperature": 0.0, "do_sample": False, "until": [","]}
 DESCRIBE = {"max_new_tokens": 6, "until": ["\n\n"]}
 
