@@ -45,7 +45,7 @@ class Identity:
             mine, theirs = getattr(self, label), getattr(other, label)
             if mine != theirs:
                 raise BackboneMismatch(self._refusal(other, what, f"{label} is {mine} there and {theirs} here"))
-        if self.name != other.name and not (_is_local(self.name) or _is_local(other.name)):
+        if self.name != other.name and not (is_local(self.name) or is_local(other.name)):
             raise BackboneMismatch(self._refusal(other, what, "the model ids differ"))
         mine, theirs = (torch.tensor(sample, dtype=torch.float64) for sample in (self.sample, other.sample))
         if mine.shape != theirs.shape or not torch.allclose(mine, theirs, rtol=_CLOSE, atol=1e-6):
@@ -178,5 +178,5 @@ def short_name(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
-def _is_local(name: str) -> bool:
+def is_local(name: str) -> bool:
     return name.startswith(("/", ".", "~")) or os.path.exists(name) or "/" not in name

@@ -18,7 +18,7 @@ def refuse_existing(folder: str | os.PathLike[str]) -> None:
     """Refuse a folder that is there already, or cannot be made. Makes nothing."""
     target = Path(folder)
     if os.path.lexists(target):  # Path.exists raises on a name that is too long
-        raise SettingError(f"{folder} is there already, and no checkpoint is overwritten: remove it, or name a new folder")
+        raise SettingError(f"{folder} is there already, and nothing is overwritten: remove it, or name a new folder")
     above = next(path for path in target.absolute().parents if os.path.lexists(path))
     if not above.is_dir():
         raise SettingError(f"{folder}: {above} is no folder, so nothing can be written below it; name another one")

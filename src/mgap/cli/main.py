@@ -19,8 +19,8 @@ from mgap.errors import MgapError, SettingError
 from mgap.io.strict_json import is_unicode
 
 VERBS = (
-    "ask", "build", "demo", "diagnose", "doctor", "export", "fetch", "fit", "inspect", "ls", "report", "run", "score", "serve",
-    "tune", "verify",
+    "ask", "build", "demo", "diagnose", "doctor", "export", "fetch", "fit", "inspect", "ls", "push", "report", "run", "score",
+    "serve", "tune", "verify",
 )  # fmt: skip
 SEVERAL = ("diagnose", "tune")  # take several values after one option
 

@@ -210,10 +210,18 @@ class Subspace:
             raise CorruptFile(f"{folder}: not a saved subspace ({one_line(error)}); fit it again") from error
         return loaded
 
-    def push(self, repo: str, *, private: bool = False) -> str:
-        """Upload to a hub repository (created if needed) and return the commit's URL."""
+    def push(self, repo: str, *, private: bool = False, custom_generate: bool = False) -> str:
+        """Upload to a hub repository (created if needed) and return the commit's URL.
+
+        With `custom_generate` it is also code that transformers alone decodes with, on machines without this package.
+        """
         with tempfile.TemporaryDirectory() as folder:
-            self.save(folder)
+            if custom_generate:
+                from mgap.priors.custom_generate.repository import write_repository
+
+                write_repository(self, folder, repo)
+            else:
+                self.save(folder)
             return tensor_files.push("subspace", repo, folder, private=private)
 
 
