@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 COMMANDS = "<!-- every command with its options -->"  # where cli.md has them
+ENGINES = "<!-- engines, methods and modes -->"  # where engines.md has them
 LINK = re.compile(r"(?<=\]\()[^)\s]+(?=\))")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json", ".jsonl": "json"}
@@ -55,7 +56,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
                 markdown = led(markdown, link, relative(target.relative_to(docs).as_posix(), here))
     for link, target in outward(docs, origin, markdown):
         markdown = led(markdown, link, relative(source_page(docs, target), here))
-    return markdown.replace(COMMANDS, commands()) if COMMANDS in markdown else markdown
+    for mark, made in ((COMMANDS, commands), (ENGINES, engines)):
+        markdown = markdown.replace(mark, made()) if mark in markdown else markdown
+    return markdown
 
 
 def led(markdown: str, link: str, to: str) -> str:
@@ -121,6 +124,13 @@ def pictures(folder: Path, docs: Path) -> Iterator[tuple[Path, str]]:
 
 def relative(path: str, page: PurePosixPath) -> str:
     return Path(os.path.relpath(path, page.parent)).as_posix()
+
+
+def engines() -> str:
+    """Which engine decodes with which method in which mode, as the code says."""
+    from mgap.integrations.engine_tables import engine_tables
+
+    return engine_tables()
 
 
 def commands() -> str:

@@ -21,6 +21,8 @@ MODES = {
     "greedy": {"do_sample": False},
     "sampling": {"do_sample": True, "temperature": 0.8, "top_k": 20},
     "beams": {"do_sample": False, "num_beams": 3},
+    "sequences": {"do_sample": True, "num_return_sequences": 2},
+    "static": {"do_sample": False, "cache_implementation": "static"},
 }
 
 
@@ -64,6 +66,39 @@ def test_its_answers_are_those_of_attach(model, prior, rows, repository, mode):
     with model.using(mgap.MGAP(prior, alpha=0.9, lam=2.0)):
         expected = generate(model, rows, **MODES[mode])
     assert torch.equal(ours.sequences, expected.sequences)
+    assert torch.allclose(torch.stack(ours.logits), torch.stack(expected.logits), atol=1e-5)
+    assert not torch.allclose(plain.logits[0], expected.logits[0], atol=1e-3)
+
+
+def test_drafted_tokens_are_checked_against_its_own(model, prior, repository):
+    rows = dict(model.backbone.encode([None], ASKED[:1]))  # without a picture, of which drafts would repeat placeholders
+    drafted = {"do_sample": False, "prompt_lookup_num_tokens": 3, "max_new_tokens": 12}
+    ours = generate(model, rows, custom_generate=repository, trust_remote_code=True, alpha=0.9, **drafted)
+    with model.using(mgap.MGAP(prior, alpha=0.9)):
+        expected = generate(model, rows, do_sample=False, max_new_tokens=12)
+    assert torch.equal(ours.sequences, expected.sequences)
+
+
+def test_it_streams(model, picture, repository):
+    from transformers import TextIteratorStreamer
+
+    rows = dict(model.backbone.encode([picture], ASKED[:1]))
+    streamer = TextIteratorStreamer(model.backbone.tokenizer, skip_prompt=True)
+    out = generate(
+        model, rows, custom_generate=repository, trust_remote_code=True, alpha=0.9, do_sample=False, streamer=streamer
+    )
+    new = out.sequences[0, rows["input_ids"].shape[1] :]
+    assert "".join(streamer) == model.backbone.tokenizer.decode(new)
+
+
+def test_a_graph_compiled_before_does_not_leave_it_out(checkpoints, family, prior, picture, repository):
+    compiled = mgap.load(str(checkpoints[family]))
+    rows = dict(compiled.backbone.encode([picture], ASKED[:1]))
+    with compiled.using(mgap.MGAP(prior, alpha=0.9)):
+        expected = generate(compiled, rows, do_sample=False)
+    compiled.backbone.model.compile(backend="eager")
+    plain = generate(compiled, rows, do_sample=False)
+    ours = generate(compiled, rows, custom_generate=repository, trust_remote_code=True, alpha=0.9, do_sample=False)
     assert torch.allclose(torch.stack(ours.logits), torch.stack(expected.logits), atol=1e-5)
     assert not torch.allclose(plain.logits[0], expected.logits[0], atol=1e-3)
 

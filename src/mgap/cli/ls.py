@@ -20,15 +20,15 @@ def ls(
         str | None,
         typer.Argument(
             autocompletion=completion.completer(lambda: LISTINGS),
-            help="models, methods, presets, backbones, benchmarks, experiments, null-images, parsers, prompt-sets, prompts or "
-            "plugins.",
+            help="models, methods, presets, engines, backbones, benchmarks, experiments, null-images, parsers, prompt-sets, "
+            "prompts or plugins.",
         ),
     ] = None,
     which: Annotated[
         str | None, typer.Argument(metavar="[SET]", autocompletion=completion.prompts, help="With prompts: which set.")
     ] = None,
 ) -> None:
-    """List embedded models, methods, presets, backbones, benchmarks, experiments, null images, parsers, prompts and plugins."""
+    """List models, methods, presets, engines, backbones, benchmarks, experiments, null images, parsers, prompts and plugins."""
     if what is not None and what not in LISTINGS:
         raise SettingError(f"nothing called {what!r} to list: choose from {', '.join(LISTINGS)}")
     if which is not None:
@@ -89,6 +89,25 @@ def _presets() -> list[str]:
     return lines
 
 
+def _engines() -> list[str]:
+    from mgap.integrations.engine_support import ENGINES
+
+    lines = []
+    for engine in ENGINES:
+        names = engine.methods()
+        lines.append(f"{engine.name:<15} {engine.call.replace('`', '')}")
+        lines.append(f"{'':<15} methods: {'all' if len(names) == len(METHODS.loaded()) else ', '.join(names)}")
+        for is_done, said in ((True, "decoding"), (False, "refused")):
+            modes = [
+                mode.value + (f" ({support.remark})" if support.remark else "")
+                for mode, support in engine.modes.items()
+                if support.is_done is is_done
+            ]
+            lines += [f"{'':<15} {said}: {', '.join(modes)}"] if modes else []
+        lines.append(f"{'':<15} answers equal {engine.equals.replace('`', '')}")
+    return lines
+
+
 def _backbones() -> list[str]:
     reasons = BACKBONES.plugins()  # imports those of other packages only
     return [name for name in BACKBONES.names() if not reasons.get(name)] + _broken(BACKBONES)
@@ -137,6 +156,7 @@ LISTINGS: dict[str, Callable[[], list[str]]] = {
     "models": lambda: [f"{name}  (fetched on first use)" if name in ASSEMBLED else name for name in POCKET_MODELS],
     "methods": _methods,
     "presets": _presets,
+    "engines": _engines,
     "backbones": _backbones,
     "benchmarks": _benchmarks,
     "experiments": _experiments,

@@ -80,7 +80,8 @@ def generate(
 
     handle, watch = head.register_forward_hook(correct), model.register_forward_hook(refuse_changed_logits)
     try:
-        return model.generate(**kwargs)
+        with torch.compiler.set_stance("force_eager"):  # a graph compiled before would run without the hook, and say nothing
+            return model.generate(**kwargs)
     finally:
         handle.remove()
         watch.remove()
