@@ -59,8 +59,8 @@ docs: setup  # not --quiet: mkdocs would count no warnings
 
 check: setup
 	@echo "== lint and types"
-	@$(BIN)/ruff check src tests tests_browser tests_docs tests_integrations tests_release tests_vllm bench examples research
-	@$(BIN)/ruff format --check src tests tests_browser tests_docs tests_integrations tests_release tests_vllm bench examples research
+	@$(BIN)/ruff check src tests tests_browser tests_docs tests_integrations tests_release tests_vllm bench examples research hatch_build.py
+	@$(BIN)/ruff format --check src tests tests_browser tests_docs tests_integrations tests_release tests_vllm bench examples research hatch_build.py
 	@$(BIN)/mypy
 
 test: setup

@@ -32,7 +32,7 @@ def test_the_citation_is_of_this_version_and_prefers_the_paper(citation):
 
 def test_no_other_file_states_a_version():
     project = (ROOT / "pyproject.toml").read_text()
-    assert 'dynamic = ["version"]' in project
+    assert 'dynamic = ["version", "readme"]' in project
     assert 'path = "src/mgap/__init__.py"' in project
 
 

@@ -85,9 +85,18 @@ class Shelf:
         }
 
     def environment_of(self, page: str) -> dict[str, str]:
-        """The same with a quick `mgap` and `python` first on the PATH; the front page has those that a user has."""
+        """The same with a quick `mgap` and `python` first on the PATH; the front page has a user's own, and an empty home."""
         known = self.environment
-        return known if page == FRONT else {**known, "PATH": os.pathsep.join([str(self.programs), known["PATH"]])}
+        if page == FRONT:
+            return {**known, "HOME": str(self.empty)}
+        return {**known, "PATH": os.pathsep.join([str(self.programs), known["PATH"]])}
+
+    @cached_property
+    def empty(self) -> Path:
+        """A home in which nobody has left anything."""
+        place = self.home / "home"
+        place.mkdir(parents=True)
+        return place
 
     @cached_property
     def programs(self) -> Path:

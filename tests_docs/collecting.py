@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 from clones import SHARED, Shelf, is_published
-from executing import Failed, execute
+from executing import Failed, compare, execute
 from given import supply
 from parsing import NotUnderstood, parse
 from reading import Command, PageError, Snippet, parse_page
 from smaller import added
 
-CHECKED = ("make", "pip", "docker", "kubectl")  # make would run the tests that run this, and pip change what they run in
+# make would run the tests that run this; pip and python3, which makes environments, would change what they run in.
+CHECKED = ("make", "pip", "python3", "docker", "kubectl")
+ALONE = ("README.md", "docs/tutorial.md")  # commands for the shell stand between their blocks of Python: each begins anew
 
 ABSENT = "the published files (../shared) are not on this machine"
 
@@ -90,7 +92,7 @@ class Shell(Block):
 
 
 class Python(Block):
-    """A block of Python, run with the names that those before it have made."""
+    """A block of Python, run with the names that those before it have made, except on pages whose blocks stand alone."""
 
     block: Snippet
 
@@ -103,11 +105,16 @@ class Python(Block):
         here = os.getcwd()
         os.chdir(self.parent.shelf.folder(self.block.page))
         try:
-            supply(code, self.parent.names)
-            with contextlib.redirect_stdout(io.StringIO()):
-                exec(code, self.parent.names)
+            names = self.parent.names
+            if self.block.page in ALONE:
+                names = {"__name__": "__main__"}
+            else:
+                supply(code, names)
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(code, names)
         finally:
             os.chdir(here)
+        compare(self.block.said, printed.getvalue())
 
 
 class Inline(_Item):

@@ -121,7 +121,7 @@ def execute(
         raise Failed(f"exit status {status}\n{printed[-LAST:]}")
     printed = _keep(command, printed, folder / ".block", is_changed=bool(added or verb))
     if command.said and CHANGED not in printed:
-        _compare(command.said, printed)
+        compare(command.said, printed)
 
 
 def server(command: Command) -> str:
@@ -167,7 +167,7 @@ def _keep(command: Command, printed: str, block: Path, *, is_changed: bool) -> s
     return block.read_text()
 
 
-def _compare(said: str, printed: str) -> None:
+def compare(said: str, printed: str) -> None:
     """What the page shows must have been printed, line by line and in its order; `...` stands for lines left out."""
     lines = iter(printed.splitlines())
     for shown in filter(None, map(str.strip, said.splitlines())):

@@ -45,6 +45,7 @@ class Command:
     needs: str = ""
     said: str = ""  # what its block prints, where a block of text right after that shows it; for the last of a block
     begins: bool = True  # whether it is the first of its block
+    is_shown: bool = False  # whether the page shows what its block prints
     is_inline: bool = False
 
     @property
@@ -74,6 +75,7 @@ class Snippet:
     line: int
     text: str
     needs: str = ""
+    said: str = ""  # what it prints, where a block of text right after it shows it
 
     @property
     def title(self) -> str:
@@ -131,11 +133,12 @@ def _read_fence(token: Token, name: str, line: int, needs: str, said: str) -> It
     if needs and tag not in RUN:
         raise PageError(f"{name}:{line}: `needs: {needs}` before a block of {tag}, which is not run")
     if tag == "python":
-        yield Snippet(name, line + 1, token.content, needs)
+        yield Snippet(name, line + 1, token.content, needs, said)
     elif tag == "bash":
         commands = split(token.content, f"{name}:{line}")
         for number, (at, text) in enumerate(commands, start=1):
-            yield Command(name, line + at, text, needs, said if number == len(commands) else "", begins=number == 1)
+            is_last = number == len(commands)
+            yield Command(name, line + at, text, needs, said if is_last else "", begins=number == 1, is_shown=bool(said))
 
 
 def split(text: str, where: str) -> list[tuple[int, str]]:

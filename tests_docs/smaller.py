@@ -1,6 +1,7 @@
 """Flags that the tests add to commands, by the shell function that a command then calls: its own text is run as it stands.
 
 A later flag replaces an earlier one, for mgap as for argparse. Every entry says why.
+Nothing is added to a block whose output the page shows.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ ADDED = (  # what a simple command matches, the flags, and why
 
 def added(command: Command) -> dict[str, str]:
     """By program, the flags that its command of this text is given."""
-    found = {}
-    for words in command.simple:
+    found: dict[str, str] = {}
+    for words in command.simple if not command.is_shown else ():
         line = f"{' '.join(words)} "
         flags = next((flags for pattern, flags, _ in ADDED if re.match(pattern, line)), None)
         if flags is not None:

@@ -38,9 +38,31 @@ def test_blocks_come_in_order_with_their_lines_and_needs():
         '''
         """)
     first, second, third = page.blocks
+    assert not first.is_shown
     assert (first.line, first.text, first.needs) == (5, "mgap ls methods   # all of them", "")
     assert (second.line, second.simple) == (6, [["mgap", "fit", "--model", "M", "--out", "priors/m"]])
     assert third == Snippet("page.md", 12, "import mgap\nx = 1\n", "gpu")
+
+
+def test_what_a_page_shows_right_after_a_block_is_what_it_prints():
+    page = read("""\
+        '''bash
+        mgap ls methods
+        mgap ls models
+        '''
+        '''text
+        two
+        '''
+        '''python
+        print("three")
+        '''
+        '''text
+        three
+        '''
+        """)
+    first, second, third = page.blocks
+    assert [(first.said, first.is_shown), (second.said, second.is_shown)] == [("", True), ("two", True)]
+    assert third.said == "three"
 
 
 def test_bash_says_where_a_command_ends():
@@ -217,11 +239,21 @@ def test_what_a_block_prints_is_compared_as_a_whole_with_numbers_that_are_close(
         execute(command("echo two; echo three", said=shown, begins=False), tmp_path, {}, {})
 
 
+def test_what_a_block_of_python_prints_is_compared_too(request, shelf, tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text("```python\nprint('one')\n```\n```text\none\n```\n```python\nprint('one')\n```\n```text\ntwo\n```\n")
+    right, wrong = Markdown.from_parent(request.session, path=path, shelf=shelf).collect()
+    right.runtest()
+    with pytest.raises(Failed, match="it did not print 'two'"):
+        wrong.runtest()
+
+
 def test_every_added_flag_is_one_of_its_command():
     for pattern, flags, _ in ADDED:
         assert flags.startswith("--"), pattern
     assert added(command("mgap run pope --model pocket/llava --scenes 50")) == {"mgap": "--scenes 2 --split adversarial"}
     assert added(command("mgap ls methods")) == {}
+    assert added(command("mgap run pope --model pocket/llava --scenes 50", is_shown=True)) == {}
 
 
 def test_a_snippet_is_given_what_it_reads_and_does_not_make(monkeypatch):

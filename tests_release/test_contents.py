@@ -2,6 +2,8 @@
 
 import email
 import hashlib
+import re
+import shutil
 import tarfile
 import zipfile
 
@@ -26,6 +28,7 @@ DATA = (
     "verify/vectors/mgap_paper.npz",
     "verify/vectors/haltrapper.json",
 )
+RELATIVE = re.compile(r"\]\((?!https?:|#)")  # how a link to a file of the repository begins
 
 
 def contents(wheel) -> dict[str, str]:
@@ -62,6 +65,33 @@ def test_the_wheel_holds_licence_notice_and_metadata(wheel, names):
     assert "mgap = mgap.cli.main:main" in commands
 
 
+def described(wheel) -> email.message.Message:
+    with zipfile.ZipFile(wheel) as archive:
+        return email.message_from_bytes(archive.read(f"mgap-{mgap.__version__}.dist-info/METADATA"))
+
+
+def test_on_a_package_index_no_link_of_readme_leads_nowhere(wheel):
+    told = described(wheel)
+    assert told.get_all("Project-URL") == ["Paper, https://arxiv.org/abs/2606.09859"]
+    assert RELATIVE.search((ROOT / "README.md").read_text())
+    assert not RELATIVE.search(told.get_payload())
+    assert "\ntutorial goes from a banana to your own data" in told.get_payload()
+
+
+def test_links_of_readme_lead_into_the_repository_once_its_address_is_known(unpacked, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(unpacked, source)
+    (source / "PKG-INFO").unlink()  # a clone has none; where there is one, the readme is taken from it
+    address, project = "https://example.org/mgap", (source / "pyproject.toml").read_text()
+    (source / "pyproject.toml").write_text(project.replace("\nPaper = ", f'\nRepository = "{address}/"\nPaper = '))
+    told = described(built(source, "wheel", tmp_path / "made"))
+    assert f"Repository, {address}/" in told.get_all("Project-URL")
+    there = f"{address}/{{}}/v{mgap.__version__}/"
+    for kind, path in (("raw", "docs/figures/demo.png"), ("blob", "docs/tutorial.md"), ("tree", "examples")):
+        assert f"]({there.format(kind)}{path})" in told.get_payload()
+    assert not RELATIVE.search(told.get_payload())
+
+
 def test_weights_are_compressed(wheel):
     with zipfile.ZipFile(wheel) as archive:
         weights = [entry for entry in archive.infolist() if entry.filename.endswith(".safetensors")]
@@ -74,6 +104,7 @@ def test_the_sdist_has_what_building_and_testing_take(sdist):
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = (
         "pyproject.toml",
+        "hatch_build.py",
         "Makefile",
         "constraints.txt",
         "README.md",

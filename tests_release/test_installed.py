@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 
 import pytest
 from conftest import ROOT, needed
@@ -81,6 +82,25 @@ def test_a_drawn_picture_is_answered(alone, model, tmp_path):
     done = alone("mgap", "ask", tmp_path / "scene.png", question, "--model", model)
     assert done.returncode == 0, done.stderr
     assert done.stdout.lower().startswith("yes")
+
+
+def test_what_readme_asks_a_newcomer_to_type_first_runs_as_typed(alone, tmp_path):
+    """In an empty home, offline: all of the first two sections but what sets the environment up and what needs a hub."""
+    first = re.search(
+        r"^## The first minute$(.*?)^## What it does$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )[1]
+    blocks = re.findall(r"^```(bash|python|text)\n(.*?)^```$", first, re.MULTILINE | re.DOTALL)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    ran = []
+    for (tag, text), (after, shown) in pairwise([*blocks, ("", "")]):
+        if tag == "text" or re.search(r"pip install|^make |llava-hf/", text, re.MULTILINE):
+            continue
+        done = alone("/bin/bash", "-ec", text, cwd=tmp_path) if tag == "bash" else alone("python", "-c", text, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert after != "text" or done.stdout == shown
+        ran.append(tag)
+    assert ran == ["bash", "bash", "python"]
+    assert (tmp_path / "runs" / "first" / "report.html").is_file()
 
 
 def test_every_verb_has_its_help(alone, python):

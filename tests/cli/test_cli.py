@@ -145,6 +145,19 @@ def test_a_strong_setting_warns_on_standard_error(run, checkpoint, saved, pictur
     assert "mgap: warning: alpha=3.0 > 1" in err
 
 
+def test_a_pocket_model_that_is_shown_what_it_cannot_know_says_so(run, tmp_path):
+    words = ["Is there a car in the image?", "-m", "pocket/llava", "--method", "vanilla"]
+    drawn = Path(__file__).parents[2] / "examples" / "pictures" / "street.png"
+    status, out, err = run("ask", drawn, *words)
+    assert (status, out) == (0, "Yes, there is a car in the image.\n")
+    assert "warning" not in err
+    Image.new("RGB", (64, 48), "grey").save(tmp_path / "photo.png")
+    status, _, err = run("ask", tmp_path / "photo.png", *words)
+    assert status == 0
+    assert "pocket/llava was trained on square drawings only" in err
+    assert "photo.png is 64 x 48: the answer to a photograph means nothing" in err
+
+
 def test_fit_writes_a_prior_that_ask_reads(run, checkpoint, tmp_path, picture_file):
     (tmp_path / "prompts.txt").write_text("\n".join(mgap.default_prompts()[:20]))
     status, out, err = run(

@@ -2,15 +2,18 @@
 
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from mgap.errors import SettingError
 from mgap.pocket import language
 from mgap.pocket.drawing import COLOURS, SPRITE, STYLES, TRAINING_STYLES
 from mgap.pocket.objects import NAMES, OBJECTS, plural, with_article
 from mgap.pocket.scenes import FORBIDDEN, MOST, make_scene, render, scene_names
+from mgap.pocket.showcase import cases
 from mgap.pocket.themes import THEMES
 
 SCENES = [make_scene(seed) for seed in range(400)]
@@ -155,3 +158,11 @@ def test_a_negative_seed_is_refused():
 
 def test_the_seeds_for_outside_checks_are_what_they_are():
     assert (FORBIDDEN.start, FORBIDDEN.stop) == (900_000, 1_000_000)
+
+
+def test_the_picture_that_readme_asks_about_is_drawn_by_the_package():
+    """`render(case.scene).save(file, optimize=True)` made it."""
+    (case,) = (case for case in cases() if case.title == "A car in the street")
+    with Image.open(Path(__file__).parents[2] / "examples" / "pictures" / "street.png") as kept:
+        assert kept.format == "PNG"
+        assert np.array_equal(np.asarray(kept), np.asarray(render(case.scene)))

@@ -125,3 +125,28 @@ def test_an_unfinished_bank_with_another_number_of_rows_is_not_continued(tmp_pat
     (tmp_path / "bank.json").rename(tmp_path / "bank-begun.json")
     with pytest.raises(CorruptFile, match="its last row is 4, and its index says that there are 9"):
         Bank.gather(whole.chunks(), identity=whole.identity, folder=tmp_path)
+
+
+SHOWN = {
+    "subspace": "<Subspace of org/model: rank 2 of 6, 12 prompts, black336, 62.7% of their variance, tuned>",
+    "steering": "<Steering of org/model: 3 blocks of width 6, 4 factual and 5 hallucinated tokens>",
+    "null_space": "<NullSpace of org/model: rank 2 of 6 in blocks 2 to 3 of 4, 7 pairs of captions>",
+    "bank": "<Bank of org/model: 9 states of width 6>",
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_printed_it_says_in_a_line_or_two_what_it_is_and_of_which_model(kind):
+    made, _ = MADE[kind]
+    printed = repr(made())
+    assert len(printed) <= 200
+    assert "tensor(" not in printed
+    assert "\n" not in printed
+    if kind in SHOWN:
+        assert printed == SHOWN[kind]
+    else:
+        assert printed.endswith(f"to {made().prior!r}>")
+
+
+def test_printed_without_a_model_it_says_that_it_was_made_of_bare_states():
+    assert repr(Bank.of(torch.randn(5, 8))) == "<Bank of bare states: 5 states of width 8>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +24,7 @@ from mgap.cli.options import (
 )
 from mgap.errors import SettingError
 from mgap.io.strict_json import strict_json
+from mgap.registry import POCKET_MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def ask(
-    image: Annotated[str, typer.Argument(help="A picture file.")],
+    image: Annotated[str, typer.Argument(help="A picture file. For a pocket model a drawing: photographs mean nothing to it.")],
     question: Annotated[str, typer.Argument(help="A question, or an instruction such as 'Describe the image.'")],
     model: ModelName,
     prior: SavedPrior = None,
@@ -80,11 +82,12 @@ def ask(
         "top_k": top_k, "min_p": min_p, "seed": seed, "num_beams": num_beams, "compile": compile_,
     }  # fmt: skip
     Decoding.of(**options).modes(stream=stream)  # refuses mistakes before the weights are loaded
-    open_image(image)  # refuses it now; the model gets the path, so that methods know the picture by its name
+    picture = open_image(image)  # refuses it now; the model gets the path, so that methods know the picture by its name
     check_prompt(question)
     named = {"alpha": alpha, "lam": lam, "preset": preset}
     settings = {**parse_settings(set_), **{k: v for k, v in named.items() if v is not None}}
     build = _prepare(method, prior, settings, model)
+    _warn_of_a_photograph(image, picture.size, model)
     loaded = load_model(model, device, dtype, revision, trust_remote_code)
     chosen = build(loaded)
     with ExitStack() as stack:
@@ -105,6 +108,16 @@ def ask(
     print(answer)
     if trace:
         print_trace(answer)
+
+
+def _warn_of_a_photograph(image: str, size: tuple[int, int], model: str) -> None:
+    """Drawn pictures are square. Nothing else tells them from photographs: both have grain and many colours."""
+    if model in POCKET_MODELS and size[0] != size[1]:
+        warnings.warn(
+            f"{model} was trained on square drawings only, and {image} is {size[0]} x {size[1]}: the answer to a photograph "
+            "means nothing",
+            stacklevel=2,
+        )
 
 
 def _prepare(name: str, prior: str | None, settings: dict[str, Any], model: str) -> Callable[[Model], Method | None]:

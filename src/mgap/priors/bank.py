@@ -24,7 +24,7 @@ from mgap.io.images import ImageSource, Opener, open_in_turn
 from mgap.io.tensor_files import settled
 from mgap.priors.bank_files import INDEX, BankWriter, Chunk, check_chunk, map_parts, read_index, writing
 from mgap.priors.plain_answers import Questions, plain_states
-from mgap.priors.saved_checks import warn_if_nameless
+from mgap.priors.saved_checks import name_of, warn_if_nameless
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,9 @@ class Bank:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<Bank of {name_of(self.identity)}: {len(self)} states of width {self.width}>"
 
     @property
     def width(self) -> int:

@@ -24,7 +24,7 @@ from mgap.errors import BackboneMismatch, CorruptFile, DegenerateSubspace, NonFi
 from mgap.io import tensor_files
 from mgap.io.images import ImageSource
 from mgap.io.typed_json import typed
-from mgap.priors.saved_checks import UNREADABLE, finite, model_of, warn_if_nameless, whole
+from mgap.priors.saved_checks import UNREADABLE, finite, model_of, name_of, warn_if_nameless, whole
 from mgap.priors.spectrum import GramSpectrum
 from mgap.priors.steering import Caption, catch_blocks, read_caption
 from mgap.settings import check_choice, check_count, check_share
@@ -60,6 +60,11 @@ class NullSpace:
     dropped: int = 0  # pairs that were left out: their captions are equal
     identity: Identity | None = None  # the model; None if made from bare states
     origin: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        blocks = f"blocks {self.blocks[0]} to {self.blocks[-1]} of {self.depth}"
+        of = name_of(self.identity)
+        return f"<NullSpace of {of}: rank {self.rank} of {self.bases.shape[-1]} in {blocks}, {self.count} pairs of captions>"
 
     @property
     def rank(self) -> int:

@@ -23,7 +23,7 @@ from mgap.backbones.identity import Identity
 from mgap.errors import CorruptFile, DegenerateSubspace, NonFiniteStates, PromptError, SettingError, one_line
 from mgap.io import tensor_files
 from mgap.io.typed_json import typed
-from mgap.priors.saved_checks import UNREADABLE, finite, model_of, real, warn_if_nameless, whole
+from mgap.priors.saved_checks import UNREADABLE, finite, model_of, name_of, real, warn_if_nameless, whole
 from mgap.priors.subspace import Subspace
 
 RIDGES = tuple(10.0**power for power in range(-8, 1))
@@ -46,6 +46,9 @@ class PriorMap:
     ridge: float  # the one of RIDGES that was best on held-out pictures
     identity: Identity | None = None  # the model of the pairs; None if made from bare states
     origin: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<PriorMap of {name_of(self.identity)}: {self.count} pairs of states, r2 {self.r2:.3f}, to {self.prior!r}>"
 
     def __post_init__(self) -> None:
         shape = self.prior.rank, self.prior.hidden_size

@@ -72,6 +72,11 @@ def model_of(about: Mapping[str, Any], width: int) -> Identity | None:
     return identity
 
 
+def name_of(identity: Identity | None) -> str:
+    """The model, for a line about what was fitted on it."""
+    return "bare states" if identity is None else identity.name
+
+
 def warn_if_nameless(place: str | PathLike[str], identity: Identity | None) -> None:
     """Tell that a saved object fits any model of its width. One made from bare states and one that was edited look alike."""
     if identity is None:

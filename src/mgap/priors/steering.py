@@ -23,7 +23,7 @@ from mgap.errors import BackboneMismatch, CorruptFile, NonFiniteStates, PromptEr
 from mgap.io import tensor_files
 from mgap.io.images import ImageSource
 from mgap.io.typed_json import typed
-from mgap.priors.saved_checks import UNREADABLE, finite, model_of, warn_if_nameless
+from mgap.priors.saved_checks import UNREADABLE, finite, model_of, name_of, warn_if_nameless
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ class Steering:
     counts: tuple[int, int]  # factual and hallucinated tokens
     identity: Identity | None = None  # the model; None if made from bare states
     origin: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        (blocks, width), (factual, hallucinated) = self.vectors.shape, self.counts
+        tokens = f"{factual} factual and {hallucinated} hallucinated tokens"
+        return f"<Steering of {name_of(self.identity)}: {blocks} blocks of width {width}, {tokens}>"
 
     @property
     def units(self) -> Tensor:

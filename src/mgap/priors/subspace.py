@@ -24,7 +24,7 @@ from mgap.errors import BackboneMismatch, CorruptFile, PromptError, SettingError
 from mgap.io import tensor_files
 from mgap.io.typed_json import typed
 from mgap.priors.collect_states import blind_states
-from mgap.priors.saved_checks import UNREADABLE, finite, model_of, real, warn_if_nameless, whole
+from mgap.priors.saved_checks import UNREADABLE, finite, model_of, name_of, real, warn_if_nameless, whole
 from mgap.priors.spectrum import check_solver, principal_directions
 
 Progress = Callable[[int], None]  # called with the number of prompts done so far
@@ -61,6 +61,12 @@ class Subspace:
     def projector(self) -> Tensor:
         """V V' [d, d]. Compare subspaces by it, because the signs and order of V's columns are arbitrary."""
         return self.basis @ self.basis.T
+
+    def __repr__(self) -> str:
+        null_image, tuned = self.origin.get("null_image"), ", tuned" if self.tuning else ""
+        asked = f"{self.count} prompts, {null_image}" if null_image else f"{self.count} states"
+        share = f"{100 * self.explained_variance:.1f}% of their variance"
+        return f"<Subspace of {name_of(self.identity)}: rank {self.rank} of {self.hidden_size}, {asked}, {share}{tuned}>"
 
     @classmethod
     def fit(
