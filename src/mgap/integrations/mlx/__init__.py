@@ -1,0 +1,14 @@
+"""MGAP inside mlx-vlm, from the same saved priors as everywhere.
+
+`MlxModel.load(...)` answers questions; `attach(model, mgap.MGAP(prior))` acts in your own mlx-vlm program.
+"""
+
+from mgap.errors import require_extra
+
+for _package, _module in (("mlx", "mlx.core"), ("mlx-vlm", "mlx_vlm")):
+    require_extra(_package, "mlx", "mgap.integrations.mlx", module=_module.partition(".")[0])
+
+from mgap.integrations.mlx.mlx_attachment import MlxAttachment, attach  # noqa: E402
+from mgap.integrations.mlx.mlx_model import MlxModel  # noqa: E402
+
+__all__ = ["MlxAttachment", "MlxModel", "attach"]
