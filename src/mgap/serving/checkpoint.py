@@ -68,9 +68,7 @@ def readable(
         if not edits:
             return source
         made_from = _fingerprint(source)
-        target = (
-            folder or cache_folder() / kind / f"{re.sub(r'[^a-zA-Z0-9]+', '-', model).strip('-')[-80:]}-{made_from[:16]}"
-        )
+        target = folder or cache_folder() / kind / f"{re.sub(r'[^a-zA-Z0-9]+', '-', model).strip('-')[-80:]}-{made_from[:16]}"
         if not _exists(target, made_from, model):
             _write(source, target, edits, {"model": model, "made_from": made_from}, progress)
     except (OSError, ValueError, KeyError, SafetensorError) as error:

@@ -36,8 +36,8 @@ class CorrectedHead:
         if name.startswith("__"):  # Python's own protocols
             raise AttributeError(name)
         raise UnsupportedHead(
-            f"something reads the head's {name} past mgap, which would not act there, as mlx-vlm does when a draft model's tokens "
-            "are checked: leave it out, such as draft_model, or detach mgap"
+            f"mlx-vlm asks for the head's {name}, to make logits past mgap; so it does to check the tokens of a draft model: "
+            "leave draft_model out, or detach mgap"
         )
 
 

@@ -153,9 +153,7 @@ class MlxModel:
         place, state = find_head_place(self.mlx)
         fitted = Subspace.from_states(self._states(place, picture, read), rank, svd=svd, seed=seed)
         dtype, versions = str(state.dtype).rpartition(".")[2], {"mlx": version("mlx"), "mlx-vlm": version("mlx-vlm")}
-        origin = origin_of(
-            self.backbone, read, null_image=null_image, size=size, svd=svd, dtype=dtype, versions=versions
-        )
+        origin = origin_of(self.backbone, read, null_image=null_image, size=size, svd=svd, dtype=dtype, versions=versions)
         identity = replace(identity_of(self.mlx), name=self.backbone.name.rpartition("/")[2])
         return replace(fitted, identity=identity, origin=origin)
 
