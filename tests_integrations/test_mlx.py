@@ -20,6 +20,7 @@ from mgap.methods.base import Tap
 from mgap.methods.mgap import Correction
 from mgap.pocket.benchmark import every_calibration_prompt, pope
 from mgap.pocket.scenes import render
+from mgap.pocket.tiny import TINY_FAMILIES, build_tiny
 
 if find_spec("mlx_vlm") is None:
     pytest.skip("mlx-vlm is not installed: see docs/mlx.md", allow_module_level=True)
@@ -51,6 +52,15 @@ SETTINGS = [
     {"rank": 1, "restore": True},
     {"threshold": 0.5, "epsilon": 1e-3},
 ]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """Folders that transformers 5 writes."""
+    folders = {family: tmp_path_factory.mktemp(family) for family in TINY_FAMILIES}
+    for family, folder in folders.items():
+        build_tiny(family, folder)
+    return folders
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -129,7 +139,7 @@ def test_alpha_zero_and_a_detached_method_leave_every_logit_as_it_was(pair):
 
 def test_what_sampling_draws_from_is_the_corrected_distribution_of_transformers(pair):
     plain = first_logprobs(pair.mlx)
-    method = mgap.MGAP(pair.prior, alpha=1.0)
+    method = strong(pair.prior, 4.0)
     with pair.torch.using(method):
         theirs = transformers_logprobs(pair.torch)
     with pair.mlx.using(method):
@@ -137,7 +147,7 @@ def test_what_sampling_draws_from_is_the_corrected_distribution_of_transformers(
         options = {"sample": True, "temperature": 2.0, "max_new_tokens": 12}
         draws = [pair.mlx.answer(PICTURE, DESCRIBE, seed=seed, **options).token_ids for seed in (1, 1, 2)]
     assert np.abs(ours - theirs).max() < 2e-4
-    assert np.abs(ours - plain).max() > 0.02
+    assert np.abs(ours - plain).max() > 0.05
     assert draws[0] == draws[1] != draws[2]
 
 
@@ -165,13 +175,16 @@ def test_mlx_vlms_own_generate_and_stream_generate_decode_with_an_attached_metho
 
 
 def test_rows_of_a_batch_are_corrected_like_single_ones(pair):
-    texts = [pair.mlx.backbone.render(prompt, pictures=0) for prompt in ("Is there a cup?", "What do you see in the image?")]
-    options = {"max_tokens": 8, "temperature": 0.0}
+    prompts, model, processor = ["Is there a cup?", "What do you see in the image?"], pair.mlx.mlx, pair.mlx.processor
+    texts = [mlx_vlm.apply_chat_template(processor, model.config, prompt) for prompt in prompts]  # as batch_generate does
+
+    def batch():
+        return batch_generate(model, processor, prompts=prompts, max_tokens=8).texts
+
     with attach(pair.mlx, strong(pair.prior, 4.0)):
-        batch = batch_generate(pair.mlx.mlx, pair.mlx.processor, prompts=texts, **options).texts
-        single = [mlx_vlm.generate(pair.mlx.mlx, pair.mlx.processor, text, **options).text for text in texts]
-    plain = [mlx_vlm.generate(pair.mlx.mlx, pair.mlx.processor, text, **options).text for text in texts]
-    assert [text.strip() for text in batch] == [text.strip() for text in single] != [text.strip() for text in plain]
+        found = batch()
+        single = [mlx_vlm.generate(model, processor, text, max_tokens=8, temperature=0.0).text for text in texts]
+    assert found == single != batch()
 
 
 # --- the arithmetic ------------------------------------------------------------------------------------------------------
@@ -253,8 +266,9 @@ def test_heads_with_a_bias_with_packed_weights_and_in_16_bits_are_followed():
     nn.quantize(model.language_model, group_size=32, bits=4)
     packed = model.language_model["lm_head"]
     assert type(packed) is nn.QuantizedLinear
-    meant = mx.dequantize(packed.weight, packed.scales, packed.biases, group_size=32, bits=4)
-    assert_followed(MlxHead.of(model), torch.from_numpy(np.array(meant.astype(mx.float32))))
+    scales, biases = (packed[name].astype(mx.float32) for name in ("scales", "biases"))
+    meant = mx.dequantize(packed.weight, scales, biases, group_size=32, bits=4)
+    assert_followed(MlxHead.of(model), torch.from_numpy(np.array(meant)))
 
 
 # --- which model, which prior --------------------------------------------------------------------------------------------
@@ -290,12 +304,20 @@ def test_a_model_quantised_to_4_bits_takes_the_prior_of_its_original_and_of_no_o
     model = MlxModel.load("pocket/llava")
     whole = mgap.load("pocket/llava", device="cpu")
     prior = mgap.Subspace.fit(whole, every_calibration_prompt()[:20], rank=3)
-    nn.quantize(model.mlx.language_model, group_size=64, bits=4)
+    nn.quantize(model.mlx.language_model, group_size=64, bits=4, class_predicate=can_be_packed)
+    assert {type(part) for part in (model.mlx.language_model.lm_head, model.mlx.language_model.model.embed_tokens)} == {
+        nn.QuantizedLinear,
+        nn.QuantizedEmbedding,
+    }
     with model.using(mgap.MGAP(prior)):
         assert model.answer(PICTURE, QUESTION.text, max_new_tokens=4).token_ids
     other = replace(prior.identity, sample=tuple(reversed(prior.identity.sample)))
     with pytest.raises(BackboneMismatch):
         attach(model, mgap.MGAP(replace(prior, identity=other)))
+
+
+def can_be_packed(_, module):
+    return hasattr(module, "to_quantized") and module.weight.shape[-1] % 64 == 0
 
 
 def test_a_prior_fitted_from_mlx_states_spans_that_of_transformers_and_answers_alike(pair, tmp_path):

@@ -5,8 +5,7 @@
 
 from mgap.errors import require_extra
 
-for _package, _module in (("mlx", "mlx.core"), ("mlx-vlm", "mlx_vlm")):
-    require_extra(_package, "mlx", "mgap.integrations.mlx", module=_module.partition(".")[0])
+require_extra("mlx-vlm", "mlx", "mgap.integrations.mlx", module="mlx_vlm")
 
 from mgap.integrations.mlx.mlx_attachment import MlxAttachment, attach  # noqa: E402
 from mgap.integrations.mlx.mlx_model import MlxModel  # noqa: E402
