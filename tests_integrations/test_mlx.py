@@ -29,17 +29,20 @@ import mlx.core as mx
 import mlx_vlm
 from mlx import nn
 from mlx_vlm.generate import batch_generate, generate_step
+from mlx_vlm.models.qwen3_5 import config as qwen3_5
+from mlx_vlm.models.qwen3_5.language import LanguageModel
 
 from mgap.integrations.mlx import MlxModel, attach
 from mgap.integrations.mlx.mlx_attachment import CorrectedHead
 from mgap.integrations.mlx.mlx_checkpoint import mlx_readable
 from mgap.integrations.mlx.mlx_correction import MlxCorrection
-from mgap.integrations.mlx.mlx_head import MlxHead
+from mgap.integrations.mlx.mlx_head import MlxHead, hooked
 from mgap.integrations.mlx.mlx_identity import identity_of
 from mgap.integrations.mlx.mlx_model import to_mlx
 
 mx.set_default_device(mx.cpu)
 
+EXAMPLE = Path(__file__).parents[1] / "examples" / "mlx" / "answer.py"
 FAMILIES = ("pocket/llava", "pocket/qwen3-vl")  # the second has a tied head
 QUESTION = next(iter(pope("adversarial", count=1)))
 PICTURE = render(QUESTION.scene)
@@ -375,6 +378,21 @@ def test_a_head_that_gets_other_weights_meanwhile_is_noticed():
     model.language_model(mx.array([[1, 2]]))
 
 
+def test_fused_greedy_steps_which_pass_the_head_by_are_off_while_something_acts_there():
+    text = qwen3_5.TextConfig(
+        model_type="qwen3_5_text", hidden_size=64, intermediate_size=64, linear_num_value_heads=2, linear_num_key_heads=2,
+        linear_key_head_dim=32, linear_value_head_dim=32, linear_conv_kernel_dim=4, num_hidden_layers=4, num_attention_heads=2,
+        rms_norm_eps=1e-6, vocab_size=96, num_key_value_heads=2, max_position_embeddings=64, head_dim=32,
+    )  # fmt: skip
+    config = qwen3_5.ModelConfig(text_config=text, vision_config=qwen3_5.VisionConfig(), model_type="qwen3_5")
+    language = LanguageModel(text, config)
+    head = MlxHead.of(SimpleNamespace(language_model=language))
+    assert callable(language.fused_greedy_decode)
+    with hooked(head.place, head.place.own):
+        assert language.fused_greedy_decode is None
+    assert callable(language.fused_greedy_decode)
+
+
 def test_a_model_of_another_family_is_refused_before_its_weights_are_loaded(tmp_path, checkpoints):
     folder = tmp_path / "other"
     folder.mkdir()
@@ -398,3 +416,12 @@ def test_folders_of_transformers_5_are_copied_with_the_settings_that_mlx_vlm_loo
 def test_importing_mgap_imports_no_mlx():
     code = "import sys, mgap; mgap.attach, mgap.MGAP; print([m for m in sys.modules if m.split('.')[0] in ('mlx', 'mlx_vlm')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_the_example_answers_plainly_and_under_the_prior_that_it_fits(tmp_path):
+    words = [sys.executable, "-W", "ignore", str(EXAMPLE), "--prompts", "6", "--alpha", "0", "1", "--prompt", QUESTION.text]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout.splitlines()
+    plain, off, on = (line.partition(": ")[2] for line in printed)
+    assert plain == off
+    assert plain.startswith(("Yes", "No"))
+    assert on
