@@ -1,4 +1,4 @@
-"""Ask a model of mlx-vlm about a picture, plainly and with MGAP, under one prior of transformers and one of its own.
+"""Ask a model of mlx-vlm about a picture, plainly and with MGAP, under a prior of transformers or of its own.
 
     python examples/mlx/answer.py                                   # a pocket model, on a drawn picture
     python examples/mlx/answer.py --model mlx-community/Qwen3-VL-8B-Instruct-4bit --prior priors/qwen3-vl --image street.jpg
@@ -9,7 +9,6 @@ On an Apple machine MLX takes its GPU, on Linux the CPU. Without `--prior` it is
 import argparse
 
 import mgap
-from mgap.integrations.mlx import MlxModel
 from mgap.io.images import open_image
 from mgap.pocket.benchmark import every_calibration_prompt, pope
 from mgap.pocket.scenes import render
@@ -24,6 +23,7 @@ def main() -> None:
     parser.add_argument("--prompt", default="Please describe this image.")
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.75, 1.0])
     given = parser.parse_args()
+    from mgap.integrations.mlx import MlxModel  # late: --help needs no MLX
 
     image = open_image(given.image) if given.image else render(next(iter(pope("adversarial", count=1))).scene)
     model = MlxModel.load(given.model)
