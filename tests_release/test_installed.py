@@ -119,7 +119,7 @@ def test_the_doctor_names_the_extras(alone):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     missing = {package["extra"] for package in found["optional"].values() if "extra" in package and not package["version"]}
-    assert missing == {"svd", "bench", "neighbours", "vectors", "inspector", "vllm"}
+    assert missing == {"svd", "bench", "neighbours", "vectors", "inspector", "vllm", "mlx"}
     assert not [name for name, package in found["required"].items() if "note" in package], "it installed what it says it needs"
 
 

@@ -54,13 +54,16 @@ def room_behind(backbone: Backbone, tokens: int, what: str = "the prompt") -> in
     return most - tokens
 
 
-def check_tokens(backbone: Backbone, rows: Sequence[Ids]) -> None:
-    """Refuse rows with no token, with too many, or with one that the model has no embedding for: a GPU would go down."""
+def check_tokens(backbone: Backbone, rows: Sequence[Ids], words: int | None = None) -> None:
+    """Refuse rows with no token, with too many, or with one that the model has no embedding for: a GPU would go down.
+
+    `words` are the rows of the embedding where another engine has the weights.
+    """
     if not all(rows):
         raise PromptError(f"{backbone.name}: its chat template writes nothing for this prompt; mend the template")
     room_behind(backbone, max(map(len, rows)))
-    words, image = len(backbone.model.get_input_embeddings().weight), backbone.image_token_id  # which has none in some models
-    largest = max(set().union(*rows) - {image}, default=0)
+    words = len(backbone.model.get_input_embeddings().weight) if words is None else words
+    largest = max(set().union(*rows) - {backbone.image_token_id}, default=0)  # which has no row in some models
     if largest >= words:
         raise ModelError(f"{backbone.name}: its tokenizer gives token {largest}, and its embedding has {words} rows")
 

@@ -140,10 +140,7 @@ def _probe_post(model: nn.Module, module: nn.Module) -> tuple[Tensor, float, flo
 
     def replace(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         states.append(args[0])
-        steps = 2.0 ** torch.arange(-6, 14, device=output.device)  # 1/64 .. 8192: small slope and saturation
-        steps = torch.cat([steps, -steps])
-        ramp = steps.repeat(output.shape[-1] // len(steps) + 1)[: output.shape[-1]].to(output.dtype)
-        ramps.append(ramp.expand_as(output).clone())
+        ramps.append(ramp(output.shape[-1]).to(output).expand_as(output).clone())
         return ramps[-1].clone()  # some models mask tokens in place
 
     handle = module.register_forward_hook(replace)
@@ -157,15 +154,25 @@ def _probe_post(model: nn.Module, module: nn.Module) -> tuple[Tensor, float, flo
             f"{type(model).__name__} called its head {len(states)} times for one token instead of once: "
             "its logits cannot be corrected there"
         )
-    z, out = ramps[0].double().flatten(), logits.double().flatten()
     eps = torch.finfo(states[0].dtype).eps
+    return states[0], *measure_post(ramps[0], logits, eps, type(model).__name__)
+
+
+def ramp(width: int) -> Tensor:
+    """Known values [width] to put in place of a head's output, which show what is done to it afterwards."""
+    steps = 2.0 ** torch.arange(-6, 14)  # 1/64 .. 8192: small slope and saturation
+    steps = torch.cat([steps, -steps])
+    return steps.repeat(width // len(steps) + 1)[:width]
+
+
+def measure_post(ramp: Tensor, logits: Tensor, eps: float, model: str) -> tuple[float, float | None]:
+    """Scale and soft cap that turn a ramp in place of the head's output into these logits; refuses anything else."""
+    z, out = ramp.double().flatten(), logits.double().flatten()
     scale, cap = _fit_post(z, out, eps)
     model_of_post = scale * z if cap is None else cap * torch.tanh(scale * z / cap)
     if out.shape != z.shape or not torch.allclose(out, model_of_post, rtol=4 * eps, atol=0):
-        raise UnsupportedHead(
-            f"{type(model).__name__} changes its logits after the head in a way that is neither a scale nor a soft cap"
-        )
-    return states[0], scale, cap
+        raise UnsupportedHead(f"{model} changes its logits after the head in a way that is neither a scale nor a soft cap")
+    return scale, cap
 
 
 def _fit_post(z: Tensor, out: Tensor, eps: float) -> tuple[float, float | None]:

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -116,14 +116,20 @@ def describe_tensors(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     for (device, _), names in kinds.items():
         places: dict[int, Tensor] = {}
         for count in {tensors[name].numel() for name in names}:
-            places[count] = (torch.arange(_VALUES) * (count - 1) // (_VALUES - 1)).to(device)
+            places[count] = value_places(count).to(device)
         values = torch.stack([torch.take(tensors[name].detach(), places[tensors[name].numel()]) for name in names])
         for name, row in zip(names, values.float().tolist(), strict=True):
-            described[name] = _describe(tensors[name].shape, row)
+            described[name] = describe_values(tensors[name].shape, row)
     return {name: described[name] for name in tensors}
 
 
-def _describe(shape: torch.Size, values: list[float]) -> str:
+def value_places(count: int) -> Tensor:
+    """Which values of a flattened tensor of `count` are read: 64, evenly spread."""
+    return torch.arange(_VALUES) * (count - 1) // (_VALUES - 1)
+
+
+def describe_values(shape: Sequence[int], values: Sequence[float]) -> str:
+    """One tensor's description, from the values at its `value_places`; for engines whose tensors are not torch's."""
     size = _VALUES // _MEANS
     rms = math.sqrt(math.fsum(value * value for value in values) / _VALUES)
     means = (math.fsum(values[start : start + size]) / size for start in range(0, _VALUES, size))

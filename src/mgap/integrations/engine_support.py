@@ -85,4 +85,20 @@ VLLM = Engine(
         Mode.COMPILE: Support(True, "vLLM compiles by itself"),
     },
 )
-ENGINES = (TRANSFORMERS, CUSTOM_GENERATE, VLLM)
+MLX = Engine(
+    name="mlx",
+    call="`mgap.integrations.mlx`: `MlxModel.load`, or `attach` in a program of mlx-vlm",
+    page="mlx.md",
+    equals="transformers' tokens in float32 on both pocket models, on MLX's CPU build",
+    why_not=only_mgap,
+    modes={
+        **dict.fromkeys((Mode.GREEDY, Mode.SAMPLE, Mode.STREAM), YES),
+        Mode.BATCH: Support(True, "by mlx-vlm's own `batch_generate`, with `attach`"),
+        Mode.BEAM: Support(False, "mlx-vlm searches among no beams"),
+        Mode.SEQUENCES: Support(False, "mlx-vlm draws one answer at a time"),
+        Mode.ASSISTED: Support(False, "mlx-vlm checks drafted tokens past the head"),
+        Mode.STATIC: Support(False, "mlx-vlm has a cache of its own"),
+        Mode.COMPILE: Support(False, "mlx-vlm compiles by itself where it can"),
+    },
+)
+ENGINES = (TRANSFORMERS, CUSTOM_GENERATE, VLLM, MLX)

@@ -88,41 +88,17 @@ class Subspace:
         the directions that stand out from noise (`priors.spectrum.auto_rank`). `svd` is exact, lanczos or randomized.
         The default `batch_size` is that of `priors.collect_states.blind_states`.
         """
-        if isinstance(prompts, str):
-            raise PromptError("prompts must be several texts, not one: pass a list, or mgap.read_prompts(file)")
+        read = HashedPrompts(prompts, progress)
         check_solver(svd)
         check_null_image(null_image, size)
         backbone = Backbone.of(model)
         width = backbone.hidden_size
         if isinstance(rank, int) and not 1 <= rank <= width:
             raise SettingError(f"rank={rank} must be between 1 and the model's hidden size {width}")
-        digest = hashlib.sha256()
-
-        def read() -> Iterator[str]:
-            for done, prompt in enumerate(prompts, start=1):
-                digest.update(prompt.encode() + b"\n")
-                yield prompt
-                if progress is not None:
-                    progress(done)
-
-        chunks = blind_states(backbone, read(), null_image=null_image, size=size, batch_size=batch_size)
-        origin = {
-            "null_image": null_image,
-            "size": list(size) if size else None,
-            "template_sha256": backbone.template_hash(),
-            "svd": svd,
-            "dtype": backbone.dtype_name,
-            "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "versions": {
-                "mgap": mgap.__version__,
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-                "python": platform.python_version(),
-            },
-        }
+        chunks = blind_states(backbone, read, null_image=null_image, size=size, batch_size=batch_size)
         device = backbone.device if backbone.device.type == "cuda" else "cpu"  # others may have no float64
         fitted = cls.from_states(chunks, rank, svd=svd, seed=seed, device=device)
-        origin["prompts_sha256"] = digest.hexdigest()
+        origin = origin_of(backbone, read, null_image=null_image, size=size, svd=svd, dtype=backbone.dtype_name)
         return replace(fitted, identity=backbone.identity, origin=origin)
 
     @classmethod
@@ -229,6 +205,51 @@ class Subspace:
             else:
                 self.save(folder)
             return tensor_files.push("subspace", repo, folder, private=private)
+
+
+class HashedPrompts:
+    """Prompts that can be read once; afterwards it knows the hash of what was read. `progress` gets the number read."""
+
+    def __init__(self, prompts: Iterable[str], progress: Progress | None = None) -> None:
+        if isinstance(prompts, str):
+            raise PromptError("prompts must be several texts, not one: pass a list, or mgap.read_prompts(file)")
+        self.prompts, self.progress, self.digest = prompts, progress, hashlib.sha256()
+
+    def __iter__(self) -> Iterator[str]:
+        for done, prompt in enumerate(self.prompts, start=1):
+            self.digest.update(prompt.encode() + b"\n")
+            yield prompt
+            if self.progress is not None:
+                self.progress(done)
+
+
+def origin_of(
+    backbone: Backbone,
+    read: HashedPrompts,
+    *,
+    null_image: str,
+    size: tuple[int, int] | None,
+    svd: str,
+    dtype: str,
+    versions: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """`Subspace.origin` of what was fitted just now; `versions` of other packages that took part."""
+    return {
+        "null_image": null_image,
+        "size": list(size) if size else None,
+        "template_sha256": backbone.template_hash(),
+        "svd": svd,
+        "dtype": dtype,
+        "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": {
+            "mgap": mgap.__version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            **(versions or {}),
+            "python": platform.python_version(),
+        },
+        "prompts_sha256": read.digest.hexdigest(),
+    }
 
 
 _TENSORS = ("basis", "singular_values", "mean")

@@ -16,8 +16,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
@@ -30,6 +31,7 @@ from mgap.io.regular_files import require_regular_files
 from mgap.registry import locate
 
 MARK = "served.json"  # in a copy: names its source
+Edit = Callable[[Path], bytes]
 _TOWER = re.compile(r"^((?:model\.)?vision_tower\.)(?!vision_model\.)")
 _VIDEO = {"qwen3_vl": "Qwen3VLVideoProcessor", "qwen3_vl_moe": "Qwen3VLVideoProcessor"}
 _IMAGE_KEYS = ("do_convert_rgb", "do_normalize", "do_rescale", "do_resize", "image_mean", "image_std", "merge_size",
@@ -42,6 +44,19 @@ def servable(model: str, folder: Path | None = None, *, progress: Callable[[int]
     The copy is made once, in `folder` or in the user's cache, and appears complete or not at all. Its weights equal the
     source's bit for bit; weight files whose keys stay are links. `progress` gets the number of weight files done.
     """
+    return readable(model, _edits, folder, kind="served", reader="vLLM", progress=progress)
+
+
+def readable(
+    model: str,
+    edits_of: Callable[[Path], dict[str, Edit]],  # from a folder to the files that must differ, each with what writes it
+    folder: Path | None = None,
+    *,
+    kind: str,
+    reader: str,
+    progress: Callable[[int], None] | None = None,
+) -> Path:
+    """`servable` for any reader of the hub's format; `kind` is the folder of its copies in the user's cache."""
     source = Path(locate(model))
     if not source.is_dir():
         return source  # a name on the hub
@@ -49,36 +64,25 @@ def servable(model: str, folder: Path | None = None, *, progress: Callable[[int]
         raise ModelError(f"{model}: a folder without config.json; name the folder that save_pretrained wrote")
     require_regular_files(source)
     try:
-        edits = _edits(source)
+        edits = edits_of(source)
         if not edits:
             return source
         made_from = _fingerprint(source)
-        target = (
-            folder or cache_folder() / "served" / f"{re.sub(r'[^a-zA-Z0-9]+', '-', model).strip('-')[-80:]}-{made_from[:16]}"
-        )
+        target = folder or cache_folder() / kind / f"{re.sub(r'[^a-zA-Z0-9]+', '-', model).strip('-')[-80:]}-{made_from[:16]}"
         if not _exists(target, made_from, model):
             _write(source, target, edits, {"model": model, "made_from": made_from}, progress)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ModelError(f"{model}: no copy of it that vLLM could read can be made ({one_line(error)})") from error
+        raise ModelError(f"{model}: no copy of it that {reader} could read can be made ({one_line(error)})") from error
     return target
 
 
 # --- which files change ----------------------------------------------------------------------------------------------
 
-Edit = Callable[[Path], bytes]
-
 
 def _edits(source: Path) -> dict[str, Edit]:
     """The files that differ in the copy, each with the function that converts it."""
-    edits: dict[str, Edit] = {}
     config = json.loads((source / "config.json").read_text())
-    tower = config.get("vision_config", {}).get("model_type")
-    if config.get("model_type") == "llava" and tower == "clip_vision_model":
-        for path in source.glob("*.safetensors"):
-            if any(_TOWER.match(key) for key in _keys(path)):
-                edits[path.name] = _rename
-        if edits and (source / "model.safetensors.index.json").is_file():
-            edits["model.safetensors.index.json"] = _rename_index
+    edits = tower_edits(source, config)
     processor = source / "processor_config.json"
     if config.get("model_type") in _VIDEO and processor.is_file() and not _has_video(source):
         edits[processor.name] = lambda path: _add_video(path, _VIDEO[config["model_type"]])
@@ -90,6 +94,18 @@ def _edits(source: Path) -> dict[str, Edit]:
         and "bos_token" not in text
     ):
         edits[template.name] = lambda path: b"{{ bos_token }}" + path.read_bytes()
+    return edits
+
+
+def tower_edits(source: Path, config: Mapping[str, Any]) -> dict[str, Edit]:
+    """What gives the weights of LLaVA's tower the names that they have on the hub."""
+    edits: dict[str, Edit] = {}
+    if config.get("model_type") == "llava" and config.get("vision_config", {}).get("model_type") == "clip_vision_model":
+        for path in source.glob("*.safetensors"):
+            if any(_TOWER.match(key) for key in _keys(path)):
+                edits[path.name] = _rename
+        if edits and (source / "model.safetensors.index.json").is_file():
+            edits["model.safetensors.index.json"] = _rename_index
     return edits
 
 
