@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mgap.backbones.prepared_pictures import Shown
 from mgap.decoding.attach import attach
 from mgap.errors import SettingError, UnsupportedRequest
 from mgap.integrations.harness_models import ModelArguments
@@ -38,7 +37,7 @@ class VLMEvalKitModel:
     def generate_inner(self, message: Sequence[Mapping[str, Any]], dataset: str | None = None) -> str:
         """Answer one message: its pictures in their order, then its text."""
         pictures, text = _pictures_and_text(message, dataset or "the message")
-        shown: Shown = pictures[0] if len(pictures) == 1 else tuple(pictures) or None
+        shown: Any = pictures[0] if len(pictures) == 1 else tuple(pictures) or None
         (answer,) = self.model.answers([shown], [text], batch_size=1, **asdict(self.decoding))
         return answer.text
 
@@ -102,5 +101,6 @@ def _pictures_and_text(message: Sequence[Mapping[str, Any]], where: str) -> tupl
             raise UnsupportedRequest(
                 f"{where} has a picture after text: pictures stand before the text here; choose another dataset"
             )
-        (pictures if part["type"] == "image" else texts).append(part["value"])
+        if part["value"]:  # datasets that split their text at its pictures leave empty pieces
+            (pictures if part["type"] == "image" else texts).append(part["value"])
     return pictures, "\n".join(texts)
