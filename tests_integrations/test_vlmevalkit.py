@@ -132,6 +132,12 @@ def test_what_cannot_be_used_is_refused_at_registration_before_any_model_is_load
         register("ours", "no/such-model", **wrong)
 
 
+def test_vllm_is_refused_where_vlmevalkit_would_leave_it_out(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["run.py", "--model", "pocket-mgap", "--use-vllm"])
+    with pytest.raises(SettingError, match="leave out use_vllm"):
+        run()
+
+
 @OUTSIDE
 def test_without_vlmevalkit_it_is_said_where_it_is_found():
     for act in (lambda: register("ours", "pocket/llava"), run):

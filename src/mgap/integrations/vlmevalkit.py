@@ -7,6 +7,7 @@ everywhere; this module only translates messages.
 from __future__ import annotations
 
 import runpy
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -19,6 +20,7 @@ from mgap.errors import SettingError, UnsupportedRequest
 from mgap.integrations.harness_models import ModelArguments
 from mgap.types import Decoding
 
+_NO_VLLM = "answers are transformers' here, not vLLM's: leave out use_vllm and --use-vllm"
 _NO_MODEL = "vlmeval is not installed: clone github.com/open-compass/VLMEvalKit and pip install -e it"
 
 
@@ -62,6 +64,8 @@ def register(name: str, pretrained: str, **arguments: Any) -> None:
 
 def run() -> None:
     """Run VLMEvalKit's run.py with this process's command line. It lies beside the package in a clone, not in a wheel."""
+    if "--use-vllm" in sys.argv:  # VLMEvalKit would not tell our models
+        raise SettingError(_NO_VLLM)
     spec = find_spec("vlmeval")
     if spec is None or spec.origin is None:
         raise UnsupportedRequest(_NO_MODEL)
@@ -75,7 +79,7 @@ def _checked(
     pretrained: str, decoding: Mapping[str, Any] | None, use_vllm: bool, given: Mapping[str, Any]
 ) -> tuple[ModelArguments, Decoding]:
     if use_vllm:  # VLMEvalKit passes False to models with some names
-        raise SettingError("use_vllm=True: answers are transformers' here; leave it out, or see mgap serve")
+        raise SettingError(_NO_VLLM)
     how = Decoding.of(**(decoding or {}))
     if how.num_return_sequences > 1:
         raise SettingError(
