@@ -5,6 +5,7 @@
 # make test-release builds wheel and sdist and tries them in an environment of their own.
 # make nightly fuzzes every reader, parser and saved file with 10,000 cases a test, and kills every writer at every moment: hours.
 # make test-vllm has an environment of its own, with vLLM's CPU build: 3.5 GB.
+# make test-integrations has one too, with other projects' programs: 1.9 GB.
 PYTHON ?= python3
 BIN := .venv/bin
 TORCH := $(shell grep '^torch==' constraints.txt)

@@ -1,12 +1,13 @@
-"""Our model class inside lmms-eval itself; needs lmms-eval (docs/lmms-eval.md says how to install it)."""
+"""Our model class inside lmms-eval itself, its own command, and what docs/lmms-eval.md says of them."""
 
 import json
 import os
+import re
 import sys
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
-from importlib.metadata import entry_points
-from importlib.util import find_spec
+from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,14 @@ import pytest
 import mgap
 from mgap.benchmarks.yesno_parsers import yes_or_no
 from mgap.errors import BackboneMismatch, SettingError, UnsupportedDecoding, UnsupportedRequest
+from mgap.integrations.harness_models import ModelArguments
 from mgap.pocket.benchmark import pope
 from mgap.pocket.scenes import render
 from tests import processes
 
-pytestmark = [
-    pytest.mark.skipif(find_spec("lmms_eval") is None, reason="lmms-eval is not installed: see docs/lmms-eval.md"),
-    pytest.mark.filterwarnings("default"),  # of lmms-eval and what it imports
-]
-EXAMPLE = Path(__file__).parents[1] / "examples" / "lmms_eval"
+pytestmark = pytest.mark.filterwarnings("default")  # of lmms-eval and what it imports
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "lmms-eval.md").read_text()
 GREEDY = {"max_new_tokens": 12, "temperature": 0.0, "do_sample": False, "until": [","]}
 DESCRIBE = {"max_new_tokens": 6, "until": ["\n\n"]}
 
@@ -171,19 +171,149 @@ def test_decoding_that_the_method_does_not_accept_is_refused(plugin, questions):
         answer(opera, questions, {**GREEDY, "do_sample": True, "temperature": 1.0})
 
 
-def test_a_run_of_lmms_eval_gives_the_figures_of_the_answers(tmp_path, plain, questions):
-    def call(*words):
-        env = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "OMP_NUM_THREADS": "1"}
-        done = processes.run([sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+@pytest.fixture
+def call(tmp_path):
+    """Run a command where a clone's examples are; returns all that it prints."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
-    assert "12 questions" in call(str(EXAMPLE / "make_data.py"), "pocket_pope.parquet", "adversarial", "2")
-    args = ["--model", "mgap", "--model_args", "pretrained=pocket/llava,method=vanilla", "--batch_size", "5", "--device", "cpu"]
-    task = ["--tasks", "pocket_pope", "--include_path", str(EXAMPLE), "--output_path", "logs"]
-    shown = call("-m", "lmms_eval", "eval", *args, *task)
-    assert "pocket_pope" in shown
-    (file,) = (tmp_path / "logs").rglob("*_results.json")
-    figures = json.loads(file.read_text())["results"]["pocket_pope"]
-    right = [yes_or_no(r.text) == q.label for q, r in zip(questions, answer(plain, questions), strict=True)]
-    assert figures["pope_accuracy,none"] == pytest.approx(sum(right) / len(right))
+    def call(command):
+        env = {**os.environ, "PATH": path, "HF_HOME": str(tmp_path / "hf")}
+        done = processes.run(["bash", "-ec", command], cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    return call
+
+
+def evaluated(folder):
+    """What a run of lmms-eval wrote: the results of its tasks, and the answers in the order of the documents."""
+    (results,) = (folder / "logs").rglob("*_results.json")
+    (samples,) = (folder / "logs").rglob("*_samples_*.jsonl")
+    lines = sorted((json.loads(line) for line in samples.read_text().splitlines()), key=lambda line: line["doc_id"])
+    return json.loads(results.read_text())["results"], [line["filtered_resps"] for line in lines]
+
+
+def figures_in(text):
+    """The cells of the rows of lmms-eval's table; its column headings are another package's matter."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|pocket_pope|")
+    ]
+    assert len(rows) == 4
+    return rows
+
+
+def test_the_pages_versions_and_packages_are_those_of_this_environment():
+    installed = re.findall(r"^pip install (.*)$", PAGE, re.MULTILINE)
+    assert installed[0] == "--no-deps lmms-eval"
+    needed = (ROOT / "tests_integrations" / "needs.txt").read_text().splitlines()
+    assert not set(installed[1].split()) - set(needed)
+    told = re.search(r"\(lmms-eval ([\d.]+), datasets ([\d.]+), transformers ([\d.]+), torch ([\d.]+)\)", PAGE).groups()
+    found = [version(name).split("+")[0] for name in ("lmms-eval", "datasets", "transformers", "torch")]
+    assert list(told) == found
+
+
+def test_the_run_of_the_page_prints_the_pages_table_and_answers_as_the_model_does(tmp_path, call, plain):
+    command = re.search(r"```bash\n(python examples/lmms_eval/make_data.py .*?)```", PAGE, re.DOTALL)[1]
+    table = re.search(r"```text\n(mgap \(.*?)```", PAGE, re.DOTALL)[1]
+    shown = call(command)
+    assert table.splitlines()[0] in shown
+    assert figures_in(shown) == figures_in(table)
+    questions = list(pope("adversarial", count=10))
+    _, answers = evaluated(tmp_path)
+    direct = plain.model.answers([render(q.scene) for q in questions], [q.text for q in questions], max_new_tokens=16)
+    assert answers == [answer.text.split(",")[0] for answer in direct]
+
+
+def test_every_row_of_the_pages_table_is_what_lmms_eval_finds(tmp_path, call, monkeypatch, plugin):
+    from lmms_eval.evaluator import simple_evaluate
+    from lmms_eval.tasks import TaskManager
+
+    call("python examples/lmms_eval/make_data.py pocket_pope.parquet adversarial 10")
+    monkeypatch.chdir(tmp_path)
+    manager = TaskManager(include_path=str(tmp_path / "examples" / "lmms_eval"))
+    rows = re.findall(r"^\|(.*)\| `(method=.*?)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 7
+    found, pretrained = [], ""
+    for named, method, *_ in rows:
+        pretrained = named.strip(" `") or pretrained
+        results = simple_evaluate(
+            "mgap",
+            model_args=f"{pretrained},{method}",
+            tasks=["pocket_pope"],
+            batch_size=10,
+            device="cpu",
+            task_manager=manager,
+            log_samples=False,
+        )["results"]["pocket_pope"]
+        names = ("accuracy", "precision", "recall", "f1_score")
+        found.append((named, method, *(f"{results[f'pope_{name},none']:.4f}" for name in names)))
+    assert found == rows, found
+
+
+PAIRS = """
+task: pocket_pairs
+dataset_path: parquet
+dataset_kwargs: {data_files: {test: pairs.parquet}}
+test_split: test
+output_type: generate_until
+doc_to_visual: !function pairs.pictures
+doc_to_text: "{{question}}"
+doc_to_target: answer
+generation_kwargs: {max_new_tokens: 24, temperature: 0, do_sample: false, until: ["~"]}
+process_results: !function pairs.score
+metric_list: [{metric: right, aggregation: mean, higher_is_better: true}]
+"""
+PAIRS_CODE = """
+def pictures(doc):
+    return [doc["first"].convert("RGB"), doc["second"].convert("RGB")]
+
+
+def score(doc, results):
+    return {"right": float(results[0].lower().startswith(doc["answer"]))}
+"""
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """A task of lmms-eval with two pictures a document; returns the writer of its questions."""
+    from datasets import Dataset
+
+    scenes = [render(question.scene) for question in list(pope("adversarial", count=3))[::6]]
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "pairs.yaml").write_text(PAIRS)
+    (tmp_path / "task" / "pairs.py").write_text(PAIRS_CODE)
+
+    def write(texts):
+        shown = [(scenes[i % 3], scenes[(i + 1) % 3]) for i in range(len(texts))]
+        rows = [{"first": a, "second": b, "question": text, "answer": "yes"} for (a, b), text in zip(shown, texts, strict=True)]
+        Dataset.from_list(rows).to_parquet(str(tmp_path / "pairs.parquet"))
+        return shown
+
+    return write
+
+
+LOGS = "--output_path logs --log_samples"
+EVAL = f"python -m lmms_eval eval --model mgap --tasks pocket_pairs --include_path task --batch_size 2 --device cpu {LOGS}"
+TEXTS = ["Is there a dog in the image?", "Describe the image.", "Is there a cup in the image?", "Is there a car in the image?"]
+
+
+@pytest.mark.parametrize("given", [{"method": "vanilla"}, {"method": "mgap", "alpha": 6}])
+def test_documents_with_two_pictures_are_answered_as_the_model_answers_them(tmp_path, call, pairs, given):
+    shown = pairs(TEXTS)
+    named = ",".join(f"{key}={value}" for key, value in given.items())
+    printed = call(f"{EVAL} --model_args pretrained=pocket/llava,{named}")
+    assert "|pocket_pairs|" in printed
+    results, answers = evaluated(tmp_path)
+    model, method = ModelArguments.of("pocket/llava", given).load()
+    with nullcontext() if method is None else model.using(method):
+        direct = list(model.answers(shown, TEXTS, batch_size=2, max_new_tokens=24))
+    assert answers == [answer.text for answer in direct]
+    assert results["pocket_pairs"]["right,none"] == sum(text.startswith("Yes") for text in answers) / len(answers)
+
+
+def test_placeholders_among_two_pictures_end_the_run_with_the_documents_number(call, pairs):
+    pairs([TEXTS[0], "<image> Is there a dog? <image> And here?"])
+    printed = " ".join(call(f"{EVAL} --model_args pretrained=pocket/llava,method=vanilla").split())
+    assert "pocket_pairs, document 1, has '<image>' in its text: pictures stand before the text here" in printed
+    assert "|pocket_pairs|" not in printed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from lmms_eval.api.instance import GenerationResult, Instance, TokenCounts
@@ -16,11 +16,9 @@ from lmms_eval.api.model import lmms
 from lmms_eval.models.registry_v2 import ModelManifest
 from tqdm import tqdm
 
-from mgap.decoding.model import load
 from mgap.errors import SettingError, UnsupportedRequest
+from mgap.integrations.harness_models import ModelArguments
 from mgap.integrations.harness_requests import Request, pictures_of
-from mgap.priors.prior_plan import Priors
-from mgap.run.method_plans import MethodPlan, build_method
 from mgap.settings import check_choice
 
 
@@ -29,40 +27,26 @@ def manifest() -> ModelManifest:
 
 
 class Mgap(lmms):
-    """A model under one method. Further arguments are settings of the method, such as alpha=0.5."""
+    """A model under one method; further arguments are those of `ModelArguments`, or settings of the method."""
 
     is_simple = True  # lmms-eval then sends one question with one picture, not a conversation
 
     def __init__(
         self,
         pretrained: str,
-        method: str = "mgap",
-        prior: str | None = None,  # folder or hub repository of what the method needs; None: learnt now, where it can be
         batch_size: int = 1,
-        device: str | None = None,
-        dtype: str = "auto",
-        revision: str | None = None,
-        attention: str | None = None,
-        device_map: str | None = None,
-        trust_remote_code: bool = False,
         until: str = "task",  # "none": answers are not cut at the task's stop words
-        **settings: Any,
+        **given: Any,
     ) -> None:
         super().__init__()
         if isinstance(batch_size, bool) or not str(batch_size).isdecimal() or int(batch_size) < 1:
             raise SettingError(f"batch_size={batch_size!r}: give a whole number of at least 1; there is no automatic one")
         self.batch_size = int(batch_size)
         self.cuts_answers = check_choice("until", until, ("task", "none")) == "task"
-        plan = MethodPlan(method, method, settings).with_settings({"prior": prior} if prior else {})  # checks it
-        plan.refuse_unlearnt(pretrained)
-        if device is None and device_map is None and "LOCAL_RANK" in os.environ:
-            device = _own_device(int(os.environ["LOCAL_RANK"]))
-        options: dict[str, Any] = {"revision": revision, "attention": attention, "device_map": device_map}
-        self.model = load(pretrained, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **options)
-        self.method = build_method(plan, self.model, Priors())
-        if self.method is not None:
-            with self.model.using(self.method):  # refuses an unsuitable model or prior before data are loaded
-                pass
+        arguments = ModelArguments.of(pretrained, given)
+        if arguments.device is None and arguments.device_map is None and "LOCAL_RANK" in os.environ:
+            arguments = replace(arguments, device=_own_device(int(os.environ["LOCAL_RANK"])))
+        self.model, self.method = arguments.load()  # before data are
 
     @property
     def device(self) -> Any:
