@@ -15,8 +15,10 @@ from transformers.utils import find_adapter_config_file, is_peft_available, is_t
 
 from mgap.backbones.base import Backbone, backbone_class
 from mgap.backbones.checkpoint_faults import check_counts, check_end_tokens, tokenizer_faults
-from mgap.errors import ModelError, SettingError, one_line
+from mgap.errors import ModelError, SettingError, did_you_mean, one_line
+from mgap.io.hub_connection import cached_models, hub_is_away, only_the_cache
 from mgap.io.regular_files import require_regular_files
+from mgap.registry import POCKET_MODELS
 
 
 def load_backbone(
@@ -34,9 +36,10 @@ def load_backbone(
     if device is not None and device_map is not None:
         raise SettingError("device and device_map both say where the weights go: give one of them")
     target, dtype = check_device(device), _check_dtype(dtype)
-    where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    cached = only_the_cache(name)
+    where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code, **cached}
     config = load_config(name, **where)
-    if not is_peft_available() and find_adapter_config_file(name, revision=revision) is not None:
+    if not is_peft_available() and find_adapter_config_file(name, revision=revision, **cached) is not None:
         raise ModelError(f"{name} has an adapter, which is read by peft alone, and would be left out: pip install peft")
     if device_map is None and getattr(config, "quantization_config", None) is not None:
         device_map = {"": target}  # quantised weights are placed while loading and cannot move afterwards
@@ -77,6 +80,7 @@ class Weightless(nn.Module):
 
 def load_weightless(name: str, *, called: str | None = None, **where: Any) -> Backbone:
     """A backbone without weights: configuration and processor only. `where`: revision and trust_remote_code."""
+    where |= only_the_cache(name)
     config = load_config(name, **where)
     try:
         processor = load_processor(name, config, **where)
@@ -97,8 +101,10 @@ def load_config(name: str, **where: Any) -> Any:
     is_folder = os.path.isdir(name)  # Path.is_dir raises on a name that is too long
     if is_folder and not os.path.isfile(Path(name) / "config.json"):
         raise ModelError(f"{name}: a folder without config.json; name the folder that save_pretrained wrote")
-    if Path(name).is_dir():
+    if is_folder:
         require_regular_files(Path(name))
+    elif "local_files_only" not in where:
+        where |= only_the_cache(name)
     try:
         config = AutoConfig.from_pretrained(name, **where)
         keys = config.to_dict()
@@ -109,14 +115,25 @@ def load_config(name: str, **where: Any) -> Any:
             ) from error
         if is_folder:
             raise ModelError(f"{name}: its config.json cannot be read ({_said(error)})") from error
-        raise ModelError(
-            f"no model {name!r}: it is no folder here, and it could not be fetched from the hub; check the spelling, "
-            f"the network, and that you are logged in if it is private ({one_line(error, 160)})"
-        ) from error
+        raise _no_model(name, error) from error
     check_counts(keys, name)
     if type(config) not in AutoModelForImageTextToText._model_mapping and "auto_map" not in keys:
         raise ModelError(f"{name} is a {config.model_type} model, which reads no pictures: name an image-text model")
     return config
+
+
+def _no_model(name: str, error: Exception) -> ModelError:
+    """The error for a name that is no folder, and that the hub or its cache did not give."""
+    hint = did_you_mean(name, [*POCKET_MODELS, *cached_models()])
+    if away := hub_is_away():
+        return ModelError(
+            f"no model {name!r}: it is no folder here and not in the cache, and the hub cannot be reached ({away}): check the "
+            f"spelling, connect to the network, or name a folder or an embedded model such as {next(iter(POCKET_MODELS))}{hint}"
+        )
+    return ModelError(
+        f"no model {name!r}: it is no folder here, and it could not be fetched from the hub; check the spelling, the network, "
+        f"and that you are logged in if it is private ({one_line(error, 160)}){hint}"
+    )
 
 
 def check_device(device: str | None) -> torch.device:

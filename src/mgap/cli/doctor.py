@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgap.cli import completion
-from mgap.cli.options import Device, Dtype, Revision, TrustRemoteCode, load_model
+from mgap.cli.options import Device, Dtype, Revision, TrustRemoteCode, check_model_name, load_model
 from mgap.errors import UnsupportedHead
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ def doctor(
     model: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=completion.model, help="Model to examine: hub id or folder; default: the environment only."
+            autocompletion=completion.model,
+            callback=check_model_name,
+            help="Model to examine: hub id or folder; default: the environment only.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a bug report.")] = False,

@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from mgap.cli import completion
 from mgap.errors import SettingError
+from mgap.registry import check_pocket_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,11 +24,18 @@ if TYPE_CHECKING:
     from mgap.decoding.model import Model
     from mgap.reports.scores import Scores
 
+
+def check_model_name(name: str | None) -> str | None:
+    """Refuses a misspelt embedded model while the command line is read, before anything heavy is imported."""
+    return None if name is None else check_pocket_name(name)
+
+
 ModelName = Annotated[
     str,
     typer.Option(
         "--model",
         "-m",
+        callback=check_model_name,
         autocompletion=completion.model,
         help="Multimodal model: hub id or folder, or pocket/llava, pocket/qwen3-vl, pocket/natural.",
     ),

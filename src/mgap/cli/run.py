@@ -18,6 +18,7 @@ from mgap.cli.options import (
     SavedPrior,
     Tasks,
     TrustRemoteCode,
+    check_model_name,
     parse_settings,
 )
 
@@ -39,6 +40,7 @@ def run(
         typer.Option(
             "--model",
             "-m",
+            callback=check_model_name,
             autocompletion=completion.model,
             help="Multimodal model: hub id or folder, or pocket/llava, pocket/qwen3-vl, pocket/natural.",
         ),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from mgap.errors import SettingError
+from mgap.errors import SettingError, did_you_mean
 from mgap.io.regular_files import NotRegular, read_regular
 from mgap.io.strict_json import unwritable
 from mgap.io.typed_json import typed
@@ -228,8 +227,7 @@ class Config:
         known = [f.name for f in fields(cls)]
         for key in data:
             if key not in known:
-                close = difflib.get_close_matches(str(key), known, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
+                hint = did_you_mean(key, known)
                 raise SettingError(f"{where}: unknown key {key!r:.60}: choose from {', '.join(known)}{hint}")
         if data.get("benchmark") in benchmarks():
             for key in SELECTIVE:
@@ -347,8 +345,7 @@ def _refuse_unwritable(name: str, value: Any) -> None:
 
 def _choose(name: str, value: str, choices: Iterable[str]) -> None:
     if value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(value, choices)
         raise SettingError(f"unknown {name} {value!r:.60}: choose from {', '.join(choices)}{hint}")
 
 
