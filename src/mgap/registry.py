@@ -158,6 +158,7 @@ BACKBONES = Registry(
         "idefics3": "mgap.backbones.idefics:Idefics3",
         "smolvlm": "mgap.backbones.idefics:SmolVLM",
         "internvl": "mgap.backbones.internvl:InternVL",
+        "instructblip": "mgap.backbones.instructblip:InstructBlip",
     },
     has=("encode", "shares_prefill"),
 )

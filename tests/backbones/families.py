@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 from transformers import (
+    BlipImageProcessorPil,
     CLIPVisionConfig,
     Gemma3Config,
     Gemma3ForConditionalGeneration,
@@ -29,6 +30,11 @@ from transformers import (
     Idefics3ForConditionalGeneration,
     Idefics3ImageProcessorPil,
     Idefics3Processor,
+    InstructBlipConfig,
+    InstructBlipForConditionalGeneration,
+    InstructBlipProcessor,
+    InstructBlipQFormerConfig,
+    InstructBlipVisionConfig,
     InternVLConfig,
     InternVLForConditionalGeneration,
     InternVLProcessor,
@@ -262,6 +268,32 @@ def internvl(folder: Path) -> None:
     save(folder, random_model(InternVLForConditionalGeneration, config), processor, tokenizer)
 
 
+def instructblip_parts(side: int = SIDE) -> tuple[Any, Any]:
+    """Its model, of transformers' own class, and its processor; the Q-Former has a tokenizer of its own."""
+    special = ["<pad>", "<s>", "</s>", "<image>"]
+    tokenizer = train_tokenizer(special, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    reader = train_tokenizer(["[PAD]", "[CLS]", "[SEP]"], pad_token="[PAD]", bos_token="[CLS]")
+    config = InstructBlipConfig(
+        vision_config=InstructBlipVisionConfig(**tower(image_size=side)),
+        qformer_config=InstructBlipQFormerConfig(
+            vocab_size=len(reader), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            max_position_embeddings=64, initializer_range=SPREAD, pad_token_id=reader.pad_token_id,
+        ),
+        text_config=LlamaConfig(**text(tokenizer)), num_query_tokens=4, image_token_index=token_id(tokenizer, "<image>"),
+        initializer_range=SPREAD,
+    )  # fmt: skip
+    pictures = BlipImageProcessorPil(size={"height": side, "width": side})
+    processor = InstructBlipProcessor(pictures, tokenizer, reader, num_query_tokens=4)
+    model = random_model(InstructBlipForConditionalGeneration, config)
+    torch.nn.init.normal_(model.query_tokens)  # zero at birth: its queries would be alike
+    return model, processor
+
+
+def instructblip(folder: Path) -> None:
+    model, processor = instructblip_parts()
+    save(folder, model, processor, processor.tokenizer)
+
+
 def granite4_vision(scale: float) -> Any:
     """A model alone, without processor, that divides its logits."""
     config = Granite4VisionConfig(
@@ -291,5 +323,5 @@ def muse_glimmer(scale: float, cap: float) -> Any:
 
 FAMILIES: dict[str, Callable[[Path], None]] = {
     builder.__name__: builder
-    for builder in (llava_next, llava_onevision, qwen2_vl, qwen2_5_vl, gemma3, idefics3, smolvlm, internvl)
+    for builder in (llava_next, llava_onevision, qwen2_vl, qwen2_5_vl, gemma3, idefics3, smolvlm, internvl, instructblip)
 }

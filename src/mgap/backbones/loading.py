@@ -15,7 +15,8 @@ from transformers.utils import find_adapter_config_file, is_peft_available, is_t
 
 from mgap.backbones.base import Backbone, backbone_class
 from mgap.backbones.checkpoint_faults import check_counts, check_end_tokens, tokenizer_faults
-from mgap.errors import ModelError, SettingError, did_you_mean, one_line
+from mgap.backbones.template_rendering import check_stated
+from mgap.errors import MgapError, ModelError, SettingError, did_you_mean, one_line
 from mgap.io.hub_connection import cached_models, hub_is_away, only_the_cache
 from mgap.io.regular_files import require_regular_files
 from mgap.registry import POCKET_MODELS
@@ -31,8 +32,11 @@ def load_backbone(
     attention: str | None = None,
     trust_remote_code: bool = False,
     device_map: Any = None,
+    template: str | None = None,
 ) -> Backbone:
     """Load configuration (cheap, catches most mistakes), then processor, then weights. `called`: the name in records."""
+    if template is not None:
+        check_stated(template)
     if device is not None and device_map is not None:
         raise SettingError("device and device_map both say where the weights go: give one of them")
     target, dtype = check_device(device), _check_dtype(dtype)
@@ -46,9 +50,12 @@ def load_backbone(
     placement = {} if device_map is None else {"device_map": device_map}
     try:
         processor = load_processor(name, config, **where)
-        model, report = AutoModelForImageTextToText.from_pretrained(
+        _settle_template(config, processor, called or name, template)
+        model, report = backbone_class(config).model_class.from_pretrained(
             name, dtype=dtype, attn_implementation=attention, output_loading_info=True, **placement, **where
         )
+    except MgapError:
+        raise
     except Exception as error:  # a damaged file makes transformers stumble in any way
         raise ModelError(f"{name}: the checkpoint cannot be loaded ({_said(error)})") from error
     if missing := sorted(report["missing_keys"]):
@@ -66,6 +73,15 @@ def _joined(model: nn.Module, processor: Any, name: str, called: str | None) -> 
         raise ModelError(f"{name}: its processor does not go with its model ({_said(error)})") from error
 
 
+def _settle_template(config: Any, processor: Any, name: str, template: str | None) -> None:
+    """State the template, or refuse a model that has none, while its weights are not read yet."""
+    backbone = _joined(Weightless(config, None), processor, name, name)
+    if template is None:
+        backbone.template  # noqa: B018
+    else:
+        backbone.state_template(template)
+
+
 def _said(error: Exception) -> str:
     return one_line(error) or type(error).__name__
 
@@ -78,7 +94,7 @@ class Weightless(nn.Module):
         self.config, self.generation_config = config, generation_config
 
 
-def load_weightless(name: str, *, called: str | None = None, **where: Any) -> Backbone:
+def load_weightless(name: str, *, called: str | None = None, template: str | None = None, **where: Any) -> Backbone:
     """A backbone without weights: configuration and processor only. `where`: revision and trust_remote_code."""
     where |= only_the_cache(name)
     config = load_config(name, **where)
@@ -93,7 +109,10 @@ def load_weightless(name: str, *, called: str | None = None, **where: Any) -> Ba
     except Exception as error:
         raise ModelError(f"{name}: its generation_config.json cannot be read ({_said(error)})") from error
     check_end_tokens(generation, name)
-    return _joined(Weightless(config, generation), processor, name, called)
+    backbone = _joined(Weightless(config, generation), processor, name, called)
+    if template is not None:
+        backbone.state_template(template)
+    return backbone
 
 
 def load_config(name: str, **where: Any) -> Any:
@@ -117,6 +136,11 @@ def load_config(name: str, **where: Any) -> Any:
             raise ModelError(f"{name}: its config.json cannot be read ({_said(error)})") from error
         raise _no_model(name, error) from error
     check_counts(keys, name)
+    if any(getattr(part, "is_encoder_decoder", False) for part in (config, getattr(config, "text_config", None))):
+        raise ModelError(
+            f"{name}: its language model is an encoder, which reads the prompt, and a decoder, which writes the answer; "
+            "methods and priors here are of one decoder that reads both: choose a checkpoint with such a language model"
+        )
     if type(config) not in AutoModelForImageTextToText._model_mapping and "auto_map" not in keys:
         raise ModelError(f"{name} is a {config.model_type} model, which reads no pictures: name an image-text model")
     return config

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mgap.errors import CorruptFile, MgapError, one_line
 from mgap.io.atomic_files import replacing, written_alone
-from mgap.io.hub_connection import hub_is_away, only_the_cache
+from mgap.io.hub_connection import hub_is_away
 from mgap.io.regular_files import read_regular
 from mgap.io.strict_json import load_json
 from mgap.io.typed_json import BROKEN, typed
@@ -120,7 +120,7 @@ def find(kind: str, folder_or_repo: str | PathLike[str], revision: str | None = 
     repo = str(folder_or_repo)
     try:
         wanted = [f"{kind}.json", f"{kind}-*"]
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, **only_the_cache(repo)))
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, local_files_only=bool(hub_is_away())))
     except _HUB_ERRORS as error:
         away = hub_is_away()
         why = f"the hub cannot be reached ({away})" if away else f"the hub did not give it ({one_line(error, 160)})"
