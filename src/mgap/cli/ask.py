@@ -16,6 +16,7 @@ from mgap.cli.options import (
     ModelName,
     Revision,
     SavedPrior,
+    Template,
     TrustRemoteCode,
     load_model,
     parse_settings,
@@ -64,6 +65,7 @@ def ask(
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
+    template: Template = None,
 ) -> None:
     """Answer a question about a picture, with a method or with plain decoding.
 
@@ -85,7 +87,7 @@ def ask(
     named = {"alpha": alpha, "lam": lam, "preset": preset}
     settings = {**parse_settings(set_), **{k: v for k, v in named.items() if v is not None}}
     build = _prepare(method, prior, settings, model)
-    loaded = load_model(model, device, dtype, revision, trust_remote_code)
+    loaded = load_model(model, device, dtype, revision, trust_remote_code, template)
     chosen = build(loaded)
     with ExitStack() as stack:
         busy = stack.enter_context(working("answering"))

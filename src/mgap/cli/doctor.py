@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgap.cli import completion
-from mgap.cli.options import Device, Dtype, Revision, TrustRemoteCode, check_model_name, load_model
+from mgap.cli.options import Device, Dtype, Revision, Template, TrustRemoteCode, check_model_name, load_model
 from mgap.errors import UnsupportedHead
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def doctor(
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
+    template: Template = None,
 ) -> None:
     """Show versions, machine and folders; for a model, its head, whether MGAP is exact, and which fast paths it has.
 
@@ -44,7 +45,7 @@ def doctor(
         if as_json:
             print(json.dumps(environment, indent=1))
         return
-    backbone = load_model(model, device, dtype, revision, trust_remote_code).backbone
+    backbone = load_model(model, device, dtype, revision, trust_remote_code, template).backbone
     facts = _model(backbone)
     refused: UnsupportedHead | None = None
     try:
@@ -104,6 +105,7 @@ def _model(backbone: Backbone) -> dict[str, str]:
         "size": f"{parameters:,} parameters, {len(backbone.layers)} decoder blocks",
         "device": str(backbone.device),
         "images by": type(backbone.processor.image_processor).__name__,
+        "prompts": f"{backbone.render('...')!r:.200}, the dots being the question",
     }
 
 

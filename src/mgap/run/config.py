@@ -8,12 +8,13 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from mgap.backbones.template_rendering import check_stated
 from mgap.errors import SettingError, did_you_mean
 from mgap.io.regular_files import NotRegular, read_regular
 from mgap.io.strict_json import unwritable
 from mgap.io.typed_json import typed
 from mgap.io.yaml_text import parse_yaml
-from mgap.registry import BENCHMARKS, ENGINES, EXPERIMENTS, METHODS, POCKET_MODELS, WORLDS
+from mgap.registry import BENCHMARKS, ENGINES, EXPERIMENTS, METHODS, POCKET_MODELS, WORLDS, check_pocket_name
 from mgap.run.control_rows import with_controls
 from mgap.run.learning import called, kinds_in
 from mgap.run.method_plans import VANILLA, MethodPlan
@@ -92,6 +93,7 @@ class Config:
     dtype: str = "auto"
     revision: str | None = None
     trust_remote_code: bool = False
+    template: str | None = None  # how prompts are written, for a model without a chat template: with {question} and {image}
     title: str = ""  # of an experiment
     axis: str = ""  # what the methods' `x` is, such as alpha
     published: Mapping[str, Any] = field(default_factory=dict)  # published figures to show beside ours
@@ -145,6 +147,9 @@ class Config:
         if self.benchmark == "departure" and self.along == "answers":
             for key in self.decoding:
                 _choose("decoding key along answers, which are greedy", key, ("max_new_tokens",))
+        if self.template is not None:
+            check_stated(self.template)
+        check_pocket_name(self.model)
         ENGINES.get(self.engine).refuse(self)
         self._refuse_modes()
         for plan in self.methods:
