@@ -129,7 +129,7 @@ def test_the_chat_template_is_a_program_of_literals_only():
     assert json.dumps('{{ 7*7 }} "') in written
 
 
-def test_the_command_line_takes_it_and_a_run_remembers_it(run, checkpoints, picture_file):
+def test_the_command_line_takes_it(run, checkpoints, picture_file):
     words = [
         "ask",
         picture_file,
@@ -148,3 +148,22 @@ def test_the_command_line_takes_it_and_a_run_remembers_it(run, checkpoints, pict
     assert status == 2
     assert "must have {question} in one place" in err
     assert "loading" not in err
+
+
+def test_a_run_remembers_it(run, checkpoints, tmp_path):
+    words = ["run", "pope", "--model", checkpoints["llava"], "--dataset", "pocket", "--scenes", 2, "--split", "random"]
+    words += ["--method", "vanilla", "--decoding", "max_new_tokens=2", "--out", tmp_path / "out"]
+    template = ["--template", "{image} Q: {question} A:"]
+    assert run(*words, *template)[0] == 0
+    records = (tmp_path / "out" / "run.json").read_text()
+    assert json.loads(records)["template"] == template[1]
+    status, _, err = run(*words)
+    assert status == 2
+    assert "its answers were made with template" in err
+    assert run(*words, *template)[0] == 0
+
+
+def test_the_doctor_shows_how_prompts_are_written(run, checkpoints):
+    status, out, _ = run("doctor", checkpoints["llava"], "--template", r"{image}\nQ: {question} A:", "--json")
+    assert status == 0
+    assert "<image>\\nQ: ... A:" in json.loads(out)["model"]["prompts"]

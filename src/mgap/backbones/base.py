@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import AutoModelForImageTextToText
 
-from mgap.backbones.checkpoint_faults import checkpoint_faults, tokenizer_faults
+from mgap.backbones.checkpoint_faults import checkpoint_faults, refuse_own_loop, tokenizer_faults
 from mgap.backbones.clock import Clock
 from mgap.backbones.decoding_limits import check_characters, check_tokens
 from mgap.backbones.head import Head, find_head
@@ -382,7 +382,7 @@ def _open(shown: Shown) -> Image.Image | list[Image.Image] | Prepared | None:
 
 def backbone_class(config: Any) -> type[Backbone]:
     """The class for a model's family; `Backbone` itself for an unknown family."""
-    kind = config.model_type
+    kind = refuse_own_loop(config.model_type)
     family: type[Backbone] = BACKBONES.get(kind) if kind in BACKBONES else Backbone
     return family
 

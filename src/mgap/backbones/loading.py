@@ -14,7 +14,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils import find_adapter_config_file, is_peft_available, is_torchvision_available
 
 from mgap.backbones.base import Backbone, backbone_class
-from mgap.backbones.checkpoint_faults import check_counts, check_end_tokens, tokenizer_faults
+from mgap.backbones.checkpoint_faults import check_counts, check_end_tokens, refuse_own_loop, tokenizer_faults
 from mgap.backbones.template_rendering import check_stated
 from mgap.errors import MgapError, ModelError, SettingError, did_you_mean, one_line
 from mgap.io.hub_connection import cached_models, hub_is_away, only_the_cache
@@ -136,6 +136,7 @@ def load_config(name: str, **where: Any) -> Any:
             raise ModelError(f"{name}: its config.json cannot be read ({_said(error)})") from error
         raise _no_model(name, error) from error
     check_counts(keys, name)
+    refuse_own_loop(config.model_type)
     if any(getattr(part, "is_encoder_decoder", False) for part in (config, getattr(config, "text_config", None))):
         raise ModelError(
             f"{name}: its language model is an encoder, which reads the prompt, and a decoder, which writes the answer; "

@@ -21,7 +21,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import nn
-from transformers import GenerationMixin
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.checked_generate import PLAIN
@@ -30,7 +29,7 @@ from mgap.backbones.head import find_head
 from mgap.backbones.prepared_pictures import Shown, pictures_in
 from mgap.decoding.model_lock import lock_of
 from mgap.decoding.trace import Recorder
-from mgap.errors import ModelError, PromptError, SettingError, UnsupportedDecoding
+from mgap.errors import PromptError, SettingError, UnsupportedDecoding
 from mgap.methods.base import Method, Seam, Tap, hooks_of
 from mgap.methods.kinds.main_rows import row_split_of
 from mgap.settings import check_switch
@@ -48,7 +47,6 @@ class Attachment:
         check_switch("exact", method.exact)
         with lock_of(backbone.model):
             self._refuse_others()
-            refuse_own_generate(self._model, method)
             with row_split_of(backbone.model).paused():  # a method may run the model while it attaches
                 self._handle = method.attach(backbone, self._tap)
             _attached.setdefault(self._model, []).append(self)
@@ -147,16 +145,6 @@ def refuse_stack(present: Sequence[Method], method: Method) -> None:
         raise SettingError(
             f"{names} is already attached to this model, and {method.name} cannot be put on top: only a method at the head and "
             f"one with a second branch stack; detach {present[-1].name} first"
-        )
-
-
-def refuse_own_generate(model: nn.Module, method: Method) -> None:
-    """Refuse a method beyond the head on a model whose class generates around the forward that the method's hooks are on."""
-    own: Any = type(getattr(model, "get_base_model", lambda: model)())  # under an adapter
-    if method.seam is not Seam.HEAD and getattr(own, "generate", GenerationMixin.generate) is not GenerationMixin.generate:
-        raise ModelError(
-            f"{own.__name__} has a generate of its own, which goes around the forward that {method.name} acts on: "
-            "only methods at the head, such as mgap, act on it"
         )
 
 

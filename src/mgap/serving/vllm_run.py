@@ -122,8 +122,8 @@ def _fit(job: Job, priors: Priors, progress: Progress | None, note: Notify, stat
             "the prior is fitted with transformers before vLLM starts; with --prior DIR, of `mgap fit`, it is taken from there"
         )
         status(f"loading {config.model} to fit the prior")
-        where = {"revision": config.revision, "trust_remote_code": config.trust_remote_code, "template": config.template}
-        model = load(config.model, dtype=config.dtype, **where)
+        where: dict[str, Any] = {"revision": config.revision, "template": config.template}
+        model = load(config.model, dtype=config.dtype, trust_remote_code=config.trust_remote_code, **where)
         for prior in missing:
             priors.get(prior, model, progress)
         del model
