@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from packaging.version import Version
 from transformers import (
     BlipImageProcessorPil,
     CLIPVisionConfig,
@@ -64,6 +65,7 @@ from transformers import (
     SmolVLMImageProcessorPil,
 )
 
+from mgap.backbones.instructblip import OLDEST
 from mgap.backbones.loading import images_only
 from mgap.backbones.qwen_vl import QwenVL
 from mgap.pocket.architecture import train_tokenizer as train_tokenizer_on
@@ -270,6 +272,8 @@ def internvl(folder: Path) -> None:
 
 def instructblip_parts(side: int = SIDE) -> tuple[Any, Any]:
     """Its model, of transformers' own class, and its processor; the Q-Former has a tokenizer of its own."""
+    if Version(transformers.__version__) < Version(OLDEST):
+        pytest.skip(f"InstructBLIP needs transformers {OLDEST} here, and this is {transformers.__version__}")
     special = ["<pad>", "<s>", "</s>", "<image>"]
     tokenizer = train_tokenizer(special, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
     reader = train_tokenizer(["[PAD]", "[CLS]", "[SEP]"], pad_token="[PAD]", bos_token="[CLS]")

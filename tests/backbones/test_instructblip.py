@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+import transformers
 from PIL import Image
 from transformers import Blip2Config, BlipConfig, InstructBlipForConditionalGeneration, Kosmos2Config, T5Config
 
@@ -149,6 +150,12 @@ def test_transformers_own_object_is_refused_with_what_to_do(folder):
     _, processor = families.instructblip_parts()
     with pytest.raises(ModelError, match=r"load it with mgap\.load"):
         mgap.wrap(theirs, processor)
+
+
+def test_an_older_transformers_is_refused_before_weights_are_read(folder, monkeypatch):
+    monkeypatch.setattr(transformers, "__version__", "5.17.0")
+    with pytest.raises(ModelError, match=r"InstructBLIP needs transformers 5\.18 or newer here, and this is 5\.17\.0"):
+        mgap.load(str(folder))
 
 
 def test_an_encoder_decoder_is_refused_before_its_weights_are_read(folder, tmp_path, run):

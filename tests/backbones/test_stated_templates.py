@@ -166,4 +166,4 @@ def test_a_run_remembers_it(run, checkpoints, tmp_path):
 def test_the_doctor_shows_how_prompts_are_written(run, checkpoints):
     status, out, _ = run("doctor", checkpoints["llava"], "--template", r"{image}\nQ: {question} A:", "--json")
     assert status == 0
-    assert "<image>\\nQ: ... A:" in json.loads(out)["model"]["prompts"]
+    assert "<image>\\nQ: ... A:', with the question at ..." in json.loads(out)["model"]["prompts"]

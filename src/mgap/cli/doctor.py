@@ -105,7 +105,7 @@ def _model(backbone: Backbone) -> dict[str, str]:
         "size": f"{parameters:,} parameters, {len(backbone.layers)} decoder blocks",
         "device": str(backbone.device),
         "images by": type(backbone.processor.image_processor).__name__,
-        "prompts": f"{backbone.render('...')!r:.200}, the dots being the question",
+        "prompts": f"{'' if backbone.placeholder else 'the picture, then '}{backbone.render('...')!r:.200}, with the question at ...",
     }
 
 
