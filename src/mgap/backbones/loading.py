@@ -69,6 +69,8 @@ def load_backbone(
 def _joined(model: nn.Module, processor: Any, name: str, called: str | None) -> Backbone:
     try:
         return backbone_class(model.config)(model, processor, name=called or name)
+    except MgapError:
+        raise
     except Exception as error:  # the processor's settings are not those of the model's
         raise ModelError(f"{name}: its processor does not go with its model ({_said(error)})") from error
 

@@ -99,13 +99,14 @@ def _package(package: dict[str, Any]) -> str:
 
 def _model(backbone: Backbone) -> dict[str, str]:
     parameters = sum(p.numel() for p in backbone.model.parameters())
+    before = "" if backbone.placeholder else "the picture, then "
     return {
         "model": backbone.name,
         "class": f"{type(backbone.model).__name__}, through mgap's {type(backbone).__name__}",
         "size": f"{parameters:,} parameters, {len(backbone.layers)} decoder blocks",
         "device": str(backbone.device),
         "images by": type(backbone.processor.image_processor).__name__,
-        "prompts": f"{'' if backbone.placeholder else 'the picture, then '}{backbone.render('...')!r:.200}, with the question at ...",
+        "prompts": f"{before}{backbone.render('...')!r:.200}, with the question at ...",
     }
 
 
