@@ -1,5 +1,7 @@
 """The package's exceptions. Each message is a sentence: what was given, what is allowed, what to do."""
 
+import difflib
+from collections.abc import Iterable
 from importlib.util import find_spec
 
 
@@ -88,3 +90,9 @@ def one_line(error: BaseException, limit: int = 300) -> str:
     """Another library's error message on one line, short enough to quote in ours."""
     text = " ".join(str(error).split())
     return text if len(text) <= limit else f"{text[:limit].rstrip()} ..."
+
+
+def did_you_mean(given: object, names: Iterable[str]) -> str:
+    """The end of an error about an unknown name: "; did you mean ...?" with the nearest one, or nothing if none is near."""
+    close = difflib.get_close_matches(str(given), list(names), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -7,7 +7,6 @@ them.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -15,7 +14,7 @@ from importlib.metadata import EntryPoint, distributions, entry_points
 from pathlib import Path
 from typing import Any
 
-from mgap.errors import ModelError, PluginError, SettingError, one_line
+from mgap.errors import ModelError, PluginError, SettingError, did_you_mean, one_line
 
 
 class Registry:
@@ -50,9 +49,7 @@ class Registry:
         installed = self._installed()
         if name not in installed:
             names = sorted({*self._entries, *installed})
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise SettingError(f"unknown {self.kind} {name!r}: choose from {', '.join(names)}{hint}")
+            raise SettingError(f"unknown {self.kind} {name!r}: choose from {', '.join(names)}{did_you_mean(name, names)}")
         return self._load(installed[name])
 
     def loaded(self) -> dict[str, Any]:
@@ -161,6 +158,7 @@ BACKBONES = Registry(
         "idefics3": "mgap.backbones.idefics:Idefics3",
         "smolvlm": "mgap.backbones.idefics:SmolVLM",
         "internvl": "mgap.backbones.internvl:InternVL",
+        "instructblip": "mgap.backbones.instructblip:InstructBlip",
     },
     has=("encode", "shares_prefill"),
 )
@@ -261,11 +259,18 @@ EMBEDDED = {name: folder for name, folder in POCKET_MODELS.items() if name not i
 EXPERIMENTS = {path.stem: path for path in sorted((Path(__file__).parent / "experiments").glob("*.yaml"))}
 
 
+def check_pocket_name(name: str) -> str:
+    """The name itself; refuses one of a pocket model that there is not, which costs nothing: nothing is imported for it."""
+    if name.startswith("pocket/") and name not in POCKET_MODELS and not Path(name).is_dir():
+        raise ModelError(
+            f"no embedded model {name!r}: choose from {', '.join(POCKET_MODELS)}{did_you_mean(name, POCKET_MODELS)}"
+        )
+    return name
+
+
 def locate(name: str, revision: str | None = None) -> str:
     """The folder of a pocket model's checkpoint; any other name (a hub id or a folder) is returned as it is."""
-    if name not in POCKET_MODELS:
-        if name.startswith("pocket/") and not Path(name).is_dir():
-            raise ModelError(f"no embedded model {name!r}: choose from {', '.join(POCKET_MODELS)}")
+    if check_pocket_name(name) not in POCKET_MODELS:
         return name
     if revision is not None:
         raise SettingError(f"{name} comes with the package and has no revisions: leave out revision={revision!r}")

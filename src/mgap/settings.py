@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mgap.errors import SettingError
+from mgap.errors import SettingError, did_you_mean
 
 LARGEST = 3.4028234e38  # of float32, which methods compute in
 
@@ -26,7 +26,7 @@ def check_signed(name: str, value: float) -> float:
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
     """One of the given words."""
     if not isinstance(value, str) or value not in choices:
-        raise SettingError(f"{name}={value!r}: choose from {', '.join(choices)}")
+        raise SettingError(f"{name}={value!r}: choose from {', '.join(choices)}{did_you_mean(value, choices)}")
     return value
 
 

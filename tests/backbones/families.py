@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from packaging.version import Version
 from transformers import (
+    BlipImageProcessorPil,
     CLIPVisionConfig,
     Gemma3Config,
     Gemma3ForConditionalGeneration,
@@ -29,6 +31,11 @@ from transformers import (
     Idefics3ForConditionalGeneration,
     Idefics3ImageProcessorPil,
     Idefics3Processor,
+    InstructBlipConfig,
+    InstructBlipForConditionalGeneration,
+    InstructBlipProcessor,
+    InstructBlipQFormerConfig,
+    InstructBlipVisionConfig,
     InternVLConfig,
     InternVLForConditionalGeneration,
     InternVLProcessor,
@@ -58,6 +65,7 @@ from transformers import (
     SmolVLMImageProcessorPil,
 )
 
+from mgap.backbones.instructblip import OLDEST
 from mgap.backbones.loading import images_only
 from mgap.backbones.qwen_vl import QwenVL
 from mgap.pocket.architecture import train_tokenizer as train_tokenizer_on
@@ -262,6 +270,34 @@ def internvl(folder: Path) -> None:
     save(folder, random_model(InternVLForConditionalGeneration, config), processor, tokenizer)
 
 
+def instructblip_parts(side: int = SIDE) -> tuple[Any, Any]:
+    """Its model, of transformers' own class, and its processor; the Q-Former has a tokenizer of its own."""
+    if Version(transformers.__version__) < Version(OLDEST):
+        pytest.skip(f"InstructBLIP needs transformers {OLDEST} here, and this is {transformers.__version__}")
+    special = ["<pad>", "<s>", "</s>", "<image>"]
+    tokenizer = train_tokenizer(special, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    reader = train_tokenizer(["[PAD]", "[CLS]", "[SEP]"], pad_token="[PAD]", bos_token="[CLS]")
+    config = InstructBlipConfig(
+        vision_config=InstructBlipVisionConfig(**tower(image_size=side)),
+        qformer_config=InstructBlipQFormerConfig(
+            vocab_size=len(reader), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            max_position_embeddings=64, initializer_range=SPREAD, pad_token_id=reader.pad_token_id,
+        ),
+        text_config=LlamaConfig(**text(tokenizer)), num_query_tokens=4, image_token_index=token_id(tokenizer, "<image>"),
+        initializer_range=SPREAD,
+    )  # fmt: skip
+    pictures = BlipImageProcessorPil(size={"height": side, "width": side})
+    processor = InstructBlipProcessor(pictures, tokenizer, reader, num_query_tokens=4)
+    model = random_model(InstructBlipForConditionalGeneration, config)
+    torch.nn.init.normal_(model.query_tokens)  # zero at birth: its queries would be alike
+    return model, processor
+
+
+def instructblip(folder: Path) -> None:
+    model, processor = instructblip_parts()
+    save(folder, model, processor, processor.tokenizer)
+
+
 def granite4_vision(scale: float) -> Any:
     """A model alone, without processor, that divides its logits."""
     config = Granite4VisionConfig(
@@ -291,5 +327,5 @@ def muse_glimmer(scale: float, cap: float) -> Any:
 
 FAMILIES: dict[str, Callable[[Path], None]] = {
     builder.__name__: builder
-    for builder in (llava_next, llava_onevision, qwen2_vl, qwen2_5_vl, gemma3, idefics3, smolvlm, internvl)
+    for builder in (llava_next, llava_onevision, qwen2_vl, qwen2_5_vl, gemma3, idefics3, smolvlm, internvl, instructblip)
 }

@@ -67,4 +67,12 @@ def test_the_generic_backbone_declares_nothing():
         assert getattr(Backbone, capability) is False
         assert set(families_that(capability)) < set(ours)
     assert Backbone.picture_layout is None
-    assert families_that("picture_layout") == ["gemma3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe"]
+    assert families_that("picture_layout") == [
+        "gemma3",
+        "instructblip",
+        "llava",
+        "qwen2_5_vl",
+        "qwen2_vl",
+        "qwen3_vl",
+        "qwen3_vl_moe",
+    ]

@@ -249,6 +249,16 @@ MISTAKES = {  # what is wrong: the words typed, and what the sentence must name
         ["ask", "PICTURE", "What?", "-m", "someone/nothing", "--set", "alhpa=1"],
         "alhpa",
     ),
+    "a value that no method takes, before anything is loaded": (
+        ["ask", "PICTURE", "What?", "-m", "someone/nothing", "--set", "alpha=high"],
+        "alpha='high' must be a finite number of at least 0",
+    ),
+    "a preset that is none, before anything is loaded": (
+        ["ask", "PICTURE", "What?", "-m", "someone/nothing", "--preset", "papr"],
+        "did you mean 'paper'",
+    ),
+    "a misspelt embedded model": (["ask", "PICTURE", "What?", "-m", "pocket/lava"], "did you mean 'pocket/llava'"),
+    "a misspelt embedded model for the doctor": (["doctor", "pocket/natual"], "did you mean 'pocket/natural'"),
     "a prior as a setting": ([*ASK[:-2], "--set", "prior=somewhere"], "--prior"),
     "a setting without a value": ([*ASK, "--set", "alpha"], "key=value"),
     "an unknown method": ([*ASK, "--method", "mgpa"], "did you mean 'mgap'"),

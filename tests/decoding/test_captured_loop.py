@@ -319,7 +319,7 @@ def test_attention_to_slots_is_torchs_own_to_what_is_filled(rows, heads):
     spread = [part.repeat_interleave(4 // heads, 1) for part in (keys, values)]
     expected = torch.nn.functional.scaled_dot_product_attention(query, *spread, attn_mask=mask.bool()[:, None, None])
     stored = slots.layers[0]
-    assert stored.get_max_cache_shape() == 16
+    assert stored.get_max_length() == 16
     for scaling in (8**-0.5, None):  # as blocks give it, and torch's own
         found, _ = attend(None, query, stored.keys[:rows], stored.values[:rows], slots.mask[:rows], scaling=scaling)
         torch.testing.assert_close(found.transpose(1, 2), expected)

@@ -301,3 +301,15 @@ def test_two_branches_are_refused_and_a_trace_of_a_stack_too(exact, prior, pictu
     with exact.using(mgap.VCD(), mgap.MGAP(prior)), pytest.raises(SettingError, match="one at a time"):
         exact.answer(picture, "What?", trace=True)
     assert not exact.backbone.model._forward_hooks
+
+
+@pytest.mark.parametrize("method", [mgap.VCD(), mgap.ICD(), mgap.M3ID()], ids=lambda method: method.name)
+def test_a_prompt_that_is_read_in_chunks_is_refused(model, picture, method):
+    """The branch would be made of the first chunk. Up to transformers 5.19 its picture is dropped, which is told first."""
+    inputs = model.backbone.encode([picture], ["Is there a dog in the image?"])
+    chunk = inputs["input_ids"].shape[1] - 3
+    with (
+        model.using(method),
+        pytest.raises((PromptError, UnsupportedDecoding), match=r"give (a picture|one)|without prefill_chunk_size"),
+    ):
+        model.backbone.model.generate(**inputs, max_new_tokens=2, do_sample=False, prefill_chunk_size=chunk)

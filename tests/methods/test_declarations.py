@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import mgap
+from mgap.errors import SettingError
 from mgap.registry import LEARNT, METHODS
 from tests.methods.builders import NEEDED, build, build_at_zero
 
@@ -47,3 +48,12 @@ def test_what_is_needed_depends_on_the_settings():
     assert list(mgap.Tether.learnt_settings()) == ["bank", "prior"]
     assert mgap.Tether.takes_prior()
     assert not mgap.ASD.takes_prior()
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS.names() if METHODS.get(name).learnt_settings()])
+def test_a_value_that_no_model_can_make_right_is_refused_before_anything_is_learnt(name):
+    method = METHODS.get(name)
+    method.check_values({})
+    for setting in set(method.setting_names()) - set(method.learnt_settings()):
+        with pytest.raises(SettingError, match=setting):
+            method.check_values({setting: "no such value"})

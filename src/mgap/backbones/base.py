@@ -15,15 +15,16 @@ import torch
 from jinja2 import TemplateError
 from PIL import Image
 from torch import Tensor, nn
+from transformers import AutoModelForImageTextToText
 
-from mgap.backbones.checkpoint_faults import checkpoint_faults, tokenizer_faults
+from mgap.backbones.checkpoint_faults import checkpoint_faults, refuse_own_loop, tokenizer_faults
 from mgap.backbones.clock import Clock
 from mgap.backbones.decoding_limits import check_characters, check_tokens
 from mgap.backbones.head import Head, find_head
 from mgap.backbones.identity import Identity, describe_tensors, named_weights, sample_embedding
 from mgap.backbones.null_images import NOISE, null_image
 from mgap.backbones.prepared_pictures import Prepared, Shown, assemble, pictures_in, process
-from mgap.backbones.template_rendering import broken_template, render_template
+from mgap.backbones.template_rendering import broken_template, chat_template, find_template, message, render_template
 from mgap.backbones.token_rows import Ids, find_block, join_rows, split_rows
 from mgap.errors import ImageError, ModelError, PromptError
 from mgap.io.images import open_image
@@ -41,12 +42,14 @@ class Backbone:
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # normalised pixels, for methods that add noise
     fallback_template: ClassVar[str | None] = None  # for checkpoints older than chat templates
     processor_class: ClassVar[str | None] = None  # in transformers; None: the one transformers maps the model to
+    model_class: ClassVar[Any] = AutoModelForImageTextToText  # whose from_pretrained loads it
 
     # Capabilities. A family declares one where tests check it; other families take a slower path, or are refused.
     prepares_pictures: ClassVar[bool] = False  # pictures prepared apart from their prompts give the processor's own rows
     embeds_pictures: ClassVar[bool] = False  # accepts encoded pictures at the text decoder if the forward takes none
     shares_prefill: ClassVar[bool] = False  # rows of one picture give the same answers from a shared prefill
     captures_steps: ClassVar[bool] = False  # a step at fixed addresses decodes like transformers' own
+    pictures_read_prompts: ClassVar[bool] = False  # a picture's tokens depend on its prompt
     maps_pictures: ClassVar[bool] = False  # a picture's tokens form one map of rows and columns, which `picture_maps` knows
     picture_layout: ClassVar[PictureLayout | None] = None  # how pixels hold whole pictures; None: in tiles, or not checked
 
@@ -230,13 +233,17 @@ class Backbone:
 
     @property
     def template(self) -> str:
-        template = getattr(self._require_processor(), "chat_template", None) or self.tokenizer.chat_template
-        template = template or self.fallback_template
-        if isinstance(template, dict):
-            template = template.get("default")
-        if not isinstance(template, str):
-            raise PromptError(f"{self.name} has no chat template: set processor.chat_template before using it")
-        return template
+        return find_template(self._require_processor(), self.fallback_template, self.name)
+
+    @property
+    def placeholder(self) -> str | None:
+        """What stands for a picture in a rendered prompt; None: nothing does, its place is always before the prompt."""
+        named = getattr(self._require_processor(), "boi_token", None)
+        return str(named or self.tokenizer.convert_ids_to_tokens(self.image_token_id))
+
+    def state_template(self, stated: str) -> None:
+        """Write prompts like this text, with {question} and {image} in their places, whatever template the processor has."""
+        self._require_processor().chat_template = chat_template(stated, self.placeholder, self.name)
 
     @cached_property
     def longest_token(self) -> int:
@@ -262,7 +269,7 @@ class Backbone:
             return text
         if why := lone_surrogate(system):
             raise PromptError(f"the system text: {why}; write the character itself")
-        texts = {role: self._render([_message(role, system), turn], or_empty=True) for role in ("system", "assistant")}
+        texts = {role: self._render([message(role, system), turn], or_empty=True) for role in ("system", "assistant")}
         if system not in texts["system"] or texts["system"] == texts["assistant"]:
             raise PromptError(f"{self.name}: its chat template has no system role; leave the system text out")
         return texts["system"]
@@ -272,7 +279,7 @@ class Backbone:
         ids = [self.image_token_id, getattr(self.config, "video_token_id", None)]
         tokens = self.tokenizer.convert_ids_to_tokens([token for token in ids if isinstance(token, int) and 0 <= token < 2**31])
         for token in (*tokens, *(getattr(self.processor, name, None) for name in ("image_token", "boi_token"))):
-            if token and token in prompt:
+            if token and str(token) in prompt:
                 raise PromptError(f"the prompt contains {token}, where {self.name} puts a picture itself: leave {token} out")
 
     def _render(self, messages: list[dict[str, Any]], *, or_empty: bool = False) -> str:
@@ -373,13 +380,9 @@ def _open(shown: Shown) -> Image.Image | list[Image.Image] | Prepared | None:
     return [open_image(picture) for picture in shown if not isinstance(picture, Prepared)]
 
 
-def _message(role: str, text: str) -> dict[str, Any]:
-    return {"role": role, "content": [{"type": "text", "text": text}]}
-
-
 def backbone_class(config: Any) -> type[Backbone]:
     """The class for a model's family; `Backbone` itself for an unknown family."""
-    kind = config.model_type
+    kind = refuse_own_loop(config.model_type)
     family: type[Backbone] = BACKBONES.get(kind) if kind in BACKBONES else Backbone
     return family
 

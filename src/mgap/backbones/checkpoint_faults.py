@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 DEEPEST = 10_000  # blocks or experts; building more would take hours before a weight is missed
 _COUNTS = ("num_hidden_layers", "num_layers", "n_layers", "depth", "num_experts", "num_local_experts", "n_routed_experts")
+_OWN_LOOPS = ("blip", "blip-2", "diffusion_gemma", "instructblipvideo", "kosmos-2")  # of transformers' `generate`
 _NO_MEMORY = ("out of memory", "can't allocate memory")
 
 
@@ -71,3 +72,13 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
     for key, one in inner:
         yield key, one
         yield from _items(one)
+
+
+def refuse_own_loop(kind: str) -> str:
+    """The model type itself; refuses one whose `generate` hooks would not see."""
+    if kind in _OWN_LOOPS:
+        raise ModelError(
+            f"{kind} models generate around their own forward, where methods cannot follow: they need a backbone whose "
+            "model has a forward and a generate for them, as instructblip has"
+        )
+    return kind

@@ -7,7 +7,8 @@ another process while the model is busy (run/picture_workers.py).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -114,14 +115,21 @@ def process(
     if bos is not None and all(text.startswith(bos) for text in texts):
         options["add_special_tokens"] = False  # the template wrote it already
     nested = [[] if image is None else image if isinstance(image, list) else [image] for image in images]
+    with processor_faults(name):
+        inputs = processor(images=nested if any(nested) else None, text=list(texts), **options)
+    return {key: value for key, value in inputs.items() if isinstance(value, Tensor)}
+
+
+@contextmanager
+def processor_faults(name: str) -> Iterator[None]:
+    """What a processor raises inside the block becomes a sentence with the model's name."""
     try:
         with tokenizer_faults(name):
-            inputs = processor(images=nested if any(nested) else None, text=list(texts), **options)
+            yield
     except ValueError as error:
         raise ImageError(f"{name}: its processor refused the input: {one_line(error)}") from error
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, TypeError) as error:
         raise ModelError(f"{name}: its processor failed ({type(error).__name__}: {one_line(error)})") from error
-    return {key: value for key, value in inputs.items() if isinstance(value, Tensor)}
 
 
 def assemble(backbone: Backbone, images: Sequence[Prepared | None], texts: Sequence[str]) -> dict[str, Tensor]:

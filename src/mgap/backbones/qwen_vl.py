@@ -28,6 +28,11 @@ class QwenVL(Backbone):
     )
 
     @property
+    def placeholder(self) -> str:
+        ids = [self.config.vision_start_token_id, self.image_token_id, self.config.vision_end_token_id]
+        return "".join(self.tokenizer.convert_ids_to_tokens(ids))
+
+    @property
     def image_block_ids(self) -> tuple[int, ...]:
         return self.image_token_id, self.config.vision_start_token_id, self.config.vision_end_token_id
 

@@ -7,14 +7,75 @@ it runs in a thread of its own, which is stopped after some seconds; an ordinary
 from __future__ import annotations
 
 import ctypes
+import json
+import re
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from jinja2 import TemplateError
 
-from mgap.errors import PromptError, one_line
+from mgap.errors import PromptError, SettingError, one_line
 
 SECONDS = 10.0
+QUESTION, IMAGE = "{question}", "{image}"  # in a stated template
+_ONE_TURN = "{% if messages | length > 1 %}{{ raise_exception('a stated template has one turn') }}{% endif %}"
+_EACH = "{%% for part in messages[0]['content'] %%}{%% if part['type'] == '%s' %%}{{ %s }}{%% endif %%}{%% endfor %%}"
+
+
+def message(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": [{"type": "text", "text": text}]}
+
+
+def find_template(processor: Any, fallback: str | None, name: str) -> str:
+    """The chat template of a model's processor or tokenizer, or its family's; refuses a model that has none."""
+    template = getattr(processor, "chat_template", None) or processor.tokenizer.chat_template or fallback
+    if isinstance(template, dict):
+        template = template.get("default")
+    if not isinstance(template, str):
+        raise PromptError(
+            f"{name} has no chat template, and nothing else says how its prompts are written: state one as its paper or card "
+            f"has it, such as template='USER: {IMAGE}\\n{QUESTION} ASSISTANT:' (--template on the command line)"
+        )
+    return template
+
+
+def check_stated(stated: str) -> str:
+    """The template itself; refuses one without a single place for the question."""
+    if not isinstance(stated, str) or stated.count(QUESTION) != 1:
+        raise SettingError(
+            f"template={stated!r:.80} must have {QUESTION} in one place, where the prompt goes, such as "
+            f"'USER: {IMAGE}\\n{QUESTION} ASSISTANT:'"
+        )
+    return stated
+
+
+def chat_template(stated: str, placeholder: str | None, name: str) -> str:
+    """The chat template that a text with {question}, and {image} where the picture goes, stands for.
+
+    `placeholder` is what the model `name` has in the picture's place, and may be written instead of {image}; None: its pictures
+    stand before every prompt. Without a picture, the white space behind {image} goes with it.
+    """
+    check_stated(stated)
+    if placeholder is not None:
+        stated = stated.replace(placeholder, IMAGE)
+    if stated.count(IMAGE) != (placeholder is not None):
+        wants = f"must have {IMAGE} in one place, where the picture goes" if placeholder else f"has {IMAGE}: leave it out"
+        why = "" if placeholder else ", which stands before every prompt"
+        raise SettingError(f"template={stated!r:.80} of {name} {wants}{why}")
+    written = [_ONE_TURN]
+    for piece in re.split(r"(\{question\}|\{image\}\s*)", stated):
+        if piece == QUESTION:
+            written.append(_EACH % ("text", "part['text']"))
+        elif piece.startswith(IMAGE):
+            written.append(_EACH % ("image", _literal(piece.replace(IMAGE, placeholder or ""))))
+        elif piece:
+            written.append(f"{{{{ {_literal(piece)} }}}}")
+    return "".join(written)
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 class _Stopped(BaseException):

@@ -62,6 +62,8 @@ class TextOnlyPrompts:
         return head, tail
 
     def _edit(self, ids: Ids, start: int, end: int) -> Ids:
+        if start == 0 and ids[end : end + 1] == [self.backbone.tokenizer.bos_token_id]:
+            return ids[end:]  # the picture stands before everything else
         head, tail = self._around(ids, start, end)
         if not (head.endswith(self.before) and tail.startswith(self.after)):
             written = f"{self.before}<picture>{self.after}"

@@ -17,6 +17,7 @@ from mgap.cli.options import (
     ModelName,
     Revision,
     SavedPrior,
+    Template,
     TrustRemoteCode,
     load_model,
     parse_settings,
@@ -66,6 +67,7 @@ def ask(
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
+    template: Template = None,
 ) -> None:
     """Answer a question about a picture, with a method or with plain decoding.
 
@@ -88,7 +90,7 @@ def ask(
     settings = {**parse_settings(set_), **{k: v for k, v in named.items() if v is not None}}
     build = _prepare(method, prior, settings, model)
     _warn_of_a_photograph(image, picture.size, model)
-    loaded = load_model(model, device, dtype, revision, trust_remote_code)
+    loaded = load_model(model, device, dtype, revision, trust_remote_code, template)
     chosen = build(loaded)
     with ExitStack() as stack:
         busy = stack.enter_context(working("answering"))

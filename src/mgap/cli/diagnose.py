@@ -20,6 +20,7 @@ from mgap.cli.options import (
     Revision,
     SavedPrior,
     Tasks,
+    Template,
     TrustRemoteCode,
     load_model,
 )
@@ -82,6 +83,7 @@ def diagnose(
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
+    template: Template = None,
 ) -> None:
     """Measure and plot how far methods move a model's states, and analyse its prior; resume with the same --out.
 
@@ -95,7 +97,7 @@ def diagnose(
     given: dict[str, Any] = {
         "model": model, "images": images, "data": data, "dataset": dataset, "questions": questions, "limit": limit,
         "splits": split, "tasks": tasks, "scenes": scenes, "batch_size": batch_size, "device": device, "dtype": dtype,
-        "revision": revision, "trust_remote_code": trust_remote_code or None,
+        "revision": revision, "trust_remote_code": trust_remote_code or None, "template": template,
         "departure": {key: value for key, value in measured.items() if value is not None} or None,
         "methods": list(dict.fromkeys(["vanilla", *(method or METHODS)])),
     }  # fmt: skip

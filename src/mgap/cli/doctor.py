@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgap.cli import completion
-from mgap.cli.options import Device, Dtype, Revision, TrustRemoteCode, load_model
+from mgap.cli.options import Device, Dtype, Revision, Template, TrustRemoteCode, check_model_name, load_model
 from mgap.errors import UnsupportedHead
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ def doctor(
     model: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=completion.model, help="Model to examine: hub id or folder; default: the environment only."
+            autocompletion=completion.model,
+            callback=check_model_name,
+            help="Model to examine: hub id or folder; default: the environment only.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a bug report.")] = False,
@@ -28,6 +30,7 @@ def doctor(
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
+    template: Template = None,
 ) -> None:
     """Show versions, machine and folders; for a model, its head, whether MGAP is exact, and which fast paths it has.
 
@@ -42,7 +45,7 @@ def doctor(
         if as_json:
             print(json.dumps(environment, indent=1))
         return
-    backbone = load_model(model, device, dtype, revision, trust_remote_code).backbone
+    backbone = load_model(model, device, dtype, revision, trust_remote_code, template).backbone
     facts = _model(backbone)
     refused: UnsupportedHead | None = None
     try:
@@ -96,12 +99,14 @@ def _package(package: dict[str, Any]) -> str:
 
 def _model(backbone: Backbone) -> dict[str, str]:
     parameters = sum(p.numel() for p in backbone.model.parameters())
+    before = "" if backbone.placeholder else "the picture, then "
     return {
         "model": backbone.name,
         "class": f"{type(backbone.model).__name__}, through mgap's {type(backbone).__name__}",
         "size": f"{parameters:,} parameters, {len(backbone.layers)} decoder blocks",
         "device": str(backbone.device),
         "images by": type(backbone.processor.image_processor).__name__,
+        "prompts": f"{before}{backbone.render('...')!r:.200}, with the question at ...",
     }
 
 

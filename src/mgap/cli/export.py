@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mgap.cli.options import CommandGroup, Device, Dtype, ModelName, Revision, TrustRemoteCode, load_model
+from mgap.cli.options import CommandGroup, Device, Dtype, ModelName, Revision, Template, TrustRemoteCode, load_model
 
 export = typer.Typer(
     cls=CommandGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
@@ -34,6 +34,7 @@ def nullu(
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
+    template: Template = None,
 ) -> None:
     """Project the weights that Nullu's hooks act on, and write an ordinary checkpoint with its processor and a card.
 
@@ -46,6 +47,6 @@ def nullu(
     settings: dict[str, Any] = {"strength": strength, "start": start, "end": end}
     method = Nullu(space=space, **settings)
     check_export(method, out)
-    write(load_model(model, device, dtype, revision, trust_remote_code), method, out)
+    write(load_model(model, device, dtype, revision, trust_remote_code, template), method, out)
     found, blocks = method.null_space, method.blocks
     print(f"{out}: rank {found.rank} out of blocks {blocks[0]} to {blocks[-1]} of {found.depth}, from {found.count} pairs")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgap.cli import completion
-from mgap.cli.options import Device, Dtype, ModelName, Revision, TrustRemoteCode, load_model
+from mgap.cli.options import Device, Dtype, ModelName, Revision, Template, TrustRemoteCode, load_model
 from mgap.errors import PromptError, SettingError
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def fit(
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
+    template: Template = None,
 ) -> None:
     """Learn a model's language prior from prompts about a null image, or whatever else a method needs.
 
@@ -81,7 +82,7 @@ def fit(
     build = _Prior(model, **given)  # refuses mistakes before the weights are loaded
     options = {kind: _options(kind, batch_size, rank) for kind in kinds.values()}
     rows = _rows(for_, kinds, model, {"questions": questions, "pairs": pairs}, images)
-    loaded = load_model(model, device, dtype, revision, trust_remote_code)
+    loaded = load_model(model, device, dtype, revision, trust_remote_code, template)
     for kind in dict.fromkeys(kinds.values()):
         with bars() as progress:
             if kind == "subspace":

@@ -10,7 +10,7 @@ import typer
 
 from mgap.cli import completion
 from mgap.cli.carry_out import by_method
-from mgap.cli.options import Device, Dtype, Revision, SavedPrior, TrustRemoteCode
+from mgap.cli.options import Device, Dtype, Revision, SavedPrior, Template, TrustRemoteCode
 from mgap.cli.signals import Terminated, tell_if_interrupt_is_ignored, way_to_end
 from mgap.errors import SettingError
 from mgap.registry import EMBEDDED, POCKET_MODELS
@@ -60,6 +60,7 @@ def inspect(
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
+    template: Template = None,
 ) -> None:
     """Ask about pictures in a web page, see the numbers behind every token, and vary the strength. Local only by default.
 
@@ -92,6 +93,7 @@ def inspect(
                 "dtype": dtype,
                 "revision": revision,
                 "trust_remote_code": trust_remote_code,
+                "template": template,
             }
             shelf = ModelShelf(names, prior=prior, bank=bank, **where)
             _load_first(shelf)

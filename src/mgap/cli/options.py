@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from mgap.cli import completion
 from mgap.errors import SettingError
+from mgap.registry import check_pocket_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,11 +24,25 @@ if TYPE_CHECKING:
     from mgap.decoding.model import Model
     from mgap.reports.scores import Scores
 
+
+def check_model_name(name: str | None) -> str | None:
+    """Refuses a misspelt embedded model while the command line is read, before anything heavy is imported."""
+    return None if name is None else check_pocket_name(name)
+
+
+def check_template(stated: str | None) -> str | None:
+    """Refuses a template without a place for the question; a backslash and an n, as typed in a shell, are a line break."""
+    from mgap.backbones.template_rendering import check_stated
+
+    return None if stated is None else check_stated(stated.replace("\\n", "\n"))
+
+
 ModelName = Annotated[
     str,
     typer.Option(
         "--model",
         "-m",
+        callback=check_model_name,
         autocompletion=completion.model,
         help="Multimodal model: hub id or folder, or pocket/llava, pocket/qwen3-vl, pocket/natural.",
     ),
@@ -102,6 +117,15 @@ TrustRemoteCode = Annotated[
 ]
 
 
+Template = Annotated[
+    str | None,
+    typer.Option(
+        callback=check_template,
+        help="How prompts are written, for a model without a chat template: text with {question}, and {image} for the picture.",
+    ),
+]
+
+
 class CommandGroup(TyperGroup):
     """A command with subcommands. Its help shows the complete first sentence of each."""
 
@@ -139,14 +163,16 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def load_model(name: str, device: str | None, dtype: str, revision: str | None, trust_remote_code: bool) -> Model:
+def load_model(
+    name: str, device: str | None, dtype: str, revision: str | None, trust_remote_code: bool, template: str | None = None
+) -> Model:
     """Load a model. transformers shows its progress bars on a terminal only."""
     from mgap.decoding.model import load
     from mgap.registry import POCKET_MODELS
 
     hide_library_bars()
     print(f"loading {name}", file=sys.stderr)
-    loaded = load(name, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
+    loaded = load(name, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code, template=template)
     if name in POCKET_MODELS and loaded.backbone.device.type == "cpu":
         use_one_thread()
     return loaded

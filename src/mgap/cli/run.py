@@ -17,7 +17,9 @@ from mgap.cli.options import (
     Revision,
     SavedPrior,
     Tasks,
+    Template,
     TrustRemoteCode,
+    check_model_name,
     parse_settings,
 )
 
@@ -39,6 +41,7 @@ def run(
         typer.Option(
             "--model",
             "-m",
+            callback=check_model_name,
             autocompletion=completion.model,
             help="Multimodal model: hub id or folder, or pocket/llava, pocket/qwen3-vl, pocket/natural.",
         ),
@@ -127,6 +130,7 @@ def run(
     ] = None,
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
+    template: Template = None,
 ) -> None:
     """Answer a benchmark with several methods and score them; a stopped run resumes with the same --out.
 
@@ -140,7 +144,7 @@ def run(
         "missing": missing, "limit": limit, "batch_size": batch_size,
         "prefill": prefill, "workers": int(workers) if workers and workers.isdecimal() else workers, "profile": profile or None,
         "device": device, "dtype": dtype, "revision": revision, "trust_remote_code": trust_remote_code or None,
-        "controls": controls or None,
+        "template": template, "controls": controls or None,
         "decoding": parse_settings(decoding, "--decoding", "max_new_tokens=64") or None,
         "scoring": parse_settings(scoring, "--scoring", "parser=vcd") or None, "engine": engine,
         "engine_options": parse_settings(engine_option, "--engine-option", "tensor_parallel_size=4") or None,

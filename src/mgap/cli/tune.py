@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgap.cli import completion
-from mgap.cli.options import Device, Dtype, ModelName, Revision, SavedPrior, TrustRemoteCode, load_model
+from mgap.cli.options import Device, Dtype, ModelName, Revision, SavedPrior, Template, TrustRemoteCode, load_model
 from mgap.errors import SettingError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def tune(
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
+    template: Template = None,
 ) -> None:
     """Choose alpha, lambda and K on development questions, with labels or without, in one pass through the model.
 
@@ -81,7 +82,7 @@ def tune(
     )
     for note in development.benchmark.notes:
         print(f"note: {note}", file=sys.stderr)
-    loaded = load_model(model, device, dtype, revision, trust_remote_code)
+    loaded = load_model(model, device, dtype, revision, trust_remote_code, template)
     print("reading its states, then trying the settings on them", file=sys.stderr)  # bars of a log come at the end
 
     from mgap.io.progress import bars

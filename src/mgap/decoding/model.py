@@ -41,11 +41,13 @@ def load(
     attention: str | None = None,
     trust_remote_code: bool = False,
     device_map: Any = None,
+    template: str | None = None,
 ) -> Model:
-    """Load a multimodal model by hub id or folder: any AutoModelForImageTextToText with a chat template.
+    """Load a multimodal model by hub id or folder: any AutoModelForImageTextToText with a chat template, or a stated one.
 
     `pocket/llava` and `pocket/qwen3-vl` come with the package; `pocket/natural` fetches a part of itself once. On a GPU when
-    there is one. `attention` is transformers' attn_implementation; `device_map` needs accelerate.
+    there is one. `attention` is transformers' attn_implementation; `device_map` needs accelerate. `template` says how prompts
+    are written, such as "USER: {image}\\n{question} ASSISTANT:"; it takes the place of the checkpoint's own template, if any.
     """
     return Model(
         load_backbone(
@@ -57,13 +59,18 @@ def load(
             attention=attention,
             trust_remote_code=trust_remote_code,
             device_map=device_map,
+            template=template,
         )
     )
 
 
-def wrap(model: Any, processor: Any, *, name: str | None = None) -> Model:
-    """Make a `Model` from a transformers model and processor that you have already loaded."""
-    return Model(backbone_class(model.config)(model, processor, name=name))
+def wrap(model: Any, processor: Any, *, name: str | None = None, template: str | None = None) -> Model:
+    """Make a `Model` from a transformers model and processor that you have already loaded; `template`, which the processor
+    gets as its chat template, is that of `load`."""
+    backbone = backbone_class(model.config)(model, processor, name=name)
+    if template is not None:
+        backbone.state_template(template)
+    return Model(backbone)
 
 
 class Model:

@@ -75,6 +75,7 @@ class ModelShelf:
         dtype: str = "auto",
         trust_remote_code: bool = False,
         revision: str | None = None,
+        template: str | None = None,
         prior: str | PathLike[str] | None = None,
         bank: str | PathLike[str] | None = None,
         scenes: int = SCENES,
@@ -83,14 +84,14 @@ class ModelShelf:
         self.names = tuple(dict.fromkeys(names))
         if not self.names:
             raise SettingError("no model to inspect: give one, such as --model pocket/llava")
-        for option, value in {"prior": prior, "bank": bank, "revision": revision}.items():
+        for option, value in {"prior": prior, "bank": bank, "revision": revision, "template": template}.items():
             if value is not None and len(self.names) > 1:
                 raise SettingError(
                     f"--{option} {value} belongs to one model, and {len(self.names)} are given ({', '.join(self.names)}): "
                     "give one --model with it"
                 )
         self._source: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        self._load_options: dict[str, Any] = {"device": device, "dtype": dtype, **self._source}
+        self._load_options: dict[str, Any] = {"device": device, "dtype": dtype, "template": template, **self._source}
         check_device(device)
         for name in self.names:
             load_config(locate(name, revision), **self._source)

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from mgap.errors import CorruptFile, MgapError, one_line
 from mgap.io.atomic_files import replacing, written_alone
+from mgap.io.hub_connection import hub_is_away
 from mgap.io.regular_files import read_regular
 from mgap.io.strict_json import load_json
 from mgap.io.typed_json import BROKEN, typed
@@ -118,11 +119,12 @@ def find(kind: str, folder_or_repo: str | PathLike[str], revision: str | None = 
         return folder
     repo = str(folder_or_repo)
     try:
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=[f"{kind}.json", f"{kind}-*"]))
+        wanted = [f"{kind}.json", f"{kind}-*"]
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, local_files_only=bool(hub_is_away())))
     except _HUB_ERRORS as error:
-        raise MgapError(
-            f"no {kind} {repo!r}: it is no folder here, and the hub did not give it ({one_line(error, 160)})"
-        ) from error
+        away = hub_is_away()
+        why = f"the hub cannot be reached ({away})" if away else f"the hub did not give it ({one_line(error, 160)})"
+        raise MgapError(f"no {kind} {repo!r}: it is no folder here, and {why}; check the spelling") from error
 
 
 def push(kind: str, repo: str, folder: str | PathLike[str], *, private: bool = False) -> str:

@@ -94,14 +94,19 @@ class ASD(BranchMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.layers is not None:
+            object.__setattr__(self, "layers", tuple(sorted(set(layer_indices(self.layers)))))
+        object.__setattr__(self, "steering", self._steering)
+
+    def check_settings(self) -> None:
+        super().check_settings()
         for name in ("lam_pos", "lam_neg", "alpha"):
             check_strength(name, getattr(self, name))
         check_share("beta", self.beta)
         check_choice("positions", self.positions, POSITIONS)
         check_switch("unit", self.unit)
         if self.layers is not None:
-            object.__setattr__(self, "layers", tuple(sorted(set(layer_indices(self.layers)))))
-        object.__setattr__(self, "steering", self._steering)
+            layer_indices(self.layers)
 
     @property
     def _steering(self) -> Steering:

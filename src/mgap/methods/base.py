@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from mgap.backbones.base import Backbone
 from mgap.backbones.head import Head
-from mgap.errors import SettingError
+from mgap.errors import SettingError, did_you_mean
 from mgap.io.strict_json import lone_surrogate
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.settings import check_choice, check_switch
@@ -146,7 +146,8 @@ class Method(ABC):
         known = cls.setting_names()
         for name in settings:
             if name not in known:
-                raise SettingError(f"{cls.name} has no setting {name!r}: choose from {', '.join(known)}")
+                hint = did_you_mean(name, known)
+                raise SettingError(f"{cls.name} has no setting {name!r}: choose from {', '.join(known)}{hint}")
 
     @classmethod
     def setting_names(cls) -> list[str]:
@@ -160,6 +161,21 @@ class Method(ABC):
         for name in cls.needed():
             if name not in settings:
                 raise SettingError(f"{cls.name} needs a setting {name!r}, which has no default: give {name}=...")
+
+    @classmethod
+    def check_values(cls, settings: Mapping[str, Any]) -> None:
+        """Refuse values that `check_settings` refuses; needs nothing that is learnt, and no model."""
+        draft = object.__new__(cls)  # never used: what it would have learnt is missing
+        for each in fields(cls):
+            object.__setattr__(draft, each.name, settings.get(each.name, each.default))
+        check_switch("exact", draft.exact)
+        draft.check_settings()
+
+    def check_settings(self) -> None:  # noqa: B027  most methods check everything in __post_init__
+        """Refuse values that no model can make right; reads nothing learnt, and settings left to a preset may be None.
+
+        A method that needs something learnt checks the rest of its settings here, and calls this in __post_init__.
+        """
 
     @classmethod
     def learnt_settings(cls, settings: Mapping[str, Any] | None = None) -> dict[str, Need]:

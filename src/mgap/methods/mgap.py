@@ -28,7 +28,7 @@ from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.head import HeadMethod
 from mgap.methods.mgap_fused import FusedStep, gate_values, why_not
 from mgap.priors.subspace import Subspace
-from mgap.settings import check_strength, check_switch
+from mgap.settings import check_choice, check_count, check_strength, check_switch
 
 _CACHE_LOGITS = 1 << 17  # logits that a CPU core works on at a time
 _MIN_EXPONENT = -200.0  # exp of it is 0 in float32, and so is its product with it, where -inf would give nan
@@ -240,16 +240,23 @@ class MGAP(HeadMethod):
             raise SettingError(f"prior must be a Subspace, not {type(self.prior).__name__}: use mgap.Subspace.load(...)")
         self.fill_from_preset()
         self.fill_in({"gate": True, "protect": True})
-        for name in ("gate", "protect"):
-            check_switch(name, getattr(self, name))
-        settings = self.settings
-        for name in ("alpha", "lam", "threshold", "epsilon"):
-            check_strength(name, getattr(settings, name))
-        if settings.threshold >= 1:
-            raise SettingError(f"threshold={settings.threshold} must be below 1")
-        if settings.alpha > 1:
-            warnings.warn(f"alpha={settings.alpha} > 1 can flip the sign of the prior's part", stacklevel=3)
+        self.check_settings()
+        if self.settings.alpha > 1:
+            warnings.warn(f"alpha={self.settings.alpha} > 1 can flip the sign of the prior's part", stacklevel=3)
         self.subspace  # noqa: B018  refuses a rank that the prior does not have
+
+    def check_settings(self) -> None:
+        check_choice("preset", self.preset, self.presets)
+        for name in ("gate", "protect", "restore"):
+            if getattr(self, name) is not None:
+                check_switch(name, getattr(self, name))
+        for name in ("alpha", "lam", "threshold", "epsilon"):
+            if getattr(self, name) is not None:
+                check_strength(name, getattr(self, name))
+        if self.rank is not None:
+            check_count("rank", self.rank, least=1)
+        if self.threshold is not None and self.threshold >= 1:
+            raise SettingError(f"threshold={self.threshold} must be below 1")
 
     def fill_from_preset(self) -> None:
         super().fill_from_preset()

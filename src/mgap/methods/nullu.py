@@ -74,17 +74,20 @@ class Nullu(Method):
     end: int | None = None
 
     def __post_init__(self) -> None:
-        check_share("strength", self.strength)
+        self.check_settings()
         object.__setattr__(self, "space", self.null_space)
         fitted = self.null_space.blocks
-        for name in ("start", "end"):
-            if (given := getattr(self, name)) is not None:
-                check_count(name, given, 0)
         if not fitted.start <= self.blocks.start <= self.blocks.stop <= fitted.stop:
             raise SettingError(
                 f"start={self.start}, end={self.end}: the null space has directions of blocks {fitted.start} to "
                 f"{fitted.stop - 1}; choose among these, or fit one on others"
             )
+
+    def check_settings(self) -> None:
+        check_share("strength", self.strength)
+        for name in ("start", "end"):
+            if (given := getattr(self, name)) is not None:
+                check_count(name, given, 0)
 
     @property
     def null_space(self) -> NullSpace:

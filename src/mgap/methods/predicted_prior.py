@@ -98,11 +98,14 @@ class PredictedPrior(HeadMethod):
     protect: bool = False
 
     def __post_init__(self) -> None:
+        self.check_settings()
+        object.__setattr__(self, "prior_map", self._map)
+
+    def check_settings(self) -> None:
         for name in ("rho", "lam"):
             check_strength(name, getattr(self, name))
         for name in ("gate", "protect"):
             check_switch(name, getattr(self, name))
-        object.__setattr__(self, "prior_map", self._map)
 
     @property
     def _map(self) -> PriorMap:

@@ -27,7 +27,7 @@ from mgap.methods.head_inputs import Weight
 from mgap.methods.kinds.blind_branch import BlindMethod, Move
 from mgap.methods.mgap import Settings, gate_of
 from mgap.priors.subspace import Subspace
-from mgap.settings import check_strength, check_switch
+from mgap.settings import check_count, check_strength, check_switch
 
 
 class Projected:
@@ -81,10 +81,15 @@ class PromptPrior(BlindMethod):
         super().__post_init__()
         if not isinstance(self.prior, Subspace):
             raise SettingError(f"prior must be a Subspace, not {type(self.prior).__name__}: use mgap.Subspace.load(...)")
+        self.subspace  # noqa: B018  refuses a rank that the prior does not have
+
+    def check_settings(self) -> None:
+        super().check_settings()
         for name in ("gate", "protect", "centre"):
             check_switch(name, getattr(self, name))
         check_strength("lam", self.lam)
-        self.subspace  # noqa: B018  refuses a rank that the prior does not have
+        if self.rank is not None:
+            check_count("rank", self.rank, least=1)
 
     @property
     def subspace(self) -> Subspace:

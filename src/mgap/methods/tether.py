@@ -115,16 +115,21 @@ class Tether(BlindMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "bank", self._bank)
+        if self.alpha and not isinstance(self.prior, Subspace):
+            raise SettingError(f"alpha={self.alpha} takes a part of a prior away, and there is none: give prior, or alpha=0")
+        self.subspace  # noqa: B018  refuses a rank that the prior does not have
+
+    def check_settings(self) -> None:
+        super().check_settings()
         check_count("k", self.k, least=1)
         if not 0 < check_share("delta", self.delta) < 1:
             raise SettingError(f"delta={self.delta} must be between 0 and 1: the share of plain states that count as departed")
         check_choice("towards", self.towards, TOWARDS)
         for name in ("alpha", "lam"):
             check_strength(name, getattr(self, name))
-        object.__setattr__(self, "bank", self._bank)
-        if self.alpha and not isinstance(self.prior, Subspace):
-            raise SettingError(f"alpha={self.alpha} takes a part of a prior away, and there is none: give prior, or alpha=0")
-        self.subspace  # noqa: B018  refuses a rank that the prior does not have
+        if self.rank is not None:
+            check_count("rank", self.rank, least=1)
 
     @property
     def _bank(self) -> Bank:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from mgap.errors import SettingError
+from mgap.backbones.template_rendering import check_stated
+from mgap.errors import SettingError, did_you_mean
 from mgap.io.regular_files import NotRegular, read_regular
 from mgap.io.strict_json import unwritable
 from mgap.io.typed_json import typed
 from mgap.io.yaml_text import parse_yaml
-from mgap.registry import BENCHMARKS, ENGINES, EXPERIMENTS, METHODS, POCKET_MODELS, WORLDS
+from mgap.registry import BENCHMARKS, ENGINES, EXPERIMENTS, METHODS, POCKET_MODELS, WORLDS, check_pocket_name
 from mgap.run.control_rows import with_controls
 from mgap.run.learning import called, kinds_in
 from mgap.run.method_plans import VANILLA, MethodPlan
@@ -93,6 +93,7 @@ class Config:
     dtype: str = "auto"
     revision: str | None = None
     trust_remote_code: bool = False
+    template: str | None = None  # how prompts are written, for a model without a chat template: with {question} and {image}
     title: str = ""  # of an experiment
     axis: str = ""  # what the methods' `x` is, such as alpha
     published: Mapping[str, Any] = field(default_factory=dict)  # published figures to show beside ours
@@ -146,6 +147,9 @@ class Config:
         if self.benchmark == "departure" and self.along == "answers":
             for key in self.decoding:
                 _choose("decoding key along answers, which are greedy", key, ("max_new_tokens",))
+        if self.template is not None:
+            check_stated(self.template)
+        check_pocket_name(self.model)
         ENGINES.get(self.engine).refuse(self)
         self._refuse_modes()
         for plan in self.methods:
@@ -228,8 +232,7 @@ class Config:
         known = [f.name for f in fields(cls)]
         for key in data:
             if key not in known:
-                close = difflib.get_close_matches(str(key), known, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
+                hint = did_you_mean(key, known)
                 raise SettingError(f"{where}: unknown key {key!r:.60}: choose from {', '.join(known)}{hint}")
         if data.get("benchmark") in benchmarks():
             for key in SELECTIVE:
@@ -347,8 +350,7 @@ def _refuse_unwritable(name: str, value: Any) -> None:
 
 def _choose(name: str, value: str, choices: Iterable[str]) -> None:
     if value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(value, choices)
         raise SettingError(f"unknown {name} {value!r:.60}: choose from {', '.join(choices)}{hint}")
 
 

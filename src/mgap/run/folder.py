@@ -27,6 +27,7 @@ SAME = (  # keys that change answers, besides the samples and the methods
     "benchmark",
     "difficulty",
     "held_out",
+    "template",
     "engine",
     "engine_options",
     "model",
@@ -144,7 +145,7 @@ def _comparable(plan: Mapping[str, Any]) -> Any:
     """The plan as JSON, without what may differ: the paths of files, and where the engine runs."""
     result = json.loads(json.dumps(plan))
     result["benchmark"]["sources"] = sorted(result["benchmark"].get("sources", {}).values())
-    for key, usual in (("difficulty", {}), ("held_out", False), ("engine", "transformers")):
+    for key, usual in (("difficulty", {}), ("held_out", False), ("template", None), ("engine", "transformers")):
         result.setdefault(key, usual)  # runs of earlier versions have no such key
     result.get("decoding", {}).setdefault("min_p", 0.0)  # likewise
     options = result.get("engine_options", {})

@@ -112,6 +112,7 @@ class Job:
             "images": config.images and os.path.abspath(config.images),  # so that the inspector finds the pictures later
             "difficulty": dict(config.difficulty),
             "held_out": config.held_out,
+            "template": config.template,
             "engine": config.engine,
             "engine_options": dict(config.engine_options),
             "decoding": asdict(config.decode()),

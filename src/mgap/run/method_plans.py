@@ -102,6 +102,7 @@ class MethodPlan:
             raise SettingError(f"{self.label}: {self.method} uses no prior; leave it out")
         missing = self.unlearnt()
         method.check_whole({*self.settings, *missing, *method.learnt_settings()})
+        method.check_values(self.settings)
         if self.prior is None and any(need.kind == "subspace" for need in missing.values()):
             return replace(self, prior=Prior())
         if self.prior is None and not missing:

@@ -97,7 +97,7 @@ class TransformersEngine:
         device = launched_device(config.device)
         job.start_picture_server(device)
         status(f"loading {config.model}")
-        where = {"device": device, "revision": config.revision}
+        where = {"device": device, "revision": config.revision, "template": config.template}
         model = load(config.model, dtype=config.dtype, trust_remote_code=config.trust_remote_code, **where)
         run, worker = job.begin(model, progress=progress, note=note)
         if config.profile:

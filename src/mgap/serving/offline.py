@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mgap.errors import MgapError, ModelError, NonFiniteScores, PromptError, SettingError, one_line
+from mgap.errors import MgapError, ModelError, NonFiniteScores, PromptError, SettingError, did_you_mean, one_line
 from mgap.serving.engine_settings import KEY
 
 SET_BY_RUN = {  # engine options that a run sets itself, with the key that decides them
@@ -48,16 +48,13 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 def require_options(options: Mapping[str, Any]) -> None:
     """Raise on options that this vLLM does not have. Imports vLLM, which takes seconds."""
-    import difflib
-
     _prepare()
     from vllm.engine.arg_utils import EngineArgs
 
     available = [f.name for f in fields(EngineArgs)]
     for name in options:
         if name not in available:
-            close = difflib.get_close_matches(name, available, n=1)
-            raise SettingError(f"vLLM has no engine option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+            raise SettingError(f"vLLM has no engine option {name!r}{did_you_mean(name, available)}")
 
 
 @dataclass(frozen=True)

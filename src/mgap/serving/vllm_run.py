@@ -84,7 +84,9 @@ class VllmEngine:
         priors = Priors(inside(job.out, "priors"))
         ready = [each for each in config.methods if each.prior is None or priors.has(each.prior)]
         methods = {each.label: build_method(each, None, priors) for each in ready}  # refuses an unreadable prior at once
-        backbone = load_weightless(locate(config.model, config.revision), called=config.model, **where)
+        backbone = load_weightless(
+            locate(config.model, config.revision), called=config.model, template=config.template, **where
+        )
         status("importing vLLM")
         require_options(config.engine_options)
         job.out.mkdir(parents=True, exist_ok=True)
@@ -120,7 +122,8 @@ def _fit(job: Job, priors: Priors, progress: Progress | None, note: Notify, stat
             "the prior is fitted with transformers before vLLM starts; with --prior DIR, of `mgap fit`, it is taken from there"
         )
         status(f"loading {config.model} to fit the prior")
-        model = load(config.model, dtype=config.dtype, revision=config.revision, trust_remote_code=config.trust_remote_code)
+        where: dict[str, Any] = {"revision": config.revision, "template": config.template}
+        model = load(config.model, dtype=config.dtype, trust_remote_code=config.trust_remote_code, **where)
         for prior in missing:
             priors.get(prior, model, progress)
         del model

@@ -59,8 +59,8 @@ class BlindMethod(PairedMethod):
     null_image: str = "black_same_size"
     memory: int = 4096  # blind states that "cached" keeps while the method is attached
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_settings(self) -> None:
+        super().check_settings()
         for name in ("rho", "unsure"):
             check_strength(name, getattr(self, name))
         check_choice("null_image", self.null_image, NULLS)

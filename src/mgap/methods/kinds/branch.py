@@ -51,6 +51,9 @@ class PairedMethod(Method):
     branch_mode: str = "batched"
 
     def __post_init__(self) -> None:
+        self.check_settings()
+
+    def check_settings(self) -> None:
         check_choice("branch_mode", self.branch_mode, self.branch_modes)
 
     def attach(self, backbone: Backbone, tap: Tap) -> Removable:

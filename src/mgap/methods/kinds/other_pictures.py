@@ -10,6 +10,7 @@ from PIL import Image
 from mgap.backbones.base import Backbone
 from mgap.backbones.prepared_pictures import picture_digest, picture_key
 from mgap.backbones.token_rows import TOKEN_KEYS, Ids, find_block, join_rows, split_rows
+from mgap.errors import ModelError
 from mgap.methods.kinds.paired_forward import SHOWS, Inputs
 
 
@@ -21,6 +22,11 @@ def show_pictures(backbone: Backbone, main: Inputs, rows: Sequence[Ids], picture
     keys = [None if picture is None else picture_key(picture.size, picture_digest(picture)) for picture in pictures]
     own = {key: picture for key, picture in zip(keys, pictures, strict=True) if picture is not None}
     image, blocks, pixels = backbone.image_token_id, dict[bytes | None, Ids](), dict(main)  # with the main rows' very pictures
+    if own and backbone.pictures_read_prompts:
+        raise ModelError(
+            f"{backbone.name} reads a picture with its prompt in mind, so that another picture cannot take its place in "
+            "a branch: use a method that changes the picture itself, or leaves it out"
+        )
     if own:
         encoded = backbone.encode(list(own.values()), ["?"] * len(own))
         blocks = {key: ids[slice(*find_block(ids, image, ()))] for key, ids in zip(own, split_rows(encoded), strict=True)}

@@ -147,6 +147,8 @@ class PairedForward:
             raise UnsupportedDecoding(f"{name} does not work with assisted decoding: one token at a time")
         self.row_split.main = None if self.is_separate else len(kwargs["input_ids"])
         if isinstance(cache, PairedCache):
+            if kwargs["input_ids"].shape[1] > 1:
+                raise UnsupportedDecoding(f"{name} reads a prompt in one piece: call generate without prefill_chunk_size")
             return (), self._next(kwargs, cache)
         if args or cache is None or kwargs.get("use_cache") is False:
             raise UnsupportedDecoding(f"{name} keeps its branch in the cache: call generate, with use_cache on")
