@@ -28,9 +28,9 @@ def markdown(table: Table) -> str:
     for group in table.groups:
         for row in group.rows:
             lines.append([*([group.heading] if has_groups else []), row.heading, *map(_markdown_cell, row.cells)])
-    body = "\n".join(f"| {' | '.join(line if n == 1 else map(_escape_markdown, line))} |" for n, line in enumerate(lines))
-    notes = "".join(f"\n- {_escape_markdown(note)}" for note in table.notes)
-    return f"{_escape_markdown(table.caption)}\n\n{body}\n" + (notes + "\n" if notes else "")
+    body = "\n".join(f"| {' | '.join(line if n == 1 else map(escape_markdown, line))} |" for n, line in enumerate(lines))
+    notes = "".join(f"\n- {escape_markdown(note)}" for note in table.notes)
+    return f"{escape_markdown(table.caption)}\n\n{body}\n" + (notes + "\n" if notes else "")
 
 
 def latex(table: Table, label: str) -> str:
@@ -76,7 +76,7 @@ def escape_latex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
-def _escape_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     return re.sub(r"([\\|`*<])", r"\\\1", " ".join(text.split()))
 
 

@@ -45,8 +45,12 @@ def run_names(runs: Sequence[Scores]) -> list[str]:
 
 def column(name: str, kind: Kind | None = None) -> str:
     """A figure's name as a heading, with an arrow if lower is better."""
-    title = TITLES.get(name) or name[:1].upper() + name[1:].replace("_", " ")
+    title = title_of_figure(name)
     return f"{title} \u2193" if kind is not None and kind.better == "lower" else title
+
+
+def title_of_figure(name: str) -> str:
+    return TITLES.get(name) or name[:1].upper() + name[1:].replace("_", " ")
 
 
 def cell(rate: Rate, kind: Kind, digits: int = 1) -> Cell:
