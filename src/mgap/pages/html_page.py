@@ -34,6 +34,16 @@ class PagePicture:
         source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
         return cls(source, alt, image.width, image.height)
 
+    @classmethod
+    def thumbnail(cls, image: Image.Image, alt: str, side: int) -> PagePicture:
+        """The picture at no more than `side` pixels a side, as PNG or JPEG, whichever is smaller."""
+        small = image.copy()
+        small.thumbnail((side, side))
+        png, file = cls.of(small, alt), io.BytesIO()
+        small.save(file, format="JPEG", quality=80, optimize=True)
+        source = f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+        return cls(min(png.source, source, key=len), alt, small.width, small.height)
+
 
 @dataclass(frozen=True)
 class PageToken:

@@ -13,7 +13,7 @@ from mgap.pages.table_formats import as_json, escape_markdown, latex, markdown
 from mgap.reports.control_tables import left_tables, turned_tables
 from mgap.reports.departure_tables import is_by_step, step_tables
 from mgap.reports.diagnosis_sections import HEADINGS, analysis_tables
-from mgap.reports.examples import Changes, changes
+from mgap.reports.examples import Changes, changes, with_pictures
 from mgap.reports.method_words import in_words, method_in_words
 from mgap.reports.published_comparison import beside_tables
 from mgap.reports.relabelled import relabelled_tables
@@ -202,7 +202,7 @@ def _page(
     changed: list[tuple[str, str, list[Changes]]] = [
         (name if len(runs) > 1 else "", scores.baseline, methods)
         for name, scores in _named(runs)
-        if (methods := changes(scores))
+        if (methods := with_pictures(scores, changes(scores)))
     ]
     return render_page(
         "report.html.j2",
