@@ -260,3 +260,30 @@ def test_every_text_is_escaped(tmp_path):
     assert NASTY in Page(files["report.html"]).text()
     check_latex(files["report.tex"])
     assert json.loads(files["report.json"])["runs"][0]["title"] == NASTY
+
+
+def test_a_terminal_gets_short_tables_that_fit_and_wide_all_columns(run):
+    status, short, err = run("score", run.folder)
+    assert status == 0
+    assert max(map(len, short.splitlines())) <= 100
+    assert "--wide" in err
+    assert "**Random**: " in short, "the verdict"
+    assert "| Random | Vanilla | 50.0 | 50.0 | 100.0 | 66.7 (" in short
+    assert "Unparsed" not in short
+    saved = (run.folder / "scores.json").read_bytes()
+    status, wide, err = run("score", run.folder, "--wide")
+    assert status == 0
+    assert "--wide" not in err
+    assert "| group | Method | Accuracy | Precision | Recall | F1 | Says yes | Words | Unparsed | Samples |" in wide
+    assert "A shift: to no" not in short
+    assert (run.folder / "scores.json").read_bytes() == saved, "what is written does not depend on what is printed"
+
+
+def test_distances_have_neither_a_verdict_nor_short_tables(run, tmp_path):
+    far = [Record(s.id, extra={"distance": {"0": 0.0, "1": n / 4}}, milliseconds=1) for n, s in enumerate(SAMPLES)]
+    folder = write_run(tmp_path / "departures", SAMPLES, {"VCD": far}, departure={"tau": 1.0, "k": 10})
+    status, out, err = run("score", folder)
+    assert status == 0, err
+    assert out == run("score", folder, "--wide")[1]
+    assert "--wide" not in err
+    assert "best" not in out

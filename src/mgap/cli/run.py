@@ -18,6 +18,7 @@ from mgap.cli.options import (
     SavedPrior,
     Tasks,
     TrustRemoteCode,
+    Wide,
     parse_settings,
 )
 
@@ -120,6 +121,7 @@ def run(
     shard: Annotated[
         str | None, typer.Option(help="This process's shard, such as 0/4; set by itself under accelerate or torchrun.")
     ] = None,
+    wide: Wide = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask failed questions again.")] = False,
     device: Device = None,
     dtype: Annotated[
@@ -148,7 +150,7 @@ def run(
     config = _config(what, {key: value for key, value in given.items() if value is not None}, by_method(set_ or []), prior)
     _, done, _, summary = answer(config, out, shard, retry_failed)
     if is_complete(done, summary):
-        report_scores(done)
+        report_scores(done, wide=wide)
 
 
 def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]], prior: str | None) -> Config:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -110,6 +110,7 @@ class Table:
     groups: Sequence[RowGroup]
     spans: tuple[tuple[str, int], ...] = ()  # headings above the columns, from the second on: (text, number of columns)
     notes: tuple[str, ...] = ()  # below the table
+    short: Mapping[str, bool] | None = None  # what a terminal has of it: columns, and whether with small print; None: all
 
 
 def visible(token: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from textwrap import fill
 
 from mgap.io.strict_json import strict_json
 from mgap.pages.html_page import Table, render_page
@@ -155,11 +156,7 @@ def _markdown(
     lines += ["## Verdict", ""] if told else []
     for verdict in told:
         lines += [f"### {verdict.run}", ""] if verdict.run else []
-        said = [
-            (f"**{escape_markdown(about)}**: " if about else "") + escape_markdown(text) for about, text in verdict.sentences
-        ]
-        lines += [*(f"- {text}" for text in said), "", "The rows:", ""]
-        lines += [*(f"- **{escape_markdown(label)}**: {escape_markdown(text)}" for label, text in verdict.rows), ""]
+        lines += [*verdict_lines(verdict), ""]
     for part in parts:
         lines += [f"## {part.heading}", "", *(markdown(table) for table in part.tables)]
     lines += ["## Figures", ""] if prints else []
@@ -184,6 +181,16 @@ def _latex(runs: Sequence[Scores], told: Sequence[RunVerdict], parts: Sequence[S
         for number, table in enumerate(part.tables):
             tables.append(latex(table, f"tab:{part.name}{f'-{number + 1}' if number else ''}"))
     return "\n".join([*head, *tables])
+
+
+def verdict_lines(verdict: RunVerdict, width: int = 0) -> list[str]:
+    """A verdict as lists in Markdown: its sentences, then the rows with their settings; `width`: of the longest line."""
+    pairs = ([*verdict.sentences], [*verdict.rows])
+    said, rows = (
+        [(f"- **{escape_markdown(about)}**: " if about else "- ") + escape_markdown(text) for about, text in of] for of in pairs
+    )
+    lines = [*said, "", "The rows:", "", *rows]
+    return [fill(line, width, subsequent_indent="  ") for line in lines] if width else lines
 
 
 def _lines(verdict: RunVerdict) -> list[str]:
