@@ -123,7 +123,7 @@ def test_html_shows_spans_notes_and_tones():
         "c", ("", "a", "b"), [RowGroup("", (TableRow("r", (Cell("1", "s", "wrong"), Cell("2"))),))], (("over", 2),), (NASTY,)
     )
     content = {"title": "t", "lead": [], "warnings": [], "drawn": [], "symbols": (), "changed": [], "facts": [], "pictures": []}
-    source = render_page("report.html.j2", **content, sections=[{"name": "x", "heading": "X", "tables": [table]}])
+    source = render_page("report.html.j2", **content, verdicts=[], sections=[{"name": "x", "heading": "X", "tables": [table]}])
     assert '<th scope="colgroup" colspan="2">over</th>' in source
     assert '<td class="wrong">1<small>s</small></td>' in source
     assert "<b>" not in source

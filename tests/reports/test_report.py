@@ -35,7 +35,7 @@ def run(run, tmp_path):
 
 
 def test_score_prints_tables_and_writes_json(run):
-    status, out, err = run("score", run.folder)
+    status, out, err = run("score", run.folder, "--wide")
     assert status == 0
     assert "| Random | Vanilla | 50.0 (" in out
     assert "wrote" in err
@@ -218,7 +218,9 @@ def test_ties_have_a_column_once_an_answer_has_one(run, tmp_path):
     old = {"random/1": Record("random/1", "No.", milliseconds=1)}
     some = {**none, "Vanilla": answers(SAMPLES, tied=["random/2", "random/3"], **old)}
     for name, found in (("none", none), ("some", some)):
-        status, out, _ = run("score", write_run(tmp_path / name, SAMPLES, found))
+        status, short, _ = run("score", write_run(tmp_path / name, SAMPLES, found))
+        assert ("Tied" in short) == (name == "some")
+        status, out, _ = run("score", tmp_path / name, "--wide")
         assert status == 0
         assert ("Tied" in out) == (name == "some")
     head, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if line.startswith("|")]

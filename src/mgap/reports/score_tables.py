@@ -82,7 +82,7 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
             groups,
             notes=() if "accuracy" in figures else _dropped(runs),
             short=_short(
-                figures, kinds, ("accuracy", "precision", "recall", "CHAIRs", "cover", "hal", "yes_ratio"), ("Samples",)
+                figures, kinds, ("accuracy", "precision", "recall", "CHAIRs", "cover", "hal", "yes_ratio"), ("Tied", "Samples")
             ),
         )
         for figures, groups in tables.items()
@@ -131,7 +131,7 @@ def _short(
         return None
     whole = {main, RELABELLED_F1, BESIDE.get(main)} - {*bare}
     shown = {name: name in whole for name in figures if name in whole or name in bare}
-    return {**{column(name, kinds.get(name)): is_whole for name, is_whole in shown.items()}, **dict.fromkeys(counts, True)}
+    return {**{column(name, kinds.get(name)): is_whole for name, is_whole in shown.items()}, **dict.fromkeys(counts, False)}
 
 
 def control_rows(scores: Scores) -> list[str]:
