@@ -414,3 +414,9 @@ def test_the_page_is_built_in_a_tab_with_private_events_only(runs, in_a_tab):
     page, opening = in_a_tab(build_runs, runs, MODELS)
     assert isinstance(opening.case, gr.State)
     assert all(dep["api_visibility"] == "private" for dep in page.config["dependencies"])
+
+
+def test_a_run_is_shown_with_its_verdict(archive):
+    shown = show_run(archive, "questions")
+    assert shown.tables.index("too few to say which method is best") < shown.tables.index("<table")
+    assert "mgap with alpha 6.0, lam 0.5, gate true" in shown.tables

@@ -105,6 +105,8 @@ class _Group:
         return self.standing.drawn >= FEW and self.widest_tie > WIDE * (self.kind.full or 100)
 
     def told(self) -> tuple[str, str]:
+        if all(self._is_alike(label) for label in self.methods):
+            return self.heading, f"Every method gave the same answers: {self.title} {self._at(self.best)}."
         if self.standing.drawn < FEW:
             return self.heading, self._few()
         return self.heading, " ".join([self._ranked(), *self._controlled(), *self._said_less()])
@@ -136,8 +138,7 @@ class _Group:
         return _listed([*texts, f"{len(nearest) - SHOWN} more"] if len(nearest) > SHOWN else texts)
 
     def _row(self, label: str, lead: Difference) -> str:
-        same = self.standing.same
-        if same.get(label, label) == same.get(self.best, self.best):
+        if self._is_alike(label):
             return f"{label} (the same answers)"
         return f"{label} {self._at(label)} ({_interval(lead, self.kind)})"
 
@@ -182,6 +183,11 @@ class _Group:
             yield f"Against {baseline} cut to the same {title.lower()}, {is_left}: {_interval(left, self.kind)}."
         elif change.value < 0 and not change.is_noise:
             yield "--match-recall tells what is left at equal recall."
+
+    def _is_alike(self, label: str) -> bool:
+        """Whether this row gave the very answers of the best."""
+        same = self.standing.same
+        return same.get(label, label) == same.get(self.best, self.best)
 
     def _at(self, label: str) -> str:
         """A row's figure; of captions with the recall that it comes at."""
