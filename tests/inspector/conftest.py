@@ -94,6 +94,11 @@ def loaded(shelf):
 
 
 @pytest.fixture(scope="session")
+def yellow_banana():
+    return cases()[0]
+
+
+@pytest.fixture(scope="session")
 def blue_banana():
     return cases()[1]
 

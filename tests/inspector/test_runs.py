@@ -13,12 +13,13 @@ from mgap.errors import CorruptFile, ImageError, MgapError, RunError, SettingErr
 from mgap.inspector import archive as archives
 from mgap.inspector.answer_pairs import FILTERS, Pair, choose, groups_of, methods_of, pairs
 from mgap.inspector.archive import DEPTH, Archive
-from mgap.inspector.opening import picture_of, pictures_folder
+from mgap.inspector.opening import picture_of
 from mgap.inspector.runs import PAGE, build_runs, case_at, list_answers, run_choices, show_run
 from mgap.pocket.difficulty import Difficulty
 from mgap.pocket.drawing import HELD_OUT_STYLE
 from mgap.pocket.scenes import Scene, render
 from mgap.run.records import Record, Run, RunMethod
+from mgap.run.seen_pictures import pictures_folder
 from mgap.types import Sample
 from tests.reports.runs import answers, questions, write_run
 from tests.reports.test_printed import departure
@@ -413,3 +414,9 @@ def test_the_page_is_built_in_a_tab_with_private_events_only(runs, in_a_tab):
     page, opening = in_a_tab(build_runs, runs, MODELS)
     assert isinstance(opening.case, gr.State)
     assert all(dep["api_visibility"] == "private" for dep in page.config["dependencies"])
+
+
+def test_a_run_is_shown_with_its_verdict(archive):
+    shown = show_run(archive, "questions")
+    assert shown.tables.index("too few to say which method is best") < shown.tables.index("<table")
+    assert "mgap with alpha 6.0, lam 0.5, gate true" in shown.tables

@@ -16,6 +16,7 @@ from mgap.inspector.views import (
     figure_html,
     plain_choice,
     spots_plot,
+    tau_of,
     token_html,
 )
 from mgap.run.method_plans import VANILLA
@@ -39,9 +40,26 @@ def test_every_token_is_a_button_with_its_number(asked, name):
 
 def test_a_departure_is_told_by_a_word_and_a_line_not_by_colour_alone(asked):
     html = answers_html(asked, "departure")
-    departed = sum(m.after.is_departed for column in asked.columns for m in column.tokens)
+    departed = sum(m.has_departed(tau_of(asked)) for column in asked.columns for m in column.tokens)
     assert departed > 0
     assert html.count(", departed") == departed
+
+
+def test_a_token_at_which_the_method_did_nothing_has_not_departed(ask, yellow_banana):
+    """Plain decoding's own states lie beyond tau here, and MGAP's beta is about 0."""
+    asked = ask(yellow_banana, [VANILLA, "mgap", "vcd"])
+    plain, ours, other = (column.tokens for column in asked.columns)
+    beyond = [at for at, m in enumerate(plain) if m.after.is_departed]
+    assert beyond, "of a state that nothing moved"
+    assert [m.token.step.token_id for m in ours] == [m.token.step.token_id for m in plain]
+    assert all(ours[at].beta < 0.005 and ours[at].after.is_departed for at in beyond)
+    tau = tau_of(asked)
+    assert not any(m.has_departed(tau) for m in (*plain, *ours))
+    assert any(m.has_departed(tau) and m.before.is_departed for m in other), "VCD moves such a state farther"
+    assert any(m.has_departed(tau) and not m.before.is_departed for m in other)
+    html = answers_html(replace(asked, columns=asked.columns[:2]), "departure")
+    assert ", departed" not in html
+    assert "beyond it, as without the method" in token_html(asked, (0, beyond[0]))
 
 
 def test_what_comes_from_outside_is_escaped(asked):

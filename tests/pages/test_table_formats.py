@@ -2,11 +2,12 @@
 
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from mgap.pages.html_page import Cell, RowGroup, Table, TableRow, render_page
-from mgap.pages.table_formats import WIDE, as_json, escape_latex, latex, markdown
+from mgap.pages.table_formats import WIDE, as_json, escape_latex, latex, markdown, shortened
 from tests import processes
 
 NASTY = r'50% of $x_1$ & {a} #2 ~ ^ \cmd | <b> "q" `c` *' + "\u2193\u2020\u03b1"
@@ -122,7 +123,24 @@ def test_html_shows_spans_notes_and_tones():
         "c", ("", "a", "b"), [RowGroup("", (TableRow("r", (Cell("1", "s", "wrong"), Cell("2"))),))], (("over", 2),), (NASTY,)
     )
     content = {"title": "t", "lead": [], "warnings": [], "drawn": [], "symbols": (), "changed": [], "facts": [], "pictures": []}
-    source = render_page("report.html.j2", **content, sections=[{"name": "x", "heading": "X", "tables": [table]}])
+    source = render_page("report.html.j2", **content, verdicts=[], sections=[{"name": "x", "heading": "X", "tables": [table]}])
     assert '<th scope="colgroup" colspan="2">over</th>' in source
     assert '<td class="wrong">1<small>s</small></td>' in source
     assert "<b>" not in source
+
+
+def test_a_short_table_has_the_columns_that_it_names_and_their_small_print_where_it_says_so():
+    rows = (TableRow("MGAP", (Cell("1", "0 to 2"), Cell("3", "2 to 4"), Cell("5", "4 to 6"))),)
+    table = Table("What it is.", ("Method", "A", "B", "C"), [RowGroup("g", rows)], short={"A": False, "C": True})
+    short = shortened(table)
+    assert short.columns == ("Method", "A", "C")
+    assert short.groups == [RowGroup("g", (TableRow("MGAP", (Cell("1"), Cell("5", "4 to 6"))),))]
+    whole = replace(table, short=None)
+    assert shortened(whole) is whole
+
+
+def test_a_caption_is_folded_to_a_width():
+    table = Table("One word and another. " * 20, ("Method", "A"), [RowGroup("", (TableRow("MGAP", (Cell("1"),)),))])
+    folded = markdown(table, 60)
+    assert max(map(len, folded.splitlines())) <= 60
+    assert " ".join(folded.split()) == " ".join(markdown(table).split())

@@ -35,7 +35,7 @@ def run(run, tmp_path):
 
 
 def test_score_prints_tables_and_writes_json(run):
-    status, out, err = run("score", run.folder)
+    status, out, err = run("score", run.folder, "--wide")
     assert status == 0
     assert "| Random | Vanilla | 50.0 (" in out
     assert "wrote" in err
@@ -218,7 +218,9 @@ def test_ties_have_a_column_once_an_answer_has_one(run, tmp_path):
     old = {"random/1": Record("random/1", "No.", milliseconds=1)}
     some = {**none, "Vanilla": answers(SAMPLES, tied=["random/2", "random/3"], **old)}
     for name, found in (("none", none), ("some", some)):
-        status, out, _ = run("score", write_run(tmp_path / name, SAMPLES, found))
+        status, short, _ = run("score", write_run(tmp_path / name, SAMPLES, found))
+        assert ("Tied" in short) == (name == "some")
+        status, out, _ = run("score", tmp_path / name, "--wide")
         assert status == 0
         assert ("Tied" in out) == (name == "some")
     head, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if line.startswith("|")]
@@ -260,3 +262,30 @@ def test_every_text_is_escaped(tmp_path):
     assert NASTY in Page(files["report.html"]).text()
     check_latex(files["report.tex"])
     assert json.loads(files["report.json"])["runs"][0]["title"] == NASTY
+
+
+def test_a_terminal_gets_short_tables_that_fit_and_wide_all_columns(run):
+    status, short, err = run("score", run.folder)
+    assert status == 0
+    assert max(map(len, short.splitlines())) <= 100
+    assert "--wide" in err
+    assert "**Random**: " in short, "the verdict"
+    assert "| Random | Vanilla | 50.0 | 50.0 | 100.0 | 66.7 (" in short
+    assert "Unparsed" not in short
+    saved = (run.folder / "scores.json").read_bytes()
+    status, wide, err = run("score", run.folder, "--wide")
+    assert status == 0
+    assert "--wide" not in err
+    assert "| group | Method | Accuracy | Precision | Recall | F1 | Says yes | Words | Unparsed | Samples |" in wide
+    assert "A shift: to no" not in short
+    assert (run.folder / "scores.json").read_bytes() == saved, "what is written does not depend on what is printed"
+
+
+def test_distances_have_neither_a_verdict_nor_short_tables(run, tmp_path):
+    far = [Record(s.id, extra={"distance": {"0": 0.0, "1": n / 4}}, milliseconds=1) for n, s in enumerate(SAMPLES)]
+    folder = write_run(tmp_path / "departures", SAMPLES, {"VCD": far}, departure={"tau": 1.0, "k": 10})
+    status, out, err = run("score", folder)
+    assert status == 0, err
+    assert out == run("score", folder, "--wide")[1]
+    assert "--wide" not in err
+    assert "best" not in out

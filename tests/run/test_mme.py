@@ -36,7 +36,7 @@ def words(tiny, drawn, tmp_path):
 
 def test_a_run_is_resumed_scored_and_reported_with_one_row_a_method(run, words, drawn, tmp_path):
     out = tmp_path / "run"
-    status, printed, told = run(*words)
+    status, printed, told = run(*words, "--wide")
     assert status == 0, told
     for text in (printed, (out / "report.md").read_text()):
         assert TABLE in text

@@ -104,6 +104,11 @@ class DrawnWorld(Protocol):
         ...
 
     @staticmethod
+    def picture(name: str, *, held_out: bool, difficulty: Mapping[str, Any]) -> Image.Image:
+        """The picture of a sample, drawn again after the run, for its report."""
+        ...
+
+    @staticmethod
     def captions(keys: RunKeys, count: int, /) -> tuple[Benchmark, dict[str, list[str]]]:
         """Requests to describe `count` test scenes, and the true statements about each."""
         ...

@@ -134,8 +134,11 @@ def is_complete(run: Run, summary: Summary) -> bool:
     return not left
 
 
-def report_scores(run: Run, *, figures: bool = False) -> None:
-    """Print the scores, and write them and a report into the run's folder; `figures` adds figures for print."""
+def report_scores(run: Run, *, figures: bool = False, wide: bool = False) -> None:
+    """Print the scores, and write them and a report into the run's folder; `figures` adds figures for print.
+
+    The tables are printed short unless `wide`.
+    """
     from mgap.io.output_folder import write_files
     from mgap.io.regular_files import inside
     from mgap.pages.print_figures import FIGURES
@@ -145,7 +148,7 @@ def report_scores(run: Run, *, figures: bool = False) -> None:
     from mgap.reports.scores import SCORES, score
 
     scores = beside_new_labels(score(run))
-    print_scores(scores)
+    print_scores(scores, wide=wide)
     with working("writing the report"):
         prints = draw_prints([scores]) if figures else []
         files = {SCORES: strict_json(scores.to_json(), indent=1, ensure_ascii=False) + "\n"}

@@ -93,6 +93,9 @@ Relabel = Annotated[
 RelabelData = Annotated[
     str | None, typer.Option("--data", help="With --relabel: folder with RePOPE's files; default: download them into a cache.")
 ]
+Wide = Annotated[
+    bool, typer.Option("--wide", help="Print all tables with all columns and every interval, not the short ones that fit 100.")
+]
 SavedPrior = Annotated[
     str | None,
     typer.Option(
@@ -124,6 +127,7 @@ Template = Annotated[
         help="How prompts are written, for a model without a chat template: text with {question}, and {image} for the picture.",
     ),
 ]
+COLUMNS = 100  # of a terminal, which short tables and the sentences about them are to fit
 
 
 class CommandGroup(TyperGroup):
@@ -272,15 +276,25 @@ def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: report(label, done, total)
 
 
-def print_scores(scores: Scores) -> None:
-    """Print the tables of a run's scores in Markdown, and warnings to standard error."""
-    from mgap.pages.table_formats import markdown
-    from mgap.reports.report import sections
+def print_scores(scores: Scores, *, wide: bool = False) -> None:
+    """Print the verdict and the tables of a run's scores in Markdown, and warnings to standard error.
+
+    Short tables have the columns that matter most; what they leave out stands in the report, and is printed with `wide`.
+    """
+    from mgap.pages.table_formats import markdown, shortened
+    from mgap.reports.report import sections, verdict_lines
+    from mgap.reports.verdict import verdicts
 
     for text in scores.warnings:
         print(f"mgap: warning: {text}", file=sys.stderr)
     if scores.relabelled is not None and scores.relabelled.why_not:
         print(f"mgap: note: {scores.relabelled}", file=sys.stderr)
-    for section in sections([scores]):
-        if section.name in ("results", "controls", "paired", "relabelled", "matched", "matched-recall"):
-            print("\n".join(markdown(table) for table in section.tables))
+    for verdict in verdicts([scores]):
+        print("\n".join([*verdict_lines(verdict, COLUMNS), ""]))
+    printed = ("results", "controls", "paired", "relabelled", "matched", "matched-recall")
+    tables = [table for section in sections([scores]) if section.name in printed for table in section.tables]
+    if wide or not any(table.short for table in tables):
+        print("\n".join(markdown(table) for table in tables))
+        return
+    print("\n".join(markdown(shortened(table), COLUMNS) for table in tables if not table.spans))
+    print("mgap: these are short tables; --wide prints all of them, with all columns and intervals", file=sys.stderr)

@@ -19,6 +19,7 @@ from mgap.cli.options import (
     Tasks,
     Template,
     TrustRemoteCode,
+    Wide,
     check_model_name,
     parse_settings,
 )
@@ -123,6 +124,7 @@ def run(
     shard: Annotated[
         str | None, typer.Option(help="This process's shard, such as 0/4; set by itself under accelerate or torchrun.")
     ] = None,
+    wide: Wide = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask failed questions again.")] = False,
     device: Device = None,
     dtype: Annotated[
@@ -152,7 +154,7 @@ def run(
     config = _config(what, {key: value for key, value in given.items() if value is not None}, by_method(set_ or []), prior)
     _, done, _, summary = answer(config, out, shard, retry_failed)
     if is_complete(done, summary):
-        report_scores(done)
+        report_scores(done, wide=wide)
 
 
 def _config(what: str, given: dict[str, Any], settings: dict[str, dict[str, Any]], prior: str | None) -> Config:

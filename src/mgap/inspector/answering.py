@@ -57,12 +57,14 @@ def offered(given: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         fitted = [key for key, need in learnt.items() if need.kind == "subspace"]
         missing = [key for key in (*kinds, *method.needed()) if key not in own and key not in fitted]
         if Mode.STREAM not in method.modes:
-            refusals[name] = f"{name} cannot be streamed (mgap ask --method {name} can answer)"
+            refusals[name] = f"{name} cannot be streamed, word by word; ask it in a terminal: mgap ask --method {name}"
         elif missing and missing[0] in kinds:
-            made = f"mgap fit --for {name} --out DIR, then mgap inspect --set {name}.{missing[0]}=DIR"
-            refusals[name] = f"{name} needs {called(kinds[missing[0]])} ({made})"
+            made = f"mgap fit --for {name} --out DIR, then start mgap inspect --set {name}.{missing[0]}=DIR"
+            refusals[name] = f"{name} needs {called(kinds[missing[0]])}, learnt from the model first: {made}"
         elif missing:
-            refusals[name] = f"{name} needs a setting (mgap inspect --set {name}.{missing[0]}=...)"
+            refusals[name] = (
+                f"{name} needs its {missing[0]}, which has no usual value: start mgap inspect --set {name}.{missing[0]}=..."
+            )
         else:
             refusals[name] = ""
     return refusals | {name: why for name, why in METHODS.plugins().items() if why}

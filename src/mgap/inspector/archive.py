@@ -15,6 +15,7 @@ from mgap.errors import CorruptFile, MgapError, RunError, one_line
 from mgap.io.strict_json import load_json
 from mgap.reports.scores import Scores, score
 from mgap.run.records import ANALYSES, ANSWERS, ORDER, RUN, SAMPLES, Run, RunMethod
+from mgap.run.seen_pictures import digests_of
 
 DEPTH = 3  # levels of folders below the root to search
 Stamp = tuple[tuple[str, int, int], ...]  # files with modification times and sizes; it changes when the run does
@@ -159,7 +160,4 @@ def _score_run(folder: Path, name: str, stamp: Stamp) -> ScoredRun:  # noqa: ARG
     with reading(folder):
         run = Run.load(folder)
         scores = score(run)
-        records = run.records(scores.results[scores.baseline].arm)
-        images = {sample.id: sample.image for sample in run.samples}
-        digests = {images[key]: record.image for key, record in records.items() if key in images and record.image}
-        return ScoredRun(name, scores, digests)
+        return ScoredRun(name, scores, digests_of(run, scores.results[scores.baseline].arm))

@@ -33,6 +33,15 @@ class MeasuredToken(NamedTuple):
     before: Place | None  # of that state; None: no bank
     after: Place | None  # of the state decoded from; None: no bank, or no such state
 
+    def has_departed(self, tau: float) -> bool:
+        """Whether the method took the state out of reach of normal decoding's, as far as the two decimals of d / tau tell.
+
+        A state of plain decoding that lies beyond tau by itself has not departed, if the method left it where it was.
+        """
+        if self.before is None or self.after is None or not self.after.is_departed:
+            return False
+        return not self.before.is_departed or round(self.after.distance / tau, 2) > round(self.before.distance / tau, 2)
+
 
 @dataclass(frozen=True)
 class Column:

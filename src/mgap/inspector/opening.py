@@ -5,18 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from PIL import Image
 
 from mgap.backbones.prepared_pictures import picture_digest
-from mgap.benchmarks.picture_folder import PictureFolder
 from mgap.errors import ImageError, MgapError, RunError
 from mgap.inspector.answer_pairs import Pair
 from mgap.inspector.archive import ScoredRun
 from mgap.inspector.cases import AskCase
-from mgap.io.images import open_image
 from mgap.pages.html_page import PagePicture
 from mgap.pocket.difficulty import Difficulty
 from mgap.pocket.samples import scene_of
@@ -26,7 +23,8 @@ from mgap.priors.prior_plan import Prior, Priors
 from mgap.priors.subspace import Subspace
 from mgap.reports.examples import truth_in_words
 from mgap.run.method_plans import VANILLA, MethodPlan
-from mgap.run.records import Run, RunMethod
+from mgap.run.records import RunMethod
+from mgap.run.seen_pictures import NO_PICTURE, read_again
 
 THUMBNAIL = 192  # pixels, longer side
 
@@ -49,7 +47,7 @@ def picture_of(opened: ScoredRun, name: str) -> Scene | Image.Image:
     The pixels tell which drawing style a pocket run had.
     """
     if not name:
-        raise ImageError("this question was asked without a picture, as text alone; open one that shows a picture")
+        raise ImageError(NO_PICTURE)
     digest = opened.digests.get(name)
     if opened.is_pocket:
         difficulty = Difficulty.of(opened.run.plan.get("difficulty", {}))
@@ -58,29 +56,7 @@ def picture_of(opened: ScoredRun, name: str) -> Scene | Image.Image:
             if digest in (None, picture_digest(render(scene))):
                 return scene
         raise ImageError(f"{name}: the world draws it otherwise than when the run was made; make the run again")
-    folder = pictures_folder(opened.run)
-    if folder is None:
-        raise ImageError(f"{name}: the run does not tell in which folder its pictures are; make it again with --images FOLDER")
-    place = PurePosixPath(name)
-    if place.is_absolute() or ".." in place.parts or "\\" in name:
-        raise ImageError(f"{name!r} is not inside the run's folder of pictures: only names below it are read")
-    image = open_image(PictureFolder(folder)(name))
-    if digest not in (None, picture_digest(image)):
-        raise ImageError(f"{folder / place}: is another picture than the one that the run saw; put that one back")
-    return image
-
-
-def pictures_folder(run: Run) -> Path | None:
-    """The folder of pictures that run.json, or the command in it, names."""
-    if isinstance(images := run.plan.get("images"), str):
-        return Path(images)
-    try:
-        words = shlex.split(str(run.plan.get("command", "")))
-    except ValueError:  # an unclosed quotation
-        return None
-    given = [word.removeprefix("--images=") for word in words if word.startswith("--images=")]
-    given += [value for option, value in pairwise(words) if option == "--images"]
-    return Path(given[-1]) if given else None
+    return read_again(opened.run, name, digest)
 
 
 def model_refusal(opened: ScoredRun, models: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from mgap.inspector.answering import MAX_QUESTION_LENGTH, OURS, Knobs, offered
 from mgap.inspector.dropped import DroppedPicture
 from mgap.inspector.editor import SceneEditor
 from mgap.inspector.model_shelf import AUTO, NULL_IMAGE, RANK
-from mgap.inspector.theme import static
+from mgap.inspector.theme import render, static
 from mgap.inspector.views import COLOURINGS, answers_html
 from mgap.pocket.showcase import cases
 from mgap.priors.prior_plan import Prior
@@ -22,6 +22,10 @@ from mgap.run.method_plans import VANILLA
 DRAWN, DROPPED = "drawn", "dropped"
 HINT = (
     "Draw a scene or drop a picture, ask something about it, and press Ask: the methods\u2019 answers appear side by side here."
+)
+METHODS_INFO = (
+    f"{VANILLA} is the model as it is. Every other method changes how it picks the next word; {OURS} weakens what the words "
+    "alone suggest, without the picture."
 )
 QUESTIONS = ("What color is the banana?", "Is there a refrigerator in the image?", "Describe this image.")
 NULLS = tuple(name for name in NULL_IMAGES if name != "black_same_size")  # undefined without a picture
@@ -68,11 +72,12 @@ class Parts:
             self.suggestions = [gr.Button(text, size="sm", scale=0, min_width=60) for text in QUESTIONS]
         why = offered(given)
         possible = [name for name in why if not why[name]]
-        refused = "; ".join(reason for reason in why.values() if reason)
         self.methods = gr.CheckboxGroup(
-            possible, value=[VANILLA, OURS], label="Methods, side by side", elem_id="methods",
-            info=f"Not offered: {refused}." if refused else None,
+            possible, value=[VANILLA, OURS], label="Methods, side by side", elem_id="methods", info=METHODS_INFO,
         )  # fmt: skip
+        if refused := {name: reason for name, reason in why.items() if reason}:
+            with gr.Accordion(f"{len(refused)} more methods, and what they need first", open=False, elem_id="refused"):
+                gr.HTML(render("refused.html.j2", reasons=refused), apply_default_css=False, js_on_load=None)
 
     def _answers(self) -> None:
         self.answers = gr.HTML(answers_html(None, "beta", hint=HINT), js_on_load=static("inspector.js"), elem_id="answers")
@@ -91,7 +96,7 @@ class Parts:
                 )  # fmt: skip
                 self.rank = gr.Slider(
                     1, RANK, first.rank, step=1, label="K, directions of the prior", elem_id="rank", min_width=200,
-                    info="The first so many singular vectors.",
+                    info="How many directions are weakened; the strongest come first.",
                 )  # fmt: skip
             with gr.Row():
                 self.gate = gr.Checkbox(first.gate, label="Entropy gate", elem_id="gate", min_width=140)

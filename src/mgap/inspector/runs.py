@@ -23,6 +23,8 @@ from mgap.pages.print_figures import FIGURES
 from mgap.reports.report import facts_of, sections, title_of
 from mgap.reports.report_plots import draw
 from mgap.reports.score_tables import counted_rows
+from mgap.reports.scores import Scores
+from mgap.reports.verdict import verdicts
 
 PAGE = 12  # cards per page
 PRINTS = 12  # print figures shown
@@ -133,7 +135,7 @@ def show_run(archive: Archive, name: str | None, progress: Any = None) -> ShownR
         opened = archive.open(name)
         with reading(opened.run.folder):
             report(0.6, desc="Filling the tables")
-            heading, tables = heading_of(opened), _page(part="tables", sections=sections([opened.scores]), draw=render_part)
+            heading, tables = heading_of(opened), tables_of(opened.scores)
             facts = _page(part="facts", facts=facts_of(opened.scores), draw=render_part)
             report(0.8, desc="Drawing the figures")
             figures = figures_of(opened)
@@ -164,6 +166,11 @@ def heading_of(opened: ScoredRun) -> str:
     scores = opened.scores
     lead = f"{scores.model}, {scores.scored:,} of {len(opened.run.samples):,} samples under {counted_rows(scores)}"
     return _page(part="heading", title=title_of([scores]), lead=f"{lead}.", warnings=scores.warnings)
+
+
+def tables_of(scores: Scores) -> str:
+    """The verdict, and the tables of the report."""
+    return _page(part="tables", verdicts=verdicts([scores]), sections=sections([scores]), draw=render_part)
 
 
 def figures_of(opened: ScoredRun) -> str:

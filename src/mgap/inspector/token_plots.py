@@ -91,12 +91,12 @@ def _strip(axes: Axes, land: Landscape, spots: Mapping[str, Spot]) -> None:
     axes.set_xlim(0, farthest)
     axes.set_ylim(0, 1.15 * top)
     axes.set_yticks([])
-    axes.set_xlabel(f"{_DISTANCE}: mean distance to the {land.manifold.k} nearest; beyond {_TAU}: departed")
+    axes.set_xlabel(f"{_DISTANCE}: mean distance to the {land.manifold.k} nearest; {_TAU}: the reach of normal decoding")
     tidy(axes, "x")
 
 
 def _distance_in_words(place: Place) -> str:
-    return f"{_DISTANCE} {place.distance:.3g}, {'departed' if place.is_departed else f'within {_TAU}'}"
+    return f"{_DISTANCE} {place.distance:.3g}, {'beyond' if place.is_departed else 'within'} {_TAU}"
 
 
 def plot_curves(

@@ -125,7 +125,6 @@ def _token(comparison: Comparison, column: Column, at: int, colouring: Colouring
     measured = column.tokens[at]
     step, value = measured.token.step, colouring.of(measured)
     plain = plain_choice(step)
-    departed = measured.after is not None and measured.after.is_departed
     number = "\u2013" if value is None else f"{value / tau_of(comparison) if colouring.name == 'departure' else value:.2f}"
     return {
         "text": END if measured.token.is_end else visible(step.token),
@@ -134,7 +133,7 @@ def _token(comparison: Comparison, column: Column, at: int, colouring: Colouring
         "number": number,
         "shade": 0.0 if value is None or maximum <= 0 else min(1.0, max(0.0, value / maximum)),
         "instead": None if plain.token_id == step.token_id else visible(plain.token),
-        "departed": departed,
+        "departed": measured.has_departed(tau_of(comparison)),
     }
 
 
@@ -207,7 +206,8 @@ def _facts(comparison: Comparison, column: Column, m: MeasuredToken) -> list[tup
     else:
         found += [(name, f"{value:.3f}", f"of {column.name}") for name, value in values.items()]
     if m.after is not None:
-        where = "departed" if m.after.is_departed else "within \u03c4"
+        where = "beyond it, as without the method" if m.after.is_departed else "within \u03c4"
+        where = "departed" if m.has_departed(tau_of(comparison)) else where
         found.append(("d\u2096", f"{m.after.distance:.2f}", f"\u03c4 = {tau_of(comparison):.2f}: {where}"))
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -33,6 +33,16 @@ class PagePicture:
         image.save(file, format="PNG", optimize=True)
         source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
         return cls(source, alt, image.width, image.height)
+
+    @classmethod
+    def thumbnail(cls, image: Image.Image, alt: str, side: int) -> PagePicture:
+        """The picture at no more than `side` pixels a side, as PNG or JPEG, whichever is smaller."""
+        small = image.copy()
+        small.thumbnail((side, side))
+        png, file = cls.of(small, alt), io.BytesIO()
+        small.save(file, format="JPEG", quality=80, optimize=True)
+        source = f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+        return cls(min(png.source, source, key=len), alt, small.width, small.height)
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,7 @@ class Table:
     groups: Sequence[RowGroup]
     spans: tuple[tuple[str, int], ...] = ()  # headings above the columns, from the second on: (text, number of columns)
     notes: tuple[str, ...] = ()  # below the table
+    short: Mapping[str, bool] | None = None  # what a terminal has of it: columns, and whether with small print; None: all
 
 
 def visible(token: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from textwrap import fill
 from typing import Any
 
-from mgap.pages.html_page import Cell, Table
+from mgap.pages.html_page import Cell, RowGroup, Table, TableRow
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -19,8 +21,11 @@ _LATEX = {
 WIDE = 7  # with this many columns or more, a LaTeX table spans both columns of a paper
 
 
-def markdown(table: Table) -> str:
-    """GitHub's Markdown: the caption, one table with the groups as its first column, then the notes."""
+def markdown(table: Table, width: int = 0) -> str:
+    """GitHub's Markdown: the caption, one table with the groups as its first column, then the notes.
+
+    With a `width`, the lines of the caption are no longer.
+    """
     has_groups = any(group.heading for group in table.groups)
     heads = [f"{span}: {name}" if span else name for span, name in zip(_span_of_columns(table), table.columns, strict=True)]
     lines = [[*(["group"] if has_groups else []), *heads]]
@@ -28,9 +33,28 @@ def markdown(table: Table) -> str:
     for group in table.groups:
         for row in group.rows:
             lines.append([*([group.heading] if has_groups else []), row.heading, *map(_markdown_cell, row.cells)])
-    body = "\n".join(f"| {' | '.join(line if n == 1 else map(_escape_markdown, line))} |" for n, line in enumerate(lines))
-    notes = "".join(f"\n- {_escape_markdown(note)}" for note in table.notes)
-    return f"{_escape_markdown(table.caption)}\n\n{body}\n" + (notes + "\n" if notes else "")
+    body = "\n".join(f"| {' | '.join(line if n == 1 else map(escape_markdown, line))} |" for n, line in enumerate(lines))
+    notes = "".join(f"\n- {escape_markdown(note)}" for note in table.notes)
+    caption = escape_markdown(table.caption)
+    return f"{fill(caption, width) if width else caption}\n\n{body}\n" + (notes + "\n" if notes else "")
+
+
+def shortened(table: Table) -> Table:
+    """The table as a terminal shows it: its columns that matter most, and small print only where the table says so."""
+    if table.short is None:
+        return table
+    kept = [(place, table.short[name]) for place, name in enumerate(table.columns[1:]) if name in table.short]
+
+    def row(whole: TableRow) -> TableRow:
+        cells = [(whole.cells[place], is_whole) for place, is_whole in kept]
+        return TableRow(whole.heading, tuple(cell if is_whole else Cell(cell.text) for cell, is_whole in cells))
+
+    return replace(
+        table,
+        columns=(table.columns[0], *(table.columns[place + 1] for place, _ in kept)),
+        groups=[RowGroup(group.heading, tuple(map(row, group.rows))) for group in table.groups],
+        spans=(),
+    )
 
 
 def latex(table: Table, label: str) -> str:
@@ -76,7 +100,7 @@ def escape_latex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
-def _escape_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     return re.sub(r"([\\|`*<])", r"\\\1", " ".join(text.split()))
 
 

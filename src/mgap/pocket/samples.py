@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -164,6 +165,10 @@ class PocketWorld:
     @staticmethod
     def development(keys: RunKeys, count: int) -> Benchmark:
         return _read(keys, count, benchmark.DEVELOPMENT)
+
+    @staticmethod
+    def picture(name: str, *, held_out: bool, difficulty: Mapping[str, Any]) -> Image.Image:
+        return SceneRenderer(held_out, Difficulty.of(difficulty))(name)
 
     @staticmethod
     def captions(keys: RunKeys, count: int) -> tuple[Benchmark, dict[str, list[str]]]:

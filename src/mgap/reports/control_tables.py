@@ -35,7 +35,8 @@ def left_tables(runs: Sequence[Scores]) -> list[Table]:
         rows = [TableRow(label, _left(scores, label, group)) for label in held if label not in control_rows(scores)]
         groups += [RowGroup(group_heading(runs, name, group), tuple(rows))] if rows else []
     columns = ("Method", "Says yes", "F1 over plain", "Left beyond the line", "Line to beat", "At equal recall", "At equal yes")
-    return [Table(LEFT, columns, groups)] if groups else []
+    short = {"Left beyond the line": True, "Line to beat": True, "At equal recall": False}
+    return [Table(LEFT, columns, groups, short=short)] if groups else []
 
 
 def turned_tables(runs: Sequence[Scores]) -> list[Table]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from mgap.errors import MgapError
+from mgap.pages.html_page import PagePicture
 from mgap.reports.scores import Scores
+from mgap.run.seen_pictures import digests_of, see_again
 from mgap.types import Sample
 
 SHOWN = 3  # per effect and method
+PICTURES = 24  # of one run, at most
+SIDE = 160  # pixels of a picture's longer side
 T = TypeVar("T")
 
 
@@ -26,6 +31,8 @@ class Example:
     after: str
     effect: str
     tone: str  # right or wrong
+    thumbnail: PagePicture | None = None
+    unseen: str = ""  # why there is no picture
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,30 @@ def changes(scores: Scores) -> list[Changes]:
         if examples:
             changed.append(Changes(label, len(gained), len(lost), examples))
     return changed
+
+
+def with_pictures(scores: Scores, changed: Sequence[Changes], most: int = PICTURES) -> list[Changes]:
+    """The same with pictures, for the first `most` examples; a picture that is not to be had is told in words."""
+    digests = digests_of(scores.run, scores.results[scores.baseline].arm) if changed else {}
+    left, filled = most, []
+    for one in changed:
+        examples = []
+        for example in one.examples:
+            if not left and example.picture:
+                examples.append(replace(example, unseen=f"only the first {most} examples have pictures"))
+                continue
+            examples.append(_with_picture(scores, example, digests) if example.picture else example)
+            left -= examples[-1].thumbnail is not None
+        filled.append(replace(one, examples=examples))
+    return filled
+
+
+def _with_picture(scores: Scores, example: Example, digests: Mapping[str, str]) -> Example:
+    try:
+        image = see_again(scores.run, example.picture, digests.get(example.picture))
+    except MgapError as error:
+        return replace(example, unseen=str(error))
+    return replace(example, thumbnail=PagePicture.thumbnail(image, f"The picture {example.picture}", SIDE))
 
 
 def spread(names: Sequence[T], count: int = SHOWN) -> list[T]:

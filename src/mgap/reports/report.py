@@ -1,20 +1,21 @@
-"""The report of one run or of several side by side: tables as Markdown, LaTeX and JSON, and an HTML page with everything."""
+"""The report of one run or of several side by side: a verdict and tables as Markdown, LaTeX and JSON, and an HTML page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from textwrap import fill
 
 from mgap.io.strict_json import strict_json
 from mgap.pages.html_page import Table, render_page
 from mgap.pages.plots import SYMBOLS
 from mgap.pages.print_figures import FIGURES, Print
-from mgap.pages.table_formats import as_json, latex, markdown
+from mgap.pages.table_formats import as_json, escape_markdown, latex, markdown
 from mgap.reports.control_tables import left_tables, turned_tables
 from mgap.reports.departure_tables import is_by_step, step_tables
 from mgap.reports.diagnosis_sections import HEADINGS, analysis_tables
-from mgap.reports.examples import Changes, changes
+from mgap.reports.examples import Changes, changes, with_pictures
+from mgap.reports.method_words import in_words, method_in_words
 from mgap.reports.published_comparison import beside_tables
 from mgap.reports.relabelled import relabelled_tables
 from mgap.reports.report_plots import Plots, draw
@@ -28,7 +29,8 @@ from mgap.reports.score_tables import (
     score_tables,
 )
 from mgap.reports.scores import Scores
-from mgap.run.records import RunMethod
+from mgap.reports.verdict import RunVerdict, verdicts
+from mgap.run.records import Run, RunMethod
 from mgap.types import Decoding
 
 FILES = ("report.md", "report.tex", "report.json", "report.html")
@@ -53,11 +55,13 @@ def report_files(runs: Sequence[Scores], *, beside: str | None = None, prints: S
     """
     parts = sections(runs, beside)
     warnings = [f"{name}: {text}" if len(runs) > 1 else text for name, s in _named(runs) for text in s.warnings]
+    told = verdicts(runs)
     texts = {
-        "report.md": _markdown(runs, parts, warnings, prints),
-        "report.tex": _latex(runs, parts),
+        "report.md": _markdown(runs, told, parts, warnings, prints),
+        "report.tex": _latex(runs, told, parts),
         "report.json": strict_json(
             {
+                "verdict": [asdict(verdict) for verdict in told],
                 "runs": [scores.to_json() for scores in runs],
                 "tables": {part.name: [as_json(table) for table in part.tables] for part in parts},
             },
@@ -65,7 +69,7 @@ def report_files(runs: Sequence[Scores], *, beside: str | None = None, prints: S
             ensure_ascii=False,
         )
         + "\n",
-        "report.html": _page(runs, parts, warnings, prints),
+        "report.html": _page(runs, told, parts, warnings, prints),
     }
     return {name: texts[name] for name in FILES}
 
@@ -112,17 +116,17 @@ def facts_of(scores: Scores) -> Facts:
     decoding = {k: v for k, v in plan.get("decoding", {}).items() if k == "max_new_tokens" or v != PLAIN.get(k)}
     facts = [
         ("Benchmark", f"{plan['benchmark']['name']}: {', '.join(f'{count} {name}' for name, count in groups.items())}"),
-        ("Difficulty", _settings(plan.get("difficulty") or {})),
-        ("Model", f"{scores.model} ({_settings(model)})" if model else scores.model),
+        ("Difficulty", in_words(plan.get("difficulty") or {})),
+        ("Model", f"{scores.model} ({in_words(model)})" if model else scores.model),
         ("Answers", f"{scores.scored} of {len(scores.run.samples)} samples were answered by all methods, and are scored"),
-        ("Decoding", f"{'sampled' if decoding.get('sample') else 'not sampled'}, {_settings(decoding)}"),
-        ("Scored with", _settings(scores.scorer)),
+        ("Decoding", f"{'sampled' if decoding.get('sample') else 'not sampled'}, {in_words(decoding)}"),
+        ("Scored with", in_words(scores.scorer)),
         ("RePOPE", str(scores.relabelled or "")),
         ("Baseline", scores.baseline),
-        *((f"Method {label}", _method(r.arm, _learnt(plan, label))) for label, r in scores.results.items()),
-        ("Files read", _settings(plan["benchmark"].get("sources") or {})),
+        *((f"Method {label}", _method(scores.run, r.arm)) for label, r in scores.results.items()),
+        ("Files read", in_words(plan["benchmark"].get("sources") or {})),
         ("Mended", " ".join(plan["benchmark"].get("notes") or ())),
-        ("Versions", _settings(plan.get("versions", {}))),
+        ("Versions", in_words(plan.get("versions", {}))),
         ("Begun", str(plan.get("created", ""))),
         ("Command", str(plan.get("command", ""))),
         ("Folder", str(scores.run.folder)),
@@ -130,41 +134,29 @@ def facts_of(scores: Scores) -> Facts:
     return [(term, text) for term, text in facts if text]
 
 
-def _learnt(plan: Mapping[str, Any], label: str) -> Mapping[str, str]:
-    """What a method works with that was learnt, as the run tells it; earlier versions' do not."""
-    found = plan.get("learnt")
-    found = found.get(label) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _method(method: RunMethod, learnt: Mapping[str, str]) -> str:
-    text = "plain decoding" if method.method == "vanilla" else method.method
-    text += f" with {_settings(method.settings)}" if method.settings else ""
-    text += f"; prior: {_settings(method.prior)}" if method.prior and "prior" not in learnt else ""
-    text += f'; behind every question: "{method.suffix.strip()}"' if method.suffix else ""
-    text += f"; decoding {_settings(method.decoding)}" if method.decoding else ""
-    text += "".join(f"; {setting.replace('_', ' ')}: {_value(about)}" for setting, about in learnt.items())
-    return f"{text}; questions about one picture share its keys and values" if method.prefill == "shared" else text
-
-
-def _settings(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_value(value)}" for name, value in values.items() if value not in (None, "", {}, []))
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"({_settings(value)})"
-    return value if isinstance(value, str) else strict_json(value, ensure_ascii=False)
+def _method(run: Run, row: RunMethod) -> str:
+    text = method_in_words(run, row)
+    return f"{text}; questions about one picture share its keys and values" if row.prefill == "shared" else text
 
 
 def _named(runs: Sequence[Scores]) -> Iterator[tuple[str, Scores]]:
     yield from zip(run_names(runs), runs, strict=True)
 
 
-def _markdown(runs: Sequence[Scores], parts: Sequence[Section], warnings: Sequence[str], prints: Sequence[Print]) -> str:
+def _markdown(
+    runs: Sequence[Scores],
+    told: Sequence[RunVerdict],
+    parts: Sequence[Section],
+    warnings: Sequence[str],
+    prints: Sequence[Print],
+) -> str:
     lines = [f"# {title_of(runs)}", ""]
     for text in warnings:
         lines += [f"**Note:** {text}.", ""]
+    lines += ["## Verdict", ""] if told else []
+    for verdict in told:
+        lines += [f"### {verdict.run}", ""] if verdict.run else []
+        lines += [*verdict_lines(verdict), ""]
     for part in parts:
         lines += [f"## {part.heading}", "", *(markdown(table) for table in part.tables)]
     lines += ["## Figures", ""] if prints else []
@@ -177,9 +169,11 @@ def _markdown(runs: Sequence[Scores], parts: Sequence[Section], warnings: Sequen
     return "\n".join(lines)
 
 
-def _latex(runs: Sequence[Scores], parts: Sequence[Section]) -> str:
+def _latex(runs: Sequence[Scores], told: Sequence[RunVerdict], parts: Sequence[Section]) -> str:
+    """The tables; the verdict stands above them as comments."""
     head = [
         f"% {' '.join(title_of(runs).split())}; needs \\usepackage{{booktabs}}, and \\input{{report}} where tables may float",
+        *(f"% {' '.join(text.split())}" for verdict in told for text in _lines(verdict)),
         "",
     ]
     tables = []
@@ -189,18 +183,40 @@ def _latex(runs: Sequence[Scores], parts: Sequence[Section]) -> str:
     return "\n".join([*head, *tables])
 
 
-def _page(runs: Sequence[Scores], parts: Sequence[Section], warnings: Sequence[str], prints: Sequence[Print]) -> str:
+def verdict_lines(verdict: RunVerdict, width: int = 0) -> list[str]:
+    """A verdict as lists in Markdown: its sentences, then the rows with their settings; `width`: of the longest line."""
+    pairs = ([*verdict.sentences], [*verdict.rows])
+    said, rows = (
+        [(f"- **{escape_markdown(about)}**: " if about else "- ") + escape_markdown(text) for about, text in of] for of in pairs
+    )
+    lines = [*said, "", "The rows:", "", *rows]
+    return [fill(line, width, subsequent_indent="  ") for line in lines] if width else lines
+
+
+def _lines(verdict: RunVerdict) -> list[str]:
+    """A verdict as plain lines, the name of its run first where there are several."""
+    return [verdict.run] * bool(verdict.run) + [f"{about}: {text}" if about else text for about, text in verdict.sentences]
+
+
+def _page(
+    runs: Sequence[Scores],
+    told: Sequence[RunVerdict],
+    parts: Sequence[Section],
+    warnings: Sequence[str],
+    prints: Sequence[Print],
+) -> str:
     plot_groups: list[Plots] = draw(runs)
     changed: list[tuple[str, str, list[Changes]]] = [
         (name if len(runs) > 1 else "", scores.baseline, methods)
         for name, scores in _named(runs)
-        if (methods := changes(scores))
+        if (methods := with_pictures(scores, changes(scores)))
     ]
     return render_page(
         "report.html.j2",
         title=title_of(runs),
         lead=[_lead(name, scores) for name, scores in _named(runs)],
         warnings=warnings,
+        verdicts=told,
         sections=parts,
         plot_groups=plot_groups,
         symbols=SYMBOLS,

@@ -8,6 +8,7 @@ from mgap.benchmarks.statistics import Rate
 from mgap.benchmarks.tally import Difference, PairedComparison
 from mgap.pages.html_page import NO_VALUE, Cell, RowGroup, Table, TableRow
 from mgap.reports.scores import Effort, Kind, Part, Scores
+from mgap.reports.standings import BESIDE, main_figure
 
 DEPARTED = (
     "Percent of the states that lie farther than tau from those of plain decoding, by the strength of the method, with 95% "
@@ -45,8 +46,12 @@ def run_names(runs: Sequence[Scores]) -> list[str]:
 
 def column(name: str, kind: Kind | None = None) -> str:
     """A figure's name as a heading, with an arrow if lower is better."""
-    title = TITLES.get(name) or name[:1].upper() + name[1:].replace("_", " ")
+    title = title_of_figure(name)
     return f"{title} \u2193" if kind is not None and kind.better == "lower" else title
+
+
+def title_of_figure(name: str) -> str:
+    return TITLES.get(name) or name[:1].upper() + name[1:].replace("_", " ")
 
 
 def cell(rate: Rate, kind: Kind, digits: int = 1) -> Cell:
@@ -76,6 +81,9 @@ def score_tables(runs: Sequence[Scores]) -> list[Table]:
             _columns(figures, kinds, has_ties),
             groups,
             notes=() if "accuracy" in figures else _dropped(runs),
+            short=_short(
+                figures, kinds, ("accuracy", "precision", "recall", "CHAIRs", "cover", "hal", "yes_ratio"), ("Tied", "Samples")
+            ),
         )
         for figures, groups in tables.items()
     ]
@@ -108,9 +116,22 @@ def paired_tables(runs: Sequence[Scores]) -> list[Table]:
             caption.format(drawn=_drawn(figures, kinds)) + _remarks(remarks[figures, pairs]),
             ("Method", *(column(name) for name in figures), "Gained", "Lost", "p", *pairs),
             groups,
+            short=_short(figures, {}, (), ("Gained", "Lost", "p", *pairs)),
         )
         for (figures, pairs), groups in tables.items()
     ]
+
+
+def _short(
+    figures: Sequence[str], kinds: Mapping[str, Kind], bare: Sequence[str], counts: Sequence[str]
+) -> Mapping[str, bool] | None:
+    """The columns that a terminal has: the main figure and what it costs, with intervals, some figures bare, and counts."""
+    main = main_figure(figures)
+    if main is None:
+        return None
+    whole = {main, RELABELLED_F1, BESIDE.get(main)} - {*bare}
+    shown = {name: name in whole for name in figures if name in whole or name in bare}
+    return {**{column(name, kinds.get(name)): is_whole for name, is_whole in shown.items()}, **dict.fromkeys(counts, False)}
 
 
 def control_rows(scores: Scores) -> list[str]:
@@ -157,7 +178,12 @@ def matched_tables(runs: Sequence[Scores], by: str = "length") -> list[Table]:
             tables.setdefault(figures, []).append(RowGroup(heading, rows))
             remarks.setdefault(figures, {})[name] = scores.remark
     return [
-        Table(MATCHED[by] + _remarks(remarks[figures]), ("", *(column(name, kinds[name]) for name in figures)), groups)
+        Table(
+            MATCHED[by] + _remarks(remarks[figures]),
+            ("", *(column(name, kinds[name]) for name in figures)),
+            groups,
+            short=_short(figures, kinds, ("recall", "cover", "length", "words"), ()),
+        )
         for figures, groups in tables.items()
     ]
 

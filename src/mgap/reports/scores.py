@@ -23,6 +23,7 @@ from mgap.diagnosis.departure_tally import departure_tally
 from mgap.errors import RunError, SettingError
 from mgap.registry import SCORERS
 from mgap.reports.controls import BesideControls, Controlled, hold_against_controls
+from mgap.reports.standings import Standing, find_standings
 from mgap.run.method_plans import VANILLA
 from mgap.run.records import PLAIN, Record, Run, RunMethod, texts_of
 from mgap.types import Sample
@@ -123,6 +124,9 @@ class Scores:
     relabelled: Relabelled | None = None  # of a run of COCO's POPE
     remark: str = ""  # of the scorer, what to bear in mind with any of its figures
     line: dict[str, str] = field(default_factory=dict)  # by group of yes/no questions: the label of the F1 to beat
+    standings: dict[str, Standing] = field(
+        default_factory=dict
+    )  # by group; not in scores.json, whose tables have these figures
 
     @property
     def model(self) -> str:
@@ -212,6 +216,8 @@ def score(
         coverage |= {row.label: Coverage(len(samples), 0, 0, "", 0) for row in controlled.rows}
     figures = {name: f for groups in tallies.values() for tally in groups.values() for name, f in tally.figures.items()}
     right = {label: {k: v for t in groups.values() for k, v in t.right.items()} for label, groups in tallies.items()}
+    answered = {label: dict(answers.texts) for label, answers in texts.items()}
+    controls = [method.label for method in (*run.methods, *controlled.rows) if method.control]
     scored = len(right[baseline])  # a scorer may need all of a picture's questions
     results = {}
     for method in (*run.methods, *controlled.rows):
@@ -245,10 +251,11 @@ def score(
         figures={name: Kind(figure.percent, figure.better, figure.full, figure.over) for name, figure in figures.items()},
         results=results,
         right={label: right[label] for label in texts},
-        texts={label: dict(answers.texts) for label, answers in texts.items()},
+        texts=answered,
         warnings=(*_warnings(run, scored, coverage, tallies), *controlled.warnings),
         line=controlled.line,
         remark=getattr(scorer, "remark", ""),
+        standings={} if scorer is None else find_standings(tallies, answered, controls),
     )
 
 

@@ -89,8 +89,9 @@ def open_run(
         labels = {method.label for method in run.methods}
         if added := [method for method in methods if method.label not in labels]:
             written = {**run.plan, "arms": [asdict(method) for method in (*run.methods, *added)]}
-            if "learnt" in plan:
-                written["learnt"] = {**plan["learnt"], **run.plan.get("learnt", {})}
+            for key in ("learnt", "settings"):
+                if key in plan:
+                    written[key] = {**plan[key], **run.plan.get(key, {})}
             write_files(folder, {RUN: _plan_text(folder, written)})
             run = Run.load(folder)
         return run

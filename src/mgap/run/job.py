@@ -32,7 +32,7 @@ from mgap.run.answer_worker import TransformersWorker
 from mgap.run.benchmarks import read_bank, read_benchmark, refuse_chosen
 from mgap.run.config import Config
 from mgap.run.folder import Shard, locked, note_process, open_run, refuse_other, refuse_strangers
-from mgap.run.method_plans import MethodPlan, about_learnt, build_method
+from mgap.run.method_plans import MethodPlan, about_learnt, about_settings, build_method
 from mgap.run.picture_workers import start_server
 from mgap.run.records import RUN, Run, RunMethod
 from mgap.run.sample_order import plan_order
@@ -146,6 +146,7 @@ class Job:
         with locked(self.out):
             methods = {planned.label: build_method(planned, model, priors, progress) for planned in self.config.methods}
             plan["learnt"] = {label: about for label, method in methods.items() if (about := about_learnt(method))}
+            plan["settings"] = {label: about for label, method in methods.items() if (about := about_settings(method))}
             worker: Worker = TransformersWorker(
                 model, self.benchmark, self.config.decode(), methods, workers=self.config.workers
             )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +156,16 @@ def about_learnt(method: Method | None) -> dict[str, str]:
     needs = {} if method is None else method.learnt_settings()
     held = {name: (need.kind, getattr(method, name)) for name, need in needs.items()}
     return {name: describe(kind, value) for name, (kind, value) in held.items() if isinstance(value, LEARNT.get(kind))}
+
+
+def about_settings(method: Method | None) -> dict[str, Any]:
+    """Every plain setting that a method works with, given or not; what it has learnt is told by `about_learnt`."""
+    every = {} if method is None else {f.name: getattr(method, f.name) for f in fields(method)}
+    plain = {name: value for name, value in every.items() if isinstance(value, bool | int | float | str)}
+    told = {
+        name: str(value) if value in (math.inf, -math.inf) else value for name, value in plain.items()
+    }  # as JSON has no inf
+    return {name: value for name, value in told.items() if (name, value) != ("exact", True)}
 
 
 def _needs_filled_by(needs: Mapping[str, Need], place: str) -> dict[str, Need]:

@@ -12,7 +12,7 @@ from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.io.progress import Progress
 from mgap.io.regular_files import inside
 from mgap.priors.prior_plan import Priors
-from mgap.run.method_plans import VANILLA, about_learnt, build_method
+from mgap.run.method_plans import VANILLA, about_learnt, about_settings, build_method
 
 if TYPE_CHECKING:
     from mgap.run.config import Config
@@ -98,9 +98,11 @@ class VllmEngine:
         worker = VllmWorker(recipe, backbone, job.benchmark, config.decode(), methods, places, status)
         try:
             engine = worker.require(job.labels[0])
-            made_with = {"versions": {**versions(), "vllm": vllm_version()}, "device": engine.device}
+            made_with: dict[str, Any] = {"versions": {**versions(), "vllm": vllm_version()}, "device": engine.device}
             learnt = {label: about for label, method in methods.items() if (about := about_learnt(method))}
-            plan = {**job.plan(), **made_with, "model": engine.describe(config.model), "learnt": learnt}
+            settings = {label: about for label, method in methods.items() if (about := about_settings(method))}
+            made_with |= {"model": engine.describe(config.model), "learnt": learnt, "settings": settings}
+            plan = {**job.plan(), **made_with}
             return job.open(plan, [each.run_method("own") for each in config.methods], progress=progress, note=note), worker
         except BaseException:
             worker.close()

@@ -17,6 +17,7 @@ from mgap.cli.options import (
     RelabelData,
     Scoring,
     Unfinished,
+    Wide,
     new_labels,
     print_scores,
     score_run,
@@ -35,6 +36,7 @@ def run(
     settings: Scoring = None,
     relabel: Relabel = None,
     data: RelabelData = None,
+    wide: Wide = False,
 ) -> None:
     """Score a run again, without a model: print the tables and write scores.json, or scores.repope.json, into its folder.
 
@@ -50,6 +52,6 @@ def run(
     scores = score_run(
         folder, against, match_length, parser, language, settings, labels, match_recall=match_recall, unfinished=unfinished
     )
-    print_scores(scores)
+    print_scores(scores, wide=wide)
     (written,) = write_files(folder, {name: strict_json(scores.to_json(), indent=1, ensure_ascii=False) + "\n"})
     print(f"wrote {written}", file=sys.stderr)
