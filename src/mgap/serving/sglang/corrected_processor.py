@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ProcessorLogits:
-    """A processor's own logits [rows, vocab] of states [rows, d], as they are without MGAP."""
+    """A processor's own logits [..., vocab] of states [..., d], as they are without MGAP."""
 
     def __init__(self, processor: LogitsProcessor, head: nn.Module) -> None:
         self.compute, self.head = processor._get_logits, head
@@ -33,8 +33,9 @@ class ProcessorLogits:
 
     def __call__(self, h: Tensor) -> Tensor:
         # one call of ours may need two results, so neither goes to the buffer that all graphs share
-        logits: Tensor = self.compute(h, self.head, self.metadata, use_logits_buffer=False)
-        return logits
+        rows = h.flatten(0, -2)  # it drops the padding of the vocabulary from the second dimension
+        logits: Tensor = self.compute(rows, self.head, self.metadata, use_logits_buffer=False)
+        return logits.unflatten(0, h.shape[:-1])
 
 
 class CorrectedProcessor:
