@@ -151,7 +151,7 @@ def compare(model, settings, prior, alphas, own=0.75, dtype="float32", buffer=Fa
     parts = Parts(dtype=getattr(torch, dtype), **config)
     processor, plain_logits = parts.logits_processor, parts.logits_processor._get_logits
     about = SimpleNamespace(
-        model_path="/parts", revision=None, hidden_size=WIDTH, dtype=getattr(torch, dtype),
+        model_path="/parts", revision=None, hidden_size=WIDTH, vocab_size=processor.vocab_size, dtype=getattr(torch, dtype),
         hf_config=SimpleNamespace(architectures=["LlamaForCausalLM"]),
     )  # fmt: skip
     (made,) = attach_to_model(parts, Serving(prior, {"alpha": own}), about)

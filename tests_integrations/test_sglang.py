@@ -1,15 +1,19 @@
 """MGAP inside SGLang itself, on a CPU: its logits processor, its model runner, and a whole engine with its scheduler.
 
-Not here: CUDA graphs, more than one rank, and quantised heads, which need a GPU.
+Not here: CUDA graphs and quantised heads, which need a GPU, and pictures.
 """
 
 import json
+import os
 from importlib.util import find_spec
 
 import pytest
 import torch
 from sglang_child import child
 from sglang_models import correction, generate, load, write_model, write_prior
+
+import mgap
+from mgap.serving.checkpoint import servable
 
 NEEDED = ("sglang", "triton", "tvm_ffi", "msgspec", "xgrammar", "zmq", "orjson")
 missing = [name for name in NEEDED if find_spec(name) is None]
@@ -60,8 +64,6 @@ def test_rows_of_several_strengths_are_those_of_transformers_and_plain_ones_sgla
 
 def bare_prior(folder):
     """A prior that names no model, for heads of random weights."""
-    import mgap
-
     place = folder / "bare"
     if not place.exists():
         mgap.Subspace.from_states(torch.randn(40, 64, generator=torch.Generator().manual_seed(2)), 5).save(place)
@@ -130,6 +132,25 @@ def test_logprobs_of_prompts_have_their_requests_strength_also_in_chunks(ask, fo
         torch.testing.assert_close(torch.tensor(logits[place]), expected[-1], rtol=1e-4, atol=1e-4)
         likely = expected.log_softmax(-1)[:-1].gather(-1, torch.tensor(prompt[1:])[:, None])[:, 0]
         torch.testing.assert_close(found[place][: len(likely)], likely, rtol=1e-4, atol=1e-4)
+
+
+def test_a_prior_of_pocket_qwen3_vl_fits_it_inside_sglang_and_gives_the_tokens_of_transformers(tmp_path):
+    model = mgap.load("pocket/qwen3-vl", dtype="float32")
+    mgap.Subspace.fit(model, ["Describe a street.", "Name a room with a bed.", "List foods."] * 6, rank=2).save(
+        tmp_path / "prior"
+    )
+    settings = {"prior": str(tmp_path / "prior"), "alpha": 2.0, "gate": False, "protect": False}
+    prompt = model.backbone.tokenize(model.backbone.render("Is there a dog?", pictures=0))
+    tokens = torch.tensor([prompt])
+    how = {"attention_mask": torch.ones_like(tokens), "max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None}
+    plain = model.backbone.model.generate(tokens, **how)[0, len(prompt) :].tolist()
+    with model.using(mgap.MGAP(mgap.Subspace.load(tmp_path / "prior"), alpha=2.0, gate=False, protect=False)):
+        corrected = model.backbone.model.generate(tokens, **how)[0, len(prompt) :].tolist()
+    assert corrected != plain
+    given = {"model": str(servable("pocket/qwen3-vl", tmp_path / "model")), "settings": json.dumps(settings)}
+    with child(tmp_path / "child") as started:
+        found = started("sglang_parts:decode", **given, prompts=[prompt] * 2, alphas=[None, 0.0], length=LENGTH)
+    assert found == [corrected, plain]
 
 
 def test_new_weights_for_a_running_engine_are_refused(ask, folder):
@@ -240,3 +261,16 @@ def test_an_engine_refuses_new_weights_and_goes_on(engine, folder):
     assert "leave mgap out" in said
     (tokens,) = engine("generate", prompts=PROMPTS[:1], params=params([0.0], 3))
     assert tokens == generate(folder / "model", PROMPTS[0], 3)
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="SGLang gives each rank a core of its own")
+def test_two_ranks_and_prompts_in_chunks_change_no_token(folder, settings):
+    alphas = [None, 0.0, 2.0, 0.5]
+    with child(folder / "ranks", SGLANG_CPU_OMP_THREADS_BIND="0|1") as started:
+        more = {"tp_size": 2, "chunked_prefill_size": 4}
+        assert started("sglang_engines:start", model=str(folder / "model"), settings=settings, **more) == ""
+        found = started("sglang_engines:generate", prompts=PROMPTS, params=params(alphas))
+        started("sglang_engines:close")
+    for prompt, alpha, tokens in zip(PROMPTS, alphas, found, strict=True):
+        own = {**settings, "alpha": settings["alpha"] if alpha is None else alpha}
+        assert tokens == generate(folder / "model", prompt, LENGTH, **own)

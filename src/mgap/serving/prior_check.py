@@ -44,13 +44,22 @@ def described_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -
 
 
 def loaded_identity(
-    model: nn.Module, embedding: type[nn.Module], head: type[nn.Module], *, name: str, hidden_size: int, config: Any
+    model: nn.Module,
+    embedding: type[nn.Module],
+    head: type[nn.Module],
+    *,
+    name: str,
+    hidden_size: int,
+    config: Any,
+    vocab_size: int | None = None,
 ) -> Identity:
     """As `Backbone.identity`. `embedding` and `head` are the server's classes, `config` is its configuration of the model.
 
+    With `vocab_size` only embeddings of so many rows are looked at: a vision tower may have one for its positions.
     The embedding may be sharded, so every rank must call this.
     """
-    tables = [part for part in model.modules() if isinstance(part, embedding)]
+    tables: list[Any] = [part for part in model.modules() if isinstance(part, embedding)]
+    tables = [part for part in tables if vocab_size is None or part.org_vocab_size == vocab_size]
     table: Any = next((part for part in tables if not isinstance(part, head)), tables[0] if tables else None)
     if table is None:
         raise UnsupportedHead(f"{type(model).__name__} has no input embedding here: whether the prior fits cannot be checked")

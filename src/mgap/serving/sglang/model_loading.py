@@ -80,5 +80,12 @@ def find_lm_head(model: nn.Module) -> nn.Module:
 
 def identity_in_sglang(model: nn.Module, config: Any) -> Identity:
     """As `Backbone.identity`."""
-    name, hidden_size = config.model_path, config.hidden_size
-    return loaded_identity(model, VocabParallelEmbedding, ParallelLMHead, name=name, hidden_size=hidden_size, config=config)
+    return loaded_identity(
+        model,
+        VocabParallelEmbedding,
+        ParallelLMHead,
+        name=config.model_path,
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        config=config,
+    )
