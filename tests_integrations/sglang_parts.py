@@ -190,6 +190,14 @@ def reference(parts, prior, h, alphas, processor):
     return step.head.post(step.step(wide, head(wide), torch.tensor(alphas)))
 
 
+def no_rows(model, settings, prior):
+    """The shape of the logits of no rows, as an idle rank asks for them."""
+    running = runner(model, settings).torch_runner.model
+    strengths_of(running).begin([])
+    metadata = LogitsMetadata(forward_mode=ForwardMode.DECODE)
+    return list(running.logits_processor(None, torch.zeros(0, WIDTH), running.lm_head, metadata).next_token_logits.shape)
+
+
 def foreign_head(model, settings, prior):
     """What a call with another head than the measured one ends in."""
     running = runner(model, settings).torch_runner.model

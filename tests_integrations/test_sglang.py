@@ -99,6 +99,10 @@ def test_a_server_without_a_strength_of_its_own_corrects_requests_that_bring_one
     assert found["plain_is_equal"]
 
 
+def test_no_rows_have_no_logits(ask, folder):
+    assert ask("no_rows", prior=str(folder / "prior")) == [0, 320]
+
+
 def test_another_head_than_the_measured_one_is_not_corrected_with_its_table(ask, folder):
     said = ask("foreign_head", prior=str(folder / "prior"))
     assert "has measured one head, and this call is for another (ParallelLMHead)" in said

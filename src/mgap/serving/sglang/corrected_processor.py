@@ -35,7 +35,7 @@ class ProcessorLogits:
         # one call of ours may need two results, so neither goes to the buffer that all graphs share
         rows = h.flatten(0, -2)  # it drops the padding of the vocabulary from the second dimension
         logits: Tensor = self.compute(rows, self.head, self.metadata, use_logits_buffer=False)
-        return logits.view(*h.shape[:-1], -1)
+        return logits.view(*h.shape[:-1], logits.shape[-1])
 
 
 class CorrectedProcessor:
