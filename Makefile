@@ -129,7 +129,7 @@ test-docs-vllm: .venv-vllm/ready
 	@touch $@
 
 test-integrations: .venv-integrations/ready
-	@echo "== tests inside other projects' programs: MLX, lmms-eval"
+	@echo "== tests inside other projects' programs: MLX, SGLang, lmms-eval"
 	@$(OTHERS)/pytest -c tests_integrations/pytest.ini --rootdir . -n $(WORKERS) --dist loadfile tests_integrations
 
 clean:

@@ -125,6 +125,16 @@ def test_rows_are_corrected_from_exact_logits_and_plain_ones_beside_them_are_the
     assert calls == []
 
 
+def test_plain_rows_beside_others_are_not_rescaled_with_them():
+    compute = head_of()
+    made, rows, _ = served(compute, preset="reference-code", rank=3)
+    h = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(2))
+    rows.set_next(torch.tensor([0.0, 1.0, 0.0, 2.0, 0.0, 0.5]), has_plain=True)
+    mixed = made(h)
+    assert torch.equal(mixed[::2], compute(h)[::2])
+    assert not torch.equal(mixed[1::2], compute(h)[1::2])
+
+
 def test_steps_that_are_counted_are_not_rounded_either():
     compute = head_of(dtype=torch.bfloat16)
     made, _, _ = served(compute, alpha=0.01, dtype=torch.bfloat16)

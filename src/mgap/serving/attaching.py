@@ -9,18 +9,18 @@ are packed and before anything wraps the model, and can tell draft models apart.
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mgap.backbones.identity import Identity, describe_tensors, is_plain, sample_places, short_name
+from mgap.backbones.identity import Identity
 from mgap.errors import SettingError, UnsupportedHead
 from mgap.serving.correcting import CorrectedLogits
 from mgap.serving.counts import Counts
 from mgap.serving.engine_settings import Serving
 from mgap.serving.exact_logits import ExactLogits
+from mgap.serving.prior_check import checked_method, described_weights, loaded_identity
 from mgap.serving.row_strengths import row_strengths_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("vllm.mgap")  # a child of vLLM's logger, for the same format and destination
 MODEL_ATTRIBUTE = "_mgap"  # holds the `CorrectedLogits` of a loaded model
 EXTENSION = "mgap.serving.extension.Extension"  # the worker extension of a run's engines
-TENSORS_ATTRIBUTE = "_mgap_tensors"  # holds the weights of its checkpoint, as an identity describes them
 
 
 def watch_loaders() -> None:
@@ -66,13 +65,8 @@ class ReadingLoader(AttachingLoader):
     """The same for loaders that read a checkpoint tensor by tensor: fused and packed in the model, they are whole here."""
 
     def get_all_weights(self, model_config: ModelConfig, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        described: dict[str, str] = {}
-        if self.is_asked:
-            model.__dict__[TENSORS_ATTRIBUTE] = described
-        for name, tensor in super().get_all_weights(model_config, model):  # type: ignore[misc]
-            if self.is_asked and is_plain(tensor):
-                described |= describe_tensors({short_name(name): tensor})
-            yield name, tensor
+        weights = super().get_all_weights(model_config, model)  # type: ignore[misc]
+        yield from described_weights(model, weights) if self.is_asked else weights
 
 
 def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config: ModelConfig) -> None:
@@ -80,13 +74,8 @@ def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config:
     from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
 
     refuse_engine(config, model_config, model)
-    with warnings.catch_warnings(record=True) as raised:
-        warnings.simplefilter("always")
-        method = serving.method()
-        if get_pp_group().is_first_rank:
-            method.prior.require_identity(identity_of(model, model_config), "the prior")
-    for warning in raised:
-        logger.warning("%s", warning.message)
+    identity = (lambda: identity_of(model, model_config)) if get_pp_group().is_first_rank else None
+    method = checked_method(serving, identity, logger)
     if not get_pp_group().is_last_rank:
         return
     device = next(model.parameters()).device
@@ -148,23 +137,9 @@ def identity_of(model: nn.Module, model_config: ModelConfig) -> Identity:
     """As `Backbone.identity`; weights as in the checkpoint. The embedding may be sharded, so every rank must call this."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
-    tables = [part for part in model.modules() if isinstance(part, VocabParallelEmbedding)]
-    table: Any = next((part for part in tables if not isinstance(part, ParallelLMHead)), tables[0] if tables else None)
-    if table is None:
-        raise UnsupportedHead(f"{type(model).__name__} has no input embedding here: whether the prior fits cannot be checked")
-    rows, columns = sample_places(table.org_vocab_size, table.embedding_dim)
-    with torch.no_grad():
-        states: Tensor = table(rows.to(next(model.parameters()).device))
-    sample = states.float().cpu()[torch.arange(len(rows)), columns].tolist()
-    return Identity(
-        name=model_config.model,
-        revision=model_config.revision,
-        architecture=model_config.hf_config.architectures[0],
-        hidden_size=int(model_config.get_hidden_size()),
-        vocab_size=int(table.org_vocab_size),
-        sample=tuple(round(value, 7) for value in sample),
-        tensors=model.__dict__.get(TENSORS_ATTRIBUTE, {}),
-        is_partial=True,
+    name, hidden_size = model_config.model, model_config.get_hidden_size()
+    return loaded_identity(
+        model, VocabParallelEmbedding, ParallelLMHead, name=name, hidden_size=hidden_size, config=model_config
     )
 
 

@@ -42,7 +42,7 @@ class CorrectedLogits:
         compute: Compute,
         method: MGAP,
         rows: RowStrengths,
-        counts: Counts,
+        counts: Counts | None,
         *,
         like: Tensor,
         is_fixed: bool,
@@ -51,6 +51,7 @@ class CorrectedLogits:
     ) -> None:
         """`like` is a state [1, d] with the model's dtype and device; `is_fixed`: the head is the same for every request.
 
+        Without `counts` a call looks at the host's state only for the rows' strengths, so that a CUDA graph can capture it.
         `exact` gives the logits of corrected rows in float32; None: they are `compute`'s.
         """
         self.compute, self.method, self.rows, self.counts, self.log = compute, method, rows, counts, log
@@ -83,11 +84,13 @@ class CorrectedLogits:
         if logits is None:
             return None
         plain = self.compute(hidden_states, *args, **kwargs) if has_plain and self.exact is not None else None
-        self.tap.listener = self.counts.add if self.counts.is_sampled_step() else None
+        if plain is None and has_plain and self.method.settings.restore:
+            plain = logits  # not overwritten: rescaling takes another tensor
+        self.tap.listener = self.counts.add if self.counts is not None and self.counts.is_sampled_step() else None
         with torch.no_grad():
             corrected = self.correction.step(hidden_states, logits, strengths, may_overwrite=True)
         if plain is not None and strengths is not None:  # rows that are off beside others are the engine's own
             corrected = torch.where(strengths.unsqueeze(-1) == 0, plain.to(corrected), corrected)
-        if self.counts.is_due():
+        if self.counts is not None and self.counts.is_due():
             self.log(self.counts.read().text())
         return corrected

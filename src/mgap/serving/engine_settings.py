@@ -1,4 +1,4 @@
-"""Settings of an engine (the key "mgap" of vLLM's `additional_config`) and of a request (`mgap_alpha`)."""
+"""Settings of an engine (the key "mgap" of its configuration) and of a request (`mgap_alpha`), in vLLM and in SGLang."""
 
 from __future__ import annotations
 
@@ -29,20 +29,16 @@ class Serving:
     log_every: float = LOG_EVERY  # seconds; 0: never
 
     @classmethod
-    def of(cls, given: Any) -> Serving:
-        """From plain keys. Raises on unknown and missing ones."""
+    def of(cls, given: Any, where: str = "additional_config") -> Serving:
+        """From plain keys. Raises on unknown and missing ones; `where` they were given, for the messages."""
         allowed = [*MGAP.setting_names(), "log_every"]
         if not isinstance(given, Mapping):
-            raise SettingError(
-                f'additional_config {KEY}={given!r:.60}: must hold keys and values, such as {{"prior": "priors/my"}}'
-            )
+            raise SettingError(f'{where} {KEY}={given!r:.60}: must hold keys and values, such as {{"prior": "priors/my"}}')
         for key in given:
             if key not in allowed:
-                raise SettingError(f"additional_config {KEY}: unknown key {key!r:.60}; choose from {', '.join(allowed)}")
+                raise SettingError(f"{where} {KEY}: unknown key {key!r:.60}; choose from {', '.join(allowed)}")
         if not isinstance(given.get("prior"), str):
-            raise SettingError(
-                f"additional_config {KEY}: prior is missing; fit one with `mgap fit --model MODEL --out DIR` and name it"
-            )
+            raise SettingError(f"{where} {KEY}: prior is missing; fit one with `mgap fit --model MODEL --out DIR` and name it")
         settings = {key: value for key, value in given.items() if key not in ("prior", "log_every")}
         return cls(given["prior"], settings, check_strength("log_every", given.get("log_every", LOG_EVERY)))
 
@@ -60,9 +56,9 @@ class Serving:
         return method
 
 
-def own_alpha(extra: Mapping[str, Any] | None) -> float | None:
+def own_alpha(extra: Mapping[str, Any] | None, where: str = "vllm_xargs") -> float | None:
     """A request's own strength, or None if it sets none. Raises on invalid values and other keys with our prefix."""
     ours = {key: value for key, value in (extra or {}).items() if key.startswith(PREFIX)}
     if unknown := sorted(set(ours) - {ALPHA}):
-        raise SettingError(f"unknown {unknown[0]!r} in vllm_xargs: of mgap's settings a request may set {ALPHA} only")
+        raise SettingError(f"unknown {unknown[0]!r} in {where}: of mgap's settings a request may set {ALPHA} only")
     return check_strength(ALPHA, ours[ALPHA]) if ours else None

@@ -1,8 +1,8 @@
-"""vLLM's head in float32, for the steps that MGAP corrects: the same rule as with transformers (docs/concepts.md).
+"""A server's head in float32, for the steps that MGAP corrects: the same rule as with transformers (docs/concepts.md).
 
-vLLM can run the head of an unquantised model in float32 (its setting `head_dtype`): one product that reads the weights once
-on a CUDA device. That setting is for all requests of an engine. Here it is on only for calls whose rows are corrected, so that
-plain rows stay as vLLM makes them.
+vLLM and SGLang can run the head of an unquantised model in float32 (`head_dtype`, `use_fp32_lm_head`): one product that reads
+the weights once on a CUDA device. That setting is for all requests of an engine. Here it is on only for calls whose rows are
+corrected, so that plain rows stay as the server makes them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ Compute = Callable[..., Tensor | None]  # states [rows, d] to logits [rows, voca
 
 
 class ExactLogits:
-    """A model's `compute_logits` with the head's product in float32."""
+    """A model's `compute_logits` with the head's product in float32.
 
-    def __init__(self, compute: Compute, processors: list[Any]) -> None:
-        self.compute, self.processors = compute, processors
+    Setting the attribute `switch` of its processors of logits to `value` makes it so; vLLM's unless others are given.
+    """
+
+    def __init__(self, compute: Compute, processors: list[Any], switch: str = "head_dtype", value: Any = torch.float32) -> None:
+        self.compute, self.processors, self.switch, self.value = compute, processors, switch, value
 
     @classmethod
     def of(cls, model: nn.Module, compute: Compute, like: Tensor) -> ExactLogits | str:
@@ -39,11 +42,11 @@ class ExactLogits:
         return exact
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        before = [processor.head_dtype for processor in self.processors]
+        before = [getattr(processor, self.switch) for processor in self.processors]
         for processor in self.processors:
-            processor.head_dtype = torch.float32
+            setattr(processor, self.switch, self.value)
         try:
             return self.compute(*args, **kwargs)
         finally:
-            for processor, dtype in zip(self.processors, before, strict=True):
-                processor.head_dtype = dtype
+            for processor, value in zip(self.processors, before, strict=True):
+                setattr(processor, self.switch, value)
