@@ -85,6 +85,20 @@ VLLM = Engine(
         Mode.COMPILE: Support(True, "vLLM compiles by itself"),
     },
 )
+SGLANG = Engine(
+    name="sglang",
+    call="SGLang itself, with its plugin",
+    page="sglang.md",
+    equals="transformers' tokens in float32, on text in SGLang's CPU engine",
+    why_not=only_mgap,
+    modes={
+        **dict.fromkeys((Mode.GREEDY, Mode.SAMPLE, Mode.BATCH, Mode.STREAM, Mode.SEQUENCES), YES),
+        Mode.BEAM: Support(False, "the rows of its beam search belong to no request"),
+        Mode.ASSISTED: Support(False, "with drafts SGLang does not say which rows are whose"),
+        Mode.STATIC: Support(False, "SGLang keeps its cache in pages"),
+        Mode.COMPILE: Support(False, "a compiled step would keep its first strengths"),
+    },
+)
 MLX = Engine(
     name="mlx",
     call="`mgap.integrations.mlx`: `MlxModel.load`, or `attach` in a program of mlx-vlm",
@@ -101,4 +115,4 @@ MLX = Engine(
         Mode.COMPILE: Support(False, "mlx-vlm compiles by itself where it can"),
     },
 )
-ENGINES = (TRANSFORMERS, CUSTOM_GENERATE, VLLM, MLX)
+ENGINES = (TRANSFORMERS, CUSTOM_GENERATE, VLLM, SGLANG, MLX)
