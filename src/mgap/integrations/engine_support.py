@@ -110,7 +110,10 @@ MLX = Engine(
         Mode.BATCH: Support(True, "by mlx-vlm's own `batch_generate`, with `attach`"),
         Mode.BEAM: Support(False, "mlx-vlm searches among no beams"),
         Mode.SEQUENCES: Support(False, "mlx-vlm draws one answer at a time"),
-        Mode.ASSISTED: Support(False, "mlx-vlm checks drafted tokens past the head"),
+        Mode.ASSISTED: Support(
+            False,
+            "mlx-vlm checks drafted tokens past the head; past some tied ones it does so unnoticed, so give no draft_model",
+        ),
         Mode.STATIC: Support(False, "mlx-vlm has a cache of its own"),
         Mode.COMPILE: Support(False, "mlx-vlm compiles by itself where it can"),
     },
