@@ -23,6 +23,7 @@ OPENED = {  # otherwise than by the helpers of mgap.io
         "inspector/runs.py": 1,
         "inspector/theme.py": 1,
         "pocket/benchmark.py": 1,
+        "priors/custom_generate/repository.py": 1,
         "priors/object_words.py": 1,
         "priors/prompts.py": 1,
         "serving/checkpoint.py": 6,  # all of whose folder is looked at before

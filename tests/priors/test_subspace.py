@@ -157,7 +157,9 @@ def test_a_prior_goes_to_the_hub_and_back(prior, tmp_path, monkeypatch):
 
     monkeypatch.setattr(tensor_files.HfApi, "create_repo", lambda self, repo, *, private, exist_ok: None)
     monkeypatch.setattr(tensor_files.HfApi, "upload_folder", upload)
-    monkeypatch.setattr(tensor_files, "snapshot_download", lambda repo, revision, allow_patterns: str(remote))
+    monkeypatch.setattr(
+        tensor_files, "snapshot_download", lambda repo, *, revision, allow_patterns, local_files_only: str(remote)
+    )
     assert prior.push("someone/prior") == "address"
     assert torch.equal(mgap.Subspace.load("someone/prior").basis, prior.basis)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mgap.errors import ModelError
+from mgap.io.strict_json import load_json
 from mgap.serving.checkpoint import Edit, readable, tower_edits
 
 _VISION = {"qwen3_vl_vision": "qwen3_vl", "qwen3_vl_moe_vision": "qwen3_vl_moe"}  # the vision part's model_type
@@ -22,7 +23,7 @@ def mlx_readable(model: str) -> str:
 
 
 def _edits(source: Path) -> dict[str, Edit]:
-    config = json.loads((source / "config.json").read_text())
+    config = load_json(source / "config.json")
     edits = tower_edits(source, config)
     if "quantization" not in config and (older := _older(config)) != config:
         edits["config.json"] = lambda _: json.dumps(older, indent=2).encode()

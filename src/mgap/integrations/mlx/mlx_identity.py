@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from mlx.utils import tree_flatten
 from mgap.backbones.identity import Identity, describe_values, sample_places, short_name, value_places
 from mgap.errors import ModelError, UnsupportedHead
 from mgap.integrations.mlx.mlx_head import language_of
+from mgap.io.strict_json import load_json
 
 _FLOATS = (mx.float16, mx.bfloat16, mx.float32)
 _STEPS = 1.5  # quantising moves a weight by half a step; the outermost ones, up to this many
@@ -27,7 +27,7 @@ def identity_of(model: Any, prior: Identity | None = None) -> Identity:
     folder = getattr(model, "model_path", None)
     if folder is None:
         raise ModelError(f"{type(model).__name__} does not say where it was loaded from: pass what mlx_vlm.load returns")
-    architectures = json.loads((Path(folder) / "config.json").read_text()).get("architectures")
+    architectures = load_json(Path(folder) / "config.json").get("architectures")
     if not architectures:
         raise ModelError(f"{folder}: its config.json names no architectures, so that a prior cannot be checked against it")
     embedding = embedding_of(model)
