@@ -227,7 +227,11 @@ POCKET_LEARNERS = Registry(
 ENGINES = Registry(
     "engine",
     "mgap.engines",
-    {"transformers": "mgap.run.worker:TransformersEngine", "vllm": "mgap.serving.vllm_run:VllmEngine"},
+    {
+        "transformers": "mgap.run.worker:TransformersEngine",
+        "vllm": "mgap.serving.vllm_run:VllmEngine",
+        "server": "mgap.serving.remote.remote_run:RemoteEngine",
+    },
     has=("refuse", "require", "begin"),
 )
 

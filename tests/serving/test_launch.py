@@ -28,8 +28,13 @@ def pocket_prior(tmp_path_factory):
     return folder
 
 
+def after(line):
+    """The flags of a line."""
+    return shlex.split(line)[4:]
+
+
 def words(line):
-    return dict(zip(given := shlex.split(line)[3:], given[1:], strict=False))
+    return dict(zip(given := after(line), given[1:], strict=False))
 
 
 def test_a_dry_run_prints_the_line_that_serves_the_same_and_starts_nothing(run, pocket_prior):
@@ -39,7 +44,7 @@ def test_a_dry_run_prints_the_line_that_serves_the_same_and_starts_nothing(run, 
     )  # fmt: skip
     assert status == 0, error
     given = words(out)
-    assert out.startswith("vllm serve ")
+    assert out.startswith("VLLM_PLUGINS=mgap vllm serve ")
     assert json.loads(given["--additional-config"]) == {
         "mgap": {"prior": str(pocket_prior), "alpha": 1.0, "lam": 0.5, "rank": 3}
     }
@@ -53,7 +58,7 @@ def test_a_dry_run_prints_the_line_that_serves_the_same_and_starts_nothing(run, 
 def test_the_command_that_is_run_has_the_flags_of_the_line(pocket_prior):
     launch = plan_launch("pocket/llava", str(pocket_prior), {}, **PLACE)
     assert launch.command[1:5] == ["-m", SERVER, "--model", launch.model]
-    assert launch.command[5:] == shlex.split(launch.line)[3:]
+    assert launch.command[5:] == after(launch.line)
 
 
 def test_what_the_user_says_of_pictures_and_of_the_name_stays(pocket_prior):

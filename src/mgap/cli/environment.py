@@ -45,12 +45,13 @@ VARIABLES = {
     "CUDA_VISIBLE_DEVICES": "which GPUs torch sees",
     "OMP_NUM_THREADS": "cores that torch uses",
     "VLLM_PLUGINS": "which plugins vLLM loads",
+    "OPENAI_API_KEY": "the key for servers that a run asks",
     "RANK": "this process's share of a run",
     "WORLD_SIZE": "shares of a run",
     "LOCAL_RANK": "this process's GPU",
     "LOCAL_WORLD_SIZE": "processes on this machine",
 }
-SECRET = ("MGAP_INSPECT_PASSWORD", "HF_TOKEN")
+SECRET = ("MGAP_INSPECT_PASSWORD", "HF_TOKEN", "OPENAI_API_KEY")
 GIB = 1 << 30
 
 

@@ -114,7 +114,7 @@ Tasks = Annotated[
     ),
 ]
 Limit = Annotated[int | None, typer.Option(help="Use only the first N pictures.")]
-BatchSize = Annotated[int | None, typer.Option(help="Questions per batch; default: 32, or 256 with engine vllm.")]
+BatchSize = Annotated[int | None, typer.Option(help="Questions per batch; default: 32, or 256 with engine vllm or server.")]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Allow Python code from the model's repository to run.")
 ]

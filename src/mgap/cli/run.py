@@ -105,7 +105,7 @@ def run(
         str | None,
         typer.Option(
             autocompletion=completion.engine,
-            help="transformers or vllm (docs/running.md), or an engine of an installed package.",
+            help="transformers, vllm or server (docs/running.md), or an engine of an installed package.",
         ),
     ] = None,
     engine_option: Annotated[
@@ -113,6 +113,10 @@ def run(
         typer.Option(
             "--engine-option", help="Option of the engine, for vllm of vllm.LLM, such as tensor_parallel_size=4; repeatable."
         ),
+    ] = None,
+    url: Annotated[
+        list[str] | None,
+        typer.Option("--url", help="Engine server: its address, such as http://HOST:8000/v1; repeatable."),
     ] = None,
     batch_size: BatchSize = None,
     prefill: Annotated[
@@ -138,6 +142,7 @@ def run(
 
     Example: mgap run pope --model llava-hf/llava-1.5-7b-hf --method vanilla --method mgap --images coco/val2014
     """
+    options = parse_settings(engine_option, "--engine-option", "tensor_parallel_size=4")
     given = {
         "model": model, "methods": method, "images": images, "data": data, "dataset": dataset, "questions": questions,
         "splits": split, "kinds": kinds, "tasks": tasks, "image_set": image_set, "pictures": pictures, "prompt": prompt,
@@ -149,7 +154,7 @@ def run(
         "template": template, "controls": controls or None,
         "decoding": parse_settings(decoding, "--decoding", "max_new_tokens=64") or None,
         "scoring": parse_settings(scoring, "--scoring", "parser=vcd") or None, "engine": engine,
-        "engine_options": parse_settings(engine_option, "--engine-option", "tensor_parallel_size=4") or None,
+        "engine_options": {**options, "url": url} if url else options or None,
     }  # fmt: skip
     config = _config(what, {key: value for key, value in given.items() if value is not None}, by_method(set_ or []), prior)
     _, done, _, summary = answer(config, out, shard, retry_failed)

@@ -63,4 +63,4 @@ def serve(
     if dry_run:
         return
     print(f"starting the server, which takes half a minute or more; {way_to_end()} ends it", file=sys.stderr, flush=True)
-    os.execve(sys.executable, launch.command, os.environ)
+    os.execve(sys.executable, launch.command, {**os.environ, **launch.environment})

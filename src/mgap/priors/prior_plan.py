@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mgap.backbones.base import Backbone, HasBackbone
     from mgap.priors.subspace import Subspace
 
+SERVED = "served"  # in the place of a folder: the prior that the asked servers have
 PROMPT_SETS = ("default", "questions", "captions", "colours")
 
 
@@ -34,7 +35,7 @@ class Prior:
     count: int = 50  # prompts
     prompts: str = "auto"  # a set in the registry's PROMPTS, or a file with one per line; auto: the model's own set
     null_image: str = "black336"
-    folder: str | None = None  # a saved subspace, or a hub repository; then nothing is fitted
+    folder: str | None = None  # a saved subspace, a hub repository, or SERVED; then nothing is fitted
 
     @classmethod
     def of(cls, data: Any) -> Prior:

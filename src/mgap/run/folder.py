@@ -35,7 +35,7 @@ SAME = (  # keys that change answers, besides the samples and the methods
     "batch_size",
     "departure",
 )
-PLACING = (  # engine options about hardware and batching, which may change when a run is resumed
+PLACING = (  # engine options about hardware and batching, and where servers are, which may change when a run is resumed
     "tensor_parallel_size",
     "pipeline_parallel_size",
     "distributed_executor_backend",
@@ -47,6 +47,11 @@ PLACING = (  # engine options about hardware and batching, which may change when
     "max_num_batched_tokens",
     "enforce_eager",
     "disable_log_stats",
+    "url",
+    "parallel",
+    "retries",
+    "timeout",
+    "api_key",
 )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mgap.errors import SettingError
 from mgap.io.progress import Progress
 from mgap.io.typed_json import typed
-from mgap.priors.prior_plan import Prior, Priors
+from mgap.priors.prior_plan import SERVED, Prior, Priors
 from mgap.registry import LEARNT, METHODS
 from mgap.run.learning import called, describe, kinds_in, learnt, refuse_unlearnt
 from mgap.run.records import RunMethod
@@ -120,7 +120,7 @@ class MethodPlan:
     @property
     def is_learnt(self) -> bool:
         """Whether everything it needs is saved in folders, so that it can be built without a model."""
-        is_saved = self.prior is not None and self.prior.folder is not None
+        is_saved = self.prior is not None and self.prior.folder not in (None, SERVED)
         return all(need.kind == "subspace" and is_saved for need in self.unlearnt().values())
 
     def refuse_unlearnt(self, model: str) -> None:

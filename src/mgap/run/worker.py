@@ -79,7 +79,7 @@ class TransformersEngine:
         """Raise if the config holds another engine's options."""
         if config.engine_options:
             raise SettingError(
-                f"engine_options are vLLM's, and the engine is {config.engine}: leave them out, or name engine vllm"
+                f"engine_options are of engines vllm and server, and this is {config.engine}: leave them out, or name theirs"
             )
 
     @staticmethod

@@ -18,7 +18,7 @@ from mgap.backbones.identity import Identity
 from mgap.errors import SettingError, UnsupportedHead
 from mgap.serving.correcting import CorrectedLogits
 from mgap.serving.counts import Counts
-from mgap.serving.engine_settings import Serving
+from mgap.serving.engine_settings import EXTENSION, Serving
 from mgap.serving.exact_logits import ExactLogits
 from mgap.serving.prior_check import checked_method, described_weights, loaded_identity
 from mgap.serving.row_strengths import row_strengths_of
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.mgap")  # a child of vLLM's logger, for the same format and destination
 MODEL_ATTRIBUTE = "_mgap"  # holds the `CorrectedLogits` of a loaded model
-EXTENSION = "mgap.serving.extension.Extension"  # the worker extension of a run's engines
 
 
 def watch_loaders() -> None:

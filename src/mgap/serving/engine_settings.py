@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 KEY = "mgap"
 ALPHA = "mgap_alpha"  # of a request
 PREFIX = "mgap_"  # of this package's keys in a request
+EXTENSION = "mgap.serving.extension.Extension"  # vLLM's worker extension of runs and of `mgap serve`
 LOG_EVERY = 60.0  # seconds
 
 

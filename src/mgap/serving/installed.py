@@ -8,7 +8,8 @@ from importlib.util import find_spec
 
 from mgap.errors import MissingExtra, SettingError
 
-PLUGIN, GROUP = "mgap", "vllm.general_plugins"
+PLUGIN, GROUP, PLUGINS = "mgap", "vllm.general_plugins", "VLLM_PLUGINS"
+GROUPS = (GROUP, "vllm.platform_plugins", "vllm.io_processor_plugins", "vllm.stat_logger_plugins")  # loaded unless filtered
 
 
 def require_vllm(purpose: str) -> None:
@@ -21,9 +22,14 @@ def require_vllm(purpose: str) -> None:
         )
 
 
+def all_plugins() -> str:
+    """VLLM_PLUGINS for everything that vLLM loads without it, and our endpoint, which it loads by name only."""
+    return ",".join(sorted({PLUGIN, *(point.name for group in GROUPS for point in entry_points(group=group))}))
+
+
 def refuse_filtered() -> None:
     """Raise if VLLM_PLUGINS leaves the plugin out: vLLM would silently decode without MGAP."""
-    listed = os.environ.get("VLLM_PLUGINS")
+    listed = os.environ.get(PLUGINS)
     if listed is not None and PLUGIN not in listed.split(","):
         wanted = ",".join([*filter(None, [listed]), PLUGIN])
         raise SettingError(f"VLLM_PLUGINS={listed!r} keeps mgap out of vLLM: set VLLM_PLUGINS={wanted}, or unset it")

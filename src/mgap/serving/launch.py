@@ -16,7 +16,8 @@ from typing import Any
 from mgap.errors import BackboneMismatch, SettingError
 from mgap.priors.subspace import Subspace
 from mgap.registry import locate
-from mgap.serving.engine_settings import KEY, Serving
+from mgap.serving.engine_settings import EXTENSION, KEY, Serving
+from mgap.serving.installed import PLUGINS, all_plugins
 
 COMMAND, SERVER = "vllm.entrypoints.cli.main", "vllm.entrypoints.openai.api_server"  # modules: vLLM's command, and its server
 ADDITIONAL = "--additional-config"
@@ -33,7 +34,13 @@ class Launch:
     @property
     def line(self) -> str:
         """The `vllm serve` line that starts the same server."""
-        return shlex.join(["vllm", "serve", self.model, *self.flags])
+        settings = [f"{name}={value}" for name, value in self.environment.items()]
+        return shlex.join([*settings, "vllm", "serve", self.model, *self.flags])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What is set for it besides: vLLM loads the endpoint that tells of MGAP only where it is named."""
+        return {} if PLUGINS in os.environ else {PLUGINS: all_plugins()}
 
     @property
     def command(self) -> list[str]:
@@ -67,6 +74,7 @@ def plan_launch(
     flags += ["--revision", revision] if revision else []
     flags += ["--trust-remote-code"] if trust_remote_code else []
     flags += [] if source == model or has_flag(rest, "--served-model-name") else ["--served-model-name", model]
+    flags += [] if has_flag(rest, "--worker-extension-cls") else ["--worker-extension-cls", EXTENSION]
     flags += [] if has_flag(rest, "--limit-mm-per-prompt") else ["--limit-mm-per-prompt", '{"image": 1}']
     return Launch(source, (*flags, ADDITIONAL, json.dumps({**additional, KEY: given}), *rest))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from mgap.errors import MgapError, ModelError, NonFiniteScores, PromptError, SettingError, did_you_mean, one_line
-from mgap.serving.engine_settings import KEY
+from mgap.serving.engine_settings import EXTENSION, KEY
 
 SET_BY_RUN = {  # engine options that a run sets itself, with the key that decides them
     "model": "model",
@@ -69,7 +69,6 @@ class EngineRecipe:
 
     def start(self, serving: Mapping[str, Any]) -> OfflineEngine:
         """Start an engine with MGAP set to `serving`; without MGAP if that is empty."""
-        from mgap.serving.attaching import EXTENSION
         from mgap.serving.checkpoint import servable
 
         _prepare()

@@ -24,8 +24,8 @@ def why_not(method: type[Method]) -> str:
     return REASONS[method.seam]
 
 
-def refuse_method(name: str) -> None:
+def refuse_method(name: str, engine: str = "vllm") -> None:
     """Raise if vLLM cannot decode with the named method."""
     if reason := why_not(METHODS.get(name)):
         possible = ", ".join(["vanilla", *sorted(other for other, method in METHODS.loaded().items() if not why_not(method))])
-        raise SettingError(f"engine vllm cannot do {name}: {reason}; use {possible}, or engine transformers")
+        raise SettingError(f"engine {engine} cannot do {name}: {reason}; use {possible}, or engine transformers")

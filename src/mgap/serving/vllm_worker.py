@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -14,8 +14,6 @@ import torch
 from mgap.backbones.base import Backbone
 from mgap.benchmarks.base import Benchmark
 from mgap.decoding.generate import end_ids
-from mgap.decoding.model import read_answer
-from mgap.errors import PromptError
 from mgap.methods.base import Method
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP
@@ -25,6 +23,7 @@ from mgap.run.records import RunMethod
 from mgap.run.worker import Work
 from mgap.serving.engine_settings import ALPHA
 from mgap.serving.offline import EngineRecipe, OfflineEngine
+from mgap.serving.read_sequences import read_sequences
 from mgap.serving.sampling import logit_bias, sampling_fields
 from mgap.types import Answer, Decoding, Sample
 
@@ -100,17 +99,10 @@ class VllmWorker(AnsweringWorker):
         outputs = engine.generate(requests, fields)
         milliseconds = 1000 * (time.perf_counter() - started)
         longest = decoding.max_new_tokens
-        return [self._read(sequences, text, milliseconds, longest) for sequences, text in zip(outputs, texts, strict=True)]
-
-    def _read(self, sequences: list[list[int]], text: str, milliseconds: float, longest: int) -> Answer:
-        first, *others = (read_answer(self.backbone, tokens, self.end, text, milliseconds) for tokens in sequences)
-        for answer in (first, *others):
-            if answer.stop == "length" and len(answer.token_ids) < longest:
-                raise PromptError(
-                    f"vLLM cut its answer after {len(answer.token_ids)} tokens, where max_model_len was reached: "
-                    "give a larger max_model_len in engine_options, or a smaller max_new_tokens"
-                )
-        return replace(first, alternatives=tuple(others))
+        return [
+            read_sequences(self.backbone, sequences, self.end, text, milliseconds, longest)
+            for sequences, text in zip(outputs, texts, strict=True)
+        ]
 
     def _method_fields(self, label: str) -> dict[str, Any]:
         """The request fields that the labelled method adds."""
