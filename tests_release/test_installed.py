@@ -119,7 +119,7 @@ def test_the_doctor_names_the_extras(alone):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     missing = {package["extra"] for package in found["optional"].values() if "extra" in package and not package["version"]}
-    assert missing == {"svd", "bench", "neighbours", "vectors", "inspector", "vllm", "mlx"}
+    assert missing == {"svd", "bench", "neighbours", "vectors", "inspector", "vllm", "sglang", "mlx", "server"}
     assert not [name for name, package in found["required"].items() if "note" in package], "it installed what it says it needs"
 
 
@@ -133,6 +133,7 @@ def test_the_doctor_names_the_extras(alone):
         ("mgap[inspector]", ["mgap", "inspect"]),
         ("mgap[vllm]", ["mgap", "serve", "pocket/llava", "--prior", "prior"]),
         ("mgap[vllm]", ["mgap", "run", "pope", "-m", "pocket/llava", "--scenes", "2", "--engine", "vllm"]),
+        ("mgap[server]", ["mgap", "run", "pope", "-m", "pocket/llava", "--engine", "server", "--url", "http://127.0.0.1:1"]),
         ("pip install peft", ["mgap", "doctor", "adapted"]),
         ("pip install accelerate", ["mgap", "doctor", "quantised"]),
     ],
@@ -158,7 +159,7 @@ def test_research_is_not_in_the_wheel_and_in_a_clone_names_what_it_needs(alone, 
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        ("could not be fetched from the hub", ["ask", "none.png", "What?", "-m", "llava-hf/llava-1.5-7b-hf"]),
+        ("it is no folder here and not in the cache", ["ask", "none.png", "What?", "-m", "llava-hf/llava-1.5-7b-hf"]),
         ("by hand", ["fetch", "pope"]),
     ],
 )

@@ -28,7 +28,7 @@ FAMILIES = ("llava", "qwen3-vl")
 STRENGTHS = (0.0, SERVER, 5.0)  # at which servers are asked
 TOGETHER = {  # by how their ids begin: tests that share engines, a server or vLLM's parser, and so a process
     "engines": ("test_mgap.py", "test_plain.py", "test_refusals.py", "test_text_models.py"),
-    "servers": ("test_parallel.py", "test_remote.py", "test_server.py"),
+    "servers": ("test_parallel.py", "test_remote.py", "test_server.py", "test_status.py"),
     "flags": ("test_examples.py::test_vllm_",),
 }
 
@@ -115,7 +115,7 @@ def llava(worlds) -> World:
 def running(llava, served, server) -> Server:
     """The OpenAI server of pocket/llava with MGAP, one for all tests that ask it."""
     told = {"env": {PLUGINS: all_plugins()}, "worker_extension_cls": EXTENSION}  # as `mgap serve` does
-    started = server(served["llava"], wait=False, **told, **with_mgap(llava, SERVER, log_every=1))
+    started = server(served["llava"], wait=False, **told, **with_mgap(llava, SERVER, log_every=1, reload=True))
     for alpha in STRENGTHS:
         llava.answers(alpha)  # kept for `texts`, and made while the server imports vLLM
     return started.wait()

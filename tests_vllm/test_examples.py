@@ -50,7 +50,7 @@ def test_vllm_reads_the_flags(parser, file, find):
 def test_vllm_knows_the_flags_that_the_page_names(parser):
     named = re.findall(r"`(--[a-z-]+)`", (HERE / "docs" / "serving.md").read_text())
     known = {flag for action in parser._actions for flag in action.option_strings}
-    mine = {"--prior", "--alpha", "--lam", "--preset", "--rank", "--"}
+    mine = {"--prior", "--alpha", "--lam", "--preset", "--rank", "--reload", "--"}
     assert set(named) - mine <= known
 
 

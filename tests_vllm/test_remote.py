@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
-import httpx
 import pytest
 from engines import generate
-from strengths import SERVER
 from worlds import FIRST
 
 from mgap.errors import ModelError
@@ -89,19 +87,6 @@ def test_a_question_without_a_picture_is_asked_as_text_alone(running, llava, tmp
         worker.close()
     expected = llava.model.answer(None, sample.prompt, max_new_tokens=worker.decoding.max_new_tokens)
     assert (answer.token_ids, answer.prompt) == (expected.token_ids, expected.prompt)
-
-
-def test_the_server_tells_of_mgap(running, llava, tmp_path):
-    run, worker = begin(running, tmp_path, methods=["vanilla", {"method": "mgap", "alpha": 5}])
-    with worker.using(run.methods[1]) as work:
-        work(run.samples[:20])
-    worker.close()
-    status = httpx.get(f"{running.url}/v1/mgap").json()
-    assert (status["is_on"], status["prior"], status["drafts"]) == (True, str(llava.prior), False)
-    assert status["settings"]["alpha"] == SERVER
-    assert status["settings"]["rank"] == llava.subspace.rank
-    assert status["counts"]["rows"] > 0
-    assert status["model"]["tensors"]["lm_head.weight"] == llava.model.backbone.identity.tensors["lm_head.weight"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import base64
 import io
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 from strengths import SERVER
 from worlds import TOKENS
@@ -80,5 +81,9 @@ def test_a_server_that_was_killed_comes_back_the_same(running, llava, server, te
     assert said(ask(again.client(), llava, 12)) == texts[SERVER][12]
     assert said(ask(again.client(), llava, 12, 0)) == texts[0.0][12]
     assert again.log.count("MGAP on ") == 1
+    ready = httpx.get(f"{again.url}/mgap/ready")
+    assert (ready.status_code, ready.json()) == (200, {"is_on": True, "prior": str(llava.prior)})
+    kept = httpx.post(f"{again.url}/v1/mgap/prior", json={"alpha": 1})
+    assert (kept.status_code, "mgap serve --reload" in kept.text) == (403, True)
     assert "vllm serve " in again.log, "the same server, to be typed without mgap's command"
     assert again.stop() == 0

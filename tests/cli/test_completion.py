@@ -59,7 +59,7 @@ def bash(line, folder):
         ("mgap serve pocket/q", ["pocket/qwen3-vl"]),
         ("mgap doctor pocket/l", ["pocket/llava"]),
         ("mgap run pope --method vcd --method mo", ["mod"]),
-        ("mgap run pope --engine ", ["transformers", "vllm"]),
+        ("mgap run pope --engine ", ["server", "transformers", "vllm"]),
         ("mgap run pope --dataset a", ["aokvqa", "amber"]),
         ("mgap run d", ["departure", *(name for name in EXPERIMENTS if name.startswith("d"))]),
         ("mgap score pope --parser ", list(PARSERS)),

@@ -83,11 +83,10 @@ def test_health_is_asked_where_the_server_listens():
     service, deployment, _, container = kubernetes()
     port = container["ports"][0]["containerPort"]
     assert f"--port={port}" in words()["kubernetes"]
-    assert all(
-        container[probe]["httpGet"]["path"] == "/health" for probe in ("startupProbe", "readinessProbe", "livenessProbe")
-    )
+    paths = [container[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")]
+    assert paths == ["/health", "/mgap/ready", "/health"]
     assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
     assert f"--port={port}" in words()["compose"]
-    assert f"127.0.0.1:{port}/health" in compose()["healthcheck"]["test"][-1]
+    assert f"127.0.0.1:{port}/mgap/ready" in compose()["healthcheck"]["test"][-1]
     assert compose()["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 1

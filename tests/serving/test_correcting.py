@@ -1,5 +1,7 @@
 """One call of the head inside an engine, without vLLM: `compute_logits` is any function of states."""
 
+import logging
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -29,13 +31,14 @@ def prior(rank=5):
 
 
 def served(compute, alpha=0.75, *, is_fixed=True, log_every=0.0, dtype=torch.float32, exact_compute=None, **more):
-    lines = []
+    logger = logging.getLogger("mgap.served")
+    logger.setLevel(logging.INFO)
     method, rows = mgap.MGAP(prior(), alpha=alpha, **more), RowStrengths()
     rows.alpha = method.settings.alpha
-    counts = Counts(torch.device("cpu"), log_every)
+    counts = Counts(torch.device("cpu"), log_every, logger)
     like = torch.zeros(1, WIDTH, dtype=dtype)
-    made = CorrectedLogits(compute, method, rows, counts, like=like, is_fixed=is_fixed, log=lines.append, exact=exact_compute)
-    return made, rows, lines
+    made = CorrectedLogits(compute, method, rows, counts, like=like, is_fixed=is_fixed, exact=exact_compute)
+    return made, rows
 
 
 def by_hand(h, compute, alpha, lam=0.5):
@@ -53,7 +56,7 @@ def by_hand(h, compute, alpha, lam=0.5):
 @pytest.mark.parametrize("is_fixed", [True, False])
 def test_it_is_the_papers_formula_by_a_table_or_a_second_pass(cap, is_fixed):
     compute = head_of(cap=cap)
-    made, _, _ = served(compute, is_fixed=is_fixed)
+    made, _ = served(compute, is_fixed=is_fixed)
     assert made.way == ("a table of the head's directions" if is_fixed and cap is None else "a second pass through the head")
     h = torch.randn(7, WIDTH)
     torch.testing.assert_close(made(h).double(), by_hand(h, compute, 0.75), rtol=1e-4, atol=1e-4)
@@ -63,7 +66,7 @@ def test_it_is_the_papers_formula_by_a_table_or_a_second_pass(cap, is_fixed):
 @given(alphas=st.lists(st.floats(0, 6), min_size=1, max_size=9), is_fixed=st.booleans(), looked_at=st.booleans())
 def test_every_row_has_the_strength_that_was_told_for_it(alphas, is_fixed, looked_at):
     compute = head_of()
-    made, rows, _ = served(compute, is_fixed=is_fixed)
+    made, rows = served(compute, is_fixed=is_fixed)
     made.counts.step = 0 if looked_at else 1
     h = torch.randn(len(alphas), WIDTH, generator=torch.Generator().manual_seed(len(alphas)))
     rows.set_next(torch.tensor(alphas))
@@ -73,7 +76,7 @@ def test_every_row_has_the_strength_that_was_told_for_it(alphas, is_fixed, looke
 
 def test_a_strength_of_zero_is_the_model_itself_to_the_bit():
     compute = head_of()
-    made, rows, _ = served(compute)
+    made, rows = served(compute)
     h = torch.randn(3, WIDTH)
     rows.set_next(torch.tensor([0.0, 1.0, 0.0]))
     corrected = made(h)
@@ -81,13 +84,13 @@ def test_a_strength_of_zero_is_the_model_itself_to_the_bit():
     assert not torch.equal(corrected[1], compute(h)[1])
     rows.set_next(torch.zeros(3), is_off=True)
     assert torch.equal(made(h), compute(h))
-    off, _, _ = served(compute, alpha=0)
+    off, _ = served(compute, alpha=0)
     assert torch.equal(off(h), compute(h))
 
 
 def test_half_logits_come_back_in_float32_so_that_small_steps_act():
     compute = head_of(dtype=torch.bfloat16)
-    made, _, _ = served(compute, alpha=0.01, dtype=torch.bfloat16)
+    made, _ = served(compute, alpha=0.01, dtype=torch.bfloat16)
     h = torch.randn(4, WIDTH, dtype=torch.bfloat16)
     corrected = made(h)
     assert corrected.dtype == torch.float32
@@ -104,7 +107,7 @@ def test_rows_are_corrected_from_exact_logits_and_plain_ones_beside_them_are_the
         calls.append(len(h))
         return h.float() @ weight.float().T
 
-    made, rows, _ = served(compute, dtype=torch.bfloat16, exact_compute=exact)
+    made, rows = served(compute, dtype=torch.bfloat16, exact_compute=exact)
     assert made.way == "a table of the head's directions, from float32 logits"
     wide = (prior().basis.T.float() @ weight.float().T).double()
     torch.testing.assert_close(made.correction.table.double(), wide, rtol=1e-5, atol=1e-5)  # W V without rounding
@@ -127,7 +130,7 @@ def test_rows_are_corrected_from_exact_logits_and_plain_ones_beside_them_are_the
 
 def test_plain_rows_beside_others_are_not_rescaled_with_them():
     compute = head_of()
-    made, rows, _ = served(compute, preset="reference-code", rank=3)
+    made, rows = served(compute, preset="reference-code", rank=3)
     h = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(2))
     rows.set_next(torch.tensor([0.0, 1.0, 0.0, 2.0, 0.0, 0.5]), has_plain=True)
     mixed = made(h)
@@ -137,7 +140,7 @@ def test_plain_rows_beside_others_are_not_rescaled_with_them():
 
 def test_steps_that_are_counted_are_not_rounded_either():
     compute = head_of(dtype=torch.bfloat16)
-    made, _, _ = served(compute, alpha=0.01, dtype=torch.bfloat16)
+    made, _ = served(compute, alpha=0.01, dtype=torch.bfloat16)
     h = torch.randn(4, WIDTH, dtype=torch.bfloat16)
     made.counts.step = 0
     counted = made(h)
@@ -147,7 +150,7 @@ def test_steps_that_are_counted_are_not_rounded_either():
 
 
 def test_no_rows_and_ranks_without_logits_are_passed_through():
-    made, _, _ = served(head_of())
+    made, _ = served(head_of())
     assert made(torch.empty(0, WIDTH)).shape == (0, VOCAB)
     made.compute = lambda _: None
     assert made(torch.randn(2, WIDTH)) is None
@@ -156,23 +159,23 @@ def test_no_rows_and_ranks_without_logits_are_passed_through():
 
 
 def test_strengths_of_other_rows_are_refused():
-    made, rows, _ = served(head_of())
+    made, rows = served(head_of())
     rows.set_next(torch.ones(3))
     with pytest.raises(RuntimeError, match="told the strengths of 3 rows, and the head has 2"):
         made(torch.randn(2, WIDTH))
 
 
 def test_new_weights_are_measured_before_the_next_token():
-    made, _, _ = served(head_of(0))
+    made, _ = served(head_of(0))
     new, h = head_of(1), torch.randn(5, WIDTH)
     made.compute, made.is_stale = new, True
     torch.testing.assert_close(made(h).double(), by_hand(h, new, 0.75), rtol=1e-4, atol=1e-4)
     assert not made.is_stale
 
 
-def test_what_it_did_is_counted_in_one_step_of_several_and_told():
+def test_what_it_did_is_counted_in_one_step_of_several_and_told(caplog):
     compute = head_of()
-    made, _, lines = served(compute, alpha=1.0, log_every=1e-9)
+    made, _ = served(compute, alpha=1.0, log_every=1e-9)
     h = torch.randn(400, WIDTH, generator=torch.Generator().manual_seed(0))
     for _ in range(2 * EVERY):
         corrected = made(h)
@@ -181,7 +184,32 @@ def test_what_it_did_is_counted_in_one_step_of_several_and_told():
     assert acted.changed == pytest.approx(float((corrected.argmax(-1) != compute(h).argmax(-1)).float().mean()))
     assert 0 < acted.changed < 1
     assert 0 < acted.beta < 1
-    assert lines[-1] == acted.text()
+    assert caplog.messages[-1] == f"MGAP: {acted.text()}"
+
+
+def test_means_are_those_of_the_rows_that_were_looked_at():
+    compute = head_of()
+    made, _ = served(compute, alpha=1.0)
+    h = torch.randn(50, WIDTH, generator=torch.Generator().manual_seed(1))
+    made.counts.step = 0
+    made(h)
+    logits, basis = compute(h).double(), prior().basis
+    entropy = torch.special.entr(logits.softmax(-1)).sum(-1)
+    cosine = (h.double() @ basis).norm(dim=-1) / h.double().norm(dim=-1)
+    acted = made.counts.read()
+    assert acted.entropy == pytest.approx(float(entropy.mean()), rel=1e-5)
+    assert acted.cosine == pytest.approx(float(cosine.mean()), rel=1e-5)
+    assert acted.beta == pytest.approx(float((torch.tanh(0.5 * entropy) * (1 - cosine)).mean()), rel=1e-5)
+
+
+def test_another_prior_and_strength_from_the_next_call_on():
+    compute, h = head_of(), torch.randn(6, WIDTH)
+    made, rows = served(compute)
+    made(h)
+    made.use(mgap.MGAP(prior(rank=3), alpha=1.0, lam=1.0))
+    expected, _ = served(compute, alpha=1.0, lam=1.0, rank=3)
+    torch.testing.assert_close(made(h), expected(h), rtol=0, atol=0)
+    assert rows.alpha == 1.0
 
 
 def test_rows_belong_to_a_configuration_not_to_its_address():

@@ -32,7 +32,7 @@ def prior(tmp_path_factory):
 
 def test_every_key_has_its_line_and_its_default():
     rows = {key: row for row in TABLES for key in re.findall(r"`(\w+)`", row[0]) if len(row) == 4}
-    assert {field.name for field in fields(MGAP)} | {"log_every"} <= set(rows)
+    assert {field.name for field in fields(MGAP)} | {"log_every", "reload"} <= set(rows)
     assert rows["log_every"][3] == f"{LOG_EVERY:g}"
     assert all(f"`{name}`" in rows["preset"][2] for name in (*PRESETS, "tuned"))
     assert all(rows[key][3] == f"the preset's, {PRESETS['paper'][key]:g}" for key in ("alpha", "lam"))
@@ -94,7 +94,7 @@ def test_every_method_is_told_with_its_reason():
 def test_the_log_line_is_one_that_is_written():
     (line,) = (line for line in PAGE.splitlines() if line.startswith("MGAP: mean beta"))
     beta, changed, rows = re.fullmatch(r"MGAP: mean beta ([\d.]+), .+ in ([\d.]+)% of (\d+) rows looked at", line).groups()
-    assert line == f"MGAP: {CountSummary(int(rows), float(beta), float(changed) / 100).text()}"
+    assert line == f"MGAP: {CountSummary(int(rows), float(beta), float(changed) / 100, 0.0, 0.0).text()}"
 
 
 def test_options_of_mgap_serve_are_those_it_has():

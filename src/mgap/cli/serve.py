@@ -32,6 +32,9 @@ def serve(
         str | None, typer.Option(autocompletion=completion.preset, help="Named settings (`mgap ls presets`).")
     ] = None,
     rank: Annotated[int | None, typer.Option(help="Use only the first N directions of the prior.")] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Allow another prior for the running server: POST /v1/mgap/prior.")
+    ] = False,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 makes it reachable from other machines.")
     ] = "127.0.0.1",
@@ -55,7 +58,7 @@ def serve(
         require_vllm("mgap serve")
         refuse_taken(host, port)
     refuse_filtered()
-    given: dict[str, Any] = {"alpha": alpha, "lam": lam, "preset": preset, "rank": rank}
+    given: dict[str, Any] = {"alpha": alpha, "lam": lam, "preset": preset, "rank": rank, "reload": reload or None}
     settings = {name: value for name, value in given.items() if value is not None}
     where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     launch = plan_launch(model, prior, settings, host=host, port=port, further=further or [], **where)

@@ -6,12 +6,15 @@ attaching.py        checks a loaded model against the prior and corrects its `co
 correcting.py       one call of the head
 row_strengths.py    the strength of each row in a call; filled by requests.py and request_rows.py (vLLM's two model runners)
 requests.py         what a request may ask for, and refusals
-counts.py           how often and how strongly MGAP acts
+counts.py           how often and how strongly MGAP acts; drift.py warns when requests change
+reloading.py        another prior for a running engine
+status_endpoint.py  what a server says of MGAP over HTTP, and to Prometheus (metrics.py)
 
 Around the engine:
 
 servable.py         which methods vLLM can decode with, and why not the others
 checkpoint.py       model folders converted to the form that vLLM reads
+remote/             runs against servers that are already up: `mgap run --engine server`
 offline.py          the offline engine behind `mgap run --engine vllm`, with sampling.py, extension.py and vllm_worker.py
 vllm_run.py         checks and starts such a run
 launch.py           builds and checks the command of `mgap serve`

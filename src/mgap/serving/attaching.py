@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mgap.methods.mgap import MGAP
 
 logger = logging.getLogger("vllm.mgap")  # a child of vLLM's logger, for the same format and destination
-MODEL_ATTRIBUTE = "_mgap"  # holds the `CorrectedLogits` of a loaded model
+MODEL_ATTRIBUTE, SERVING_ATTRIBUTE = "_mgap", "_mgap_serving"  # of a loaded model: its `CorrectedLogits`, and its `Serving`
 
 
 def watch_loaders() -> None:
@@ -75,6 +75,7 @@ def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config:
     refuse_engine(config, model_config, model)
     identity = (lambda: identity_of(model, model_config)) if get_pp_group().is_first_rank else None
     method = checked_method(serving, identity, logger)
+    model.__dict__[SERVING_ATTRIBUTE] = serving
     if not get_pp_group().is_last_rank:
         return
     device = next(model.parameters()).device
@@ -87,10 +88,9 @@ def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config:
         model.compute_logits,  # type: ignore[arg-type]
         method,
         rows,
-        Counts(device, serving.log_every if is_logging_rank else 0.0),
+        Counts(device, serving.log_every if is_logging_rank else 0.0, logger),
         like=like,
         is_fixed=config.lora_config is None,  # an adapter may change the head from request to request
-        log=lambda text: logger.info("MGAP: %s", text),
         exact=exact,
     )
     model.__dict__["compute_logits"] = corrected  # shadows the method of the class

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -46,7 +45,6 @@ class CorrectedLogits:
         *,
         like: Tensor,
         is_fixed: bool,
-        log: Callable[[str], None],
         exact: Compute | None = None,
     ) -> None:
         """`like` is a state [1, d] with the model's dtype and device; `is_fixed`: the head is the same for every request.
@@ -54,7 +52,7 @@ class CorrectedLogits:
         Without `counts` a call looks at the host's state only for the rows' strengths, so that a CUDA graph can capture it.
         `exact` gives the logits of corrected rows in float32; None: they are `compute`'s.
         """
-        self.compute, self.method, self.rows, self.counts, self.log = compute, method, rows, counts, log
+        self.compute, self.method, self.rows, self.counts = compute, method, rows, counts
         self.exact = exact
         self.like, self.is_fixed, self.is_stale, self.tap = like, is_fixed, False, Tap()
         self.correction = self.bind()
@@ -65,6 +63,11 @@ class CorrectedLogits:
         if not self.is_fixed:
             head = replace(head, linear=False)
         return Correction(self.method.subspace.basis, head, self.method.settings, self.tap)
+
+    def use(self, method: MGAP) -> None:
+        """Correct with another prior or other settings from now on; all ranks must do so together."""
+        self.method, self.rows.alpha = method, method.settings.alpha
+        self.correction = self.bind()
 
     @property
     def way(self) -> str:
@@ -91,6 +94,6 @@ class CorrectedLogits:
             corrected = self.correction.step(hidden_states, logits, strengths, may_overwrite=True)
         if plain is not None and strengths is not None:  # rows that are off beside others are the engine's own
             corrected = torch.where(strengths.unsqueeze(-1) == 0, plain.to(corrected), corrected)
-        if self.counts is not None and self.counts.is_due():
-            self.log(self.counts.read().text())
+        if self.counts is not None:
+            self.counts.log_when_due()
         return corrected

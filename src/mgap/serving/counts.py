@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from mgap.methods.base import Observation
+from mgap.serving.drift import Drift
 
 EVERY = 16  # steps
 
@@ -19,17 +20,20 @@ class CountSummary(NamedTuple):
     rows: int
     beta: float  # mean
     changed: float  # share (0..1) of rows whose most likely token changed
+    entropy: float  # mean, nats, of the plain prediction
+    cosine: float  # mean, between a state and its part in the prior
 
     def text(self) -> str:
         return f"mean beta {self.beta:.4f}, most likely token changed in {self.changed:.2%} of {self.rows} rows looked at"
 
 
 class Counts:
-    """Sums over all sampled rows since the engine started; `is_due` says when to log them."""
+    """Sums over all sampled rows since the engine started, logged every `log_every` seconds; 0: never."""
 
-    def __init__(self, device: torch.device, log_every: float) -> None:
-        self.sums = torch.zeros(3, dtype=torch.float64, device=device)  # rows, beta, changed
-        self.log_every, self.step, self.logged = log_every, 0, time.monotonic()
+    def __init__(self, device: torch.device, log_every: float, logger: logging.Logger) -> None:
+        self.sums = torch.zeros(7, dtype=torch.float64, device=device)  # rows; beta, changed, entropy, cosine; squares of two
+        self.log_every, self.step, self.logged, self.logger = log_every, 0, time.monotonic(), logger
+        self.drift = Drift()
 
     def is_sampled_step(self) -> bool:
         """Count a step; whether it is sampled."""
@@ -37,19 +41,23 @@ class Counts:
         return self.step % EVERY == 1
 
     def add(self, observation: Observation) -> None:
-        beta: Tensor = observation.values["beta"]
-        changed = observation.before.argmax(-1) != observation.after.argmax(-1)
-        self.sums += torch.stack([torch.ones_like(beta).sum(), beta.sum(), changed.sum().to(beta)]).to(self.sums)
+        beta, entropy, cosine = (observation.values[name].flatten().double() for name in ("beta", "entropy", "cosine"))
+        changed = (observation.before.argmax(-1) != observation.after.argmax(-1)).flatten().double()
+        each = (torch.ones_like(beta), beta, changed, entropy, cosine, entropy.square(), cosine.square())
+        self.sums += torch.stack([values.sum() for values in each])
 
     def read(self) -> CountSummary:
         """The figures so far; waits for the device."""
-        rows, beta, changed = self.sums.tolist()
-        return CountSummary(int(rows), beta / max(rows, 1), changed / max(rows, 1))
+        rows, *sums = self.sums.tolist()
+        return CountSummary(int(rows), *(value / max(rows, 1) for value in sums[:4]))
 
-    def is_due(self) -> bool:
-        """Whether `log_every` seconds have passed since the last time this was true."""
+    def log_when_due(self) -> None:
+        """Log the figures, where the time has come, and warn where the rows since the last time are unlike the first ones."""
         now = time.monotonic()
         if not self.log_every or now - self.logged < self.log_every:
-            return False
+            return
         self.logged = now
-        return True
+        self.logger.info("MGAP: %s", self.read().text())
+        rows, _, _, *moments = self.sums.tolist()
+        if warning := self.drift.look(rows, moments):
+            self.logger.warning("MGAP: %s", warning)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mgap.errors import SettingError
 from mgap.methods.mgap import MGAP
 from mgap.priors.subspace import Subspace
-from mgap.settings import check_strength
+from mgap.settings import check_strength, check_switch
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -23,16 +23,17 @@ LOG_EVERY = 60.0  # seconds
 
 @dataclass(frozen=True)
 class Serving:
-    """A prior, MGAP's settings, and how often to log its counts."""
+    """A prior, MGAP's settings, how often to log its counts, and whether they may change."""
 
     prior: str  # a folder or a hub repository; every worker reads it
     settings: Mapping[str, Any] = field(default_factory=dict)  # of MGAP, unchecked
     log_every: float = LOG_EVERY  # seconds; 0: never
+    reload: bool = False  # whether a running server may be given another prior over HTTP
 
     @classmethod
     def of(cls, given: Any, where: str = "additional_config") -> Serving:
         """From plain keys. Raises on unknown and missing ones; `where` they were given, for the messages."""
-        allowed = [*MGAP.setting_names(), "log_every"]
+        allowed = [*MGAP.setting_names(), "log_every", "reload"]
         if not isinstance(given, Mapping):
             raise SettingError(f'{where} {KEY}={given!r:.60}: must hold keys and values, such as {{"prior": "priors/my"}}')
         for key in given:
@@ -40,8 +41,9 @@ class Serving:
                 raise SettingError(f"{where} {KEY}: unknown key {key!r:.60}; choose from {', '.join(allowed)}")
         if not isinstance(given.get("prior"), str):
             raise SettingError(f"{where} {KEY}: prior is missing; fit one with `mgap fit --model MODEL --out DIR` and name it")
-        settings = {key: value for key, value in given.items() if key not in ("prior", "log_every")}
-        return cls(given["prior"], settings, check_strength("log_every", given.get("log_every", LOG_EVERY)))
+        settings = {key: value for key, value in given.items() if key not in ("prior", "log_every", "reload")}
+        log_every = check_strength("log_every", given.get("log_every", LOG_EVERY))
+        return cls(given["prior"], settings, log_every, check_switch("reload", given.get("reload", False)))
 
     @classmethod
     def of_engine(cls, config: VllmConfig) -> Serving | None:

@@ -1,14 +1,25 @@
-"""Methods that `llm.collective_rpc` can call by name on the workers of an offline engine (`worker_extension_cls`)."""
+"""Methods that `collective_rpc` can call by name on an engine's workers (`worker_extension_cls`). Every rank answers."""
 
 from __future__ import annotations
 
-from typing import Any
+import base64
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from mgap.serving.attaching import MODEL_ATTRIBUTE, identity_of
+from safetensors.torch import save as dump_tensors
+
+from mgap.serving.attaching import MODEL_ATTRIBUTE, SERVING_ATTRIBUTE, identity_of
+from mgap.serving.reloading import check_next, prior_digest, read_next, take_next
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from mgap.serving.correcting import CorrectedLogits
 
 
 class Extension:
-    """Mixed into vLLM's worker; every rank answers."""
+    """Mixed into vLLM's worker."""
 
     def mgap_identity(self) -> dict[str, Any] | None:
         """The model's identity as JSON; None on a rank without the input embedding."""
@@ -19,5 +30,45 @@ class Extension:
 
     def mgap_counts(self) -> dict[str, float] | None:
         """How often and how strongly MGAP has acted (`counts.CountSummary`); None on a rank without it."""
-        corrected = self.model_runner.get_model().__dict__.get(MODEL_ATTRIBUTE)  # type: ignore[attr-defined]
-        return None if corrected is None else corrected.counts.read()._asdict()
+        corrected = _corrected(self)
+        return None if corrected is None or corrected.counts is None else corrected.counts.read()._asdict()
+
+    def mgap_method(self) -> dict[str, Any] | None:
+        """The prior and the settings that MGAP works with; None on a rank without it."""
+        corrected = _corrected(self)
+        if corrected is None:
+            return None
+        method = corrected.method
+        return {
+            "prior": _model(self).__dict__[SERVING_ATTRIBUTE].prior,
+            "sha256": prior_digest(method.prior),
+            "settings": {**asdict(method.settings), "rank": method.subspace.rank},
+            "exact": method.exact,
+        }
+
+    def mgap_prior(self) -> dict[str, Any] | None:
+        """The prior as it would be saved: its description, and its tensors as safetensors in base64."""
+        corrected = _corrected(self)
+        if corrected is None:
+            return None
+        tensors, about = corrected.method.prior.described()
+        data = dump_tensors({name: tensor.contiguous() for name, tensor in tensors.items()})
+        return {"about": json.loads(json.dumps(about)), "tensors": base64.b64encode(data).decode()}
+
+    def mgap_read_next(self, given: dict[str, Any]) -> dict[str, str]:
+        return read_next(_model(self), given)
+
+    def mgap_check_next(self) -> str:
+        return check_next(_model(self), self.model_runner.model_config)  # type: ignore[attr-defined]
+
+    def mgap_take_next(self) -> None:
+        take_next(_model(self))
+
+
+def _model(worker: Any) -> nn.Module:
+    model: nn.Module = worker.model_runner.get_model()
+    return model
+
+
+def _corrected(worker: Any) -> CorrectedLogits | None:
+    return _model(worker).__dict__.get(MODEL_ATTRIBUTE)

@@ -17,6 +17,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from mgap.errors import SettingError
 from mgap.serving import plugin
 from mgap.serving.engine_settings import ALPHA, KEY, PREFIX, Serving, own_alpha
+from mgap.serving.metrics import count_request
 from mgap.serving.row_strengths import row_strengths_of
 
 try:
@@ -35,9 +36,12 @@ if TYPE_CHECKING:
 
 def check_request(params: SamplingParams, config: VllmConfig) -> None:
     """Raise if this engine cannot apply the request's own strength."""
-    if own_alpha(params.extra_args) is None:
+    alpha, serving = own_alpha(params.extra_args), Serving.of_engine(config)
+    if alpha is None:
+        if serving is not None:
+            count_request(None)
         return
-    if Serving.of_engine(config) is None:
+    if serving is None:
         raise SettingError(f"{ALPHA} was given, but this engine runs without MGAP: leave it out, or start one with a prior")
     if config.speculative_config is not None and not config.use_v2_model_runner:
         raise SettingError(
@@ -46,6 +50,7 @@ def check_request(params: SamplingParams, config: VllmConfig) -> None:
         )
     if params.prompt_logprobs is not None:
         raise SettingError(f"prompt_logprobs have the server's strength: leave out {ALPHA}, or prompt_logprobs")
+    count_request(alpha)
 
 
 class PerRequest(*INTERFACES):  # type: ignore[misc]

@@ -153,7 +153,7 @@ class RemoteServer:
         try:
             data = await self.client.get(STATUS, cast_to=object)
         except APIStatusError as error:
-            if error.status_code in (404, 405):
+            if error.status_code in (404, 405):  # no such path, or workers that do not tell
                 return None
             raise ModelError(f"{self.address}{STATUS}: {reason(error)}") from error
         try:

@@ -57,7 +57,7 @@ class CorrectedProcessor:
         if isinstance(exact, str):
             log(f"the logits that it corrects are rounded to {like.dtype}, because {exact}")
             exact = None
-        self.corrected = CorrectedLogits(compute, method, rows, None, like=like, is_fixed=True, log=log, exact=exact)
+        self.corrected = CorrectedLogits(compute, method, rows, None, like=like, is_fixed=True, exact=exact)
         self.prune = processor._get_pruned_states
         processor.__dict__["_get_logits"] = self.logits  # these shadow the methods of the class
         processor.__dict__["_get_pruned_states"] = self.pruned

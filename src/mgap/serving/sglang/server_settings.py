@@ -40,8 +40,9 @@ def serving_of(args: Any) -> Serving | None:
     """The settings in a server's arguments; None if they do not ask for MGAP."""
     given = json.loads(args.json_model_override_args or "{}")
     asked = given.get(KEY) if isinstance(given, dict) else None
-    if isinstance(asked, dict) and "log_every" in asked:
-        raise SettingError(f"{WHERE} {KEY}: log_every is for vLLM; in SGLang's CUDA graphs nothing is counted, so leave it out")
+    for name, reason in (("log_every", "in CUDA graphs nothing is counted"), ("reload", "a prior is chosen at the start")):
+        if isinstance(asked, dict) and name in asked:
+            raise SettingError(f"{WHERE} {KEY}: {name} is for vLLM; in SGLang {reason}, so leave it out")
     return None if asked is None else Serving.of(asked, WHERE)
 
 
