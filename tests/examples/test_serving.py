@@ -2,12 +2,14 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from mgap.serving.engine_settings import Serving
+from tests import processes
 
 HERE = Path(__file__).parents[2]
 FILES = HERE / "examples" / "serving"
@@ -55,6 +57,17 @@ def test_the_prior_is_mounted_where_the_engine_looks_and_cannot_be_written():
     (mount,) = (mount for mount in container["volumeMounts"] if mount["mountPath"] == place)
     assert mount["readOnly"] is True
     assert mount["name"] in {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("hadolint", "Dockerfile"), ("kubernetes-validate", "--strict", "kubernetes.yaml")],
+    ids=lambda command: command[0],
+)
+def test_the_linters_of_their_makers_find_nothing(command):
+    program, *words = command
+    done = processes.run([Path(sys.executable).with_name(program), *words], cwd=FILES, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_image_is_of_the_vllm_that_is_tested():
