@@ -110,3 +110,31 @@ def test_the_second_model_runner(world, served, engines):
         served[world.family], generate([requests[n] for n in few]), env=INTERPRETED, **with_mgap(world, SERVER)
     )
     assert tokens(made) == [expected[n] for n in few]
+
+
+@pytest.mark.parametrize("env", [{}, INTERPRETED], ids=["first runner", "second runner"])
+def test_another_prior_and_strength_while_it_runs(llava, served, engines, env, tmp_path):
+    """Requests without a strength of their own get the new one, those with one keep it."""
+    fewer = llava.subspace.truncate(2)
+    fewer.save(tmp_path / "fewer")
+    own = with_alpha(llava.requests(max_tokens=12), 0.0)
+    asked = [each if number % 2 else own[number] for number, each in enumerate(llava.requests(max_tokens=12))]
+    few = [number for number in range(len(asked)) if number % 10 < (2 if env else 10)]  # a step takes long there
+    steps = (
+        generate([asked[number] for number in few]),
+        rpc("mgap_read_next", {"prior": str(tmp_path / "fewer"), "alpha": 5.0}),
+        rpc("mgap_check_next"),
+        rpc("mgap_take_next"),
+        generate([asked[number] for number in few]),
+    )
+    settings = {"worker_extension_cls": EXTENSION, **with_mgap(llava, SERVER)}
+    first, read, checked, _, then = engines.run(served["llava"], *steps, env=env, fresh=True, alone=True, **settings)
+    assert "error" not in read[0]
+    assert checked == [""]
+    with llava.model.using(mgap.MGAP(fewer, alpha=5.0)):
+        strong = [llava.model.answer(llava.draw(name), prompt, max_new_tokens=12).token_ids for name, prompt in llava.asked]
+    before = [llava.answers(SERVER if number % 2 else 0.0)[number][:12] for number in few]
+    after = [list(strong[number]) if number % 2 else llava.answers(0.0)[number][:12] for number in few]
+    assert tokens(first) == before
+    assert tokens(then) == after
+    assert before != after

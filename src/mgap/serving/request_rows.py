@@ -24,26 +24,28 @@ def track_request_rows(model: nn.Module, rows: RowStrengths, config: VllmConfig)
     from vllm.v1.worker.gpu.model_states import resolve_model_state_cls
 
     base: type[Any] = resolve_model_state_cls(config, model)
-    alpha = rows.alpha
 
     class StrengthState(base):
-        """The model's own state, extended by every slot's strength."""
+        """The model's own state, extended by every slot's own strength; NaN: the server's, which may change."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.alphas = np.full(self.max_num_reqs, alpha, dtype=np.float32)  # by slot; a host copy, to skip work
-            self.device_alphas = torch.full((self.max_num_reqs,), alpha, dtype=torch.float32, device=self.device)
+            self.own = np.full(self.max_num_reqs, np.nan, dtype=np.float32)  # by slot; a host copy, to skip work
+            self.device_own = torch.full((self.max_num_reqs,), torch.nan, dtype=torch.float32, device=self.device)
 
         def add_request(self, req_index: int, new_req_data: Any) -> None:
             super().add_request(req_index, new_req_data)
             params = new_req_data.sampling_params
             own = None if params is None else own_alpha(params.extra_args)
-            self.alphas[req_index] = self.device_alphas[req_index] = alpha if own is None else own
+            self.own[req_index] = self.device_own[req_index] = np.nan if own is None else own
 
         def prepare_inputs(self, input_batch: Any, req_states: Any) -> Any:
-            alphas = self.alphas[input_batch.idx_mapping_np]
-            differ = (alphas != np.float32(alpha)).any()
-            strengths = self.device_alphas[input_batch.expanded_idx_mapping] if differ else None
+            own = self.own[input_batch.idx_mapping_np]
+            alphas = np.where(np.isnan(own), np.float32(rows.alpha), own)
+            strengths = None
+            if (alphas != np.float32(rows.alpha)).any():
+                device_own = self.device_own[input_batch.expanded_idx_mapping]
+                strengths = torch.where(device_own.isnan(), rows.alpha, device_own)
             rows.set_next(strengths, is_off=not alphas.any(), has_plain=not alphas.all())
             return super().prepare_inputs(input_batch, req_states)
 

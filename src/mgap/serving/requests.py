@@ -69,6 +69,7 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
         self.device = where[0] if isinstance(where[0], torch.device) else None  # None: the second runner
         self.strengths: Tensor | None = None
         self.is_off = self.has_plain = False
+        self.size, self.server = 0, self.rows.alpha  # rows, and the strength of those without their own
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
@@ -91,7 +92,10 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
             return
         if batch_update is not None:
             process_dict_updates(self.own, batch_update, lambda params, *_: own_alpha(params.extra_args))
-            alphas = [self.own.get(row, self.rows.alpha) for row in range(batch_update.batch_size)]
+            self.size = batch_update.batch_size
+        if batch_update is not None or self.server != self.rows.alpha:  # the server's strength may change, too
+            self.server = self.rows.alpha
+            alphas = [self.own.get(row, self.server) for row in range(self.size)]
             self.strengths = torch.tensor(alphas).to(self.device, non_blocking=True) if self.own else None
             self.is_off, self.has_plain = bool(self.own) and not any(alphas), not all(alphas)
         self.rows.set_next(self.strengths, is_off=self.is_off, has_plain=self.has_plain)
