@@ -61,6 +61,10 @@ class FaultyProxy:
 
     fault: Callable[[int], Fault]
 
+    def shut(self) -> None:
+        """Listen no more; requests that are under way are answered."""
+        self._server.socket.close()
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()

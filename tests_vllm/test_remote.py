@@ -121,7 +121,7 @@ def test_a_server_that_came_up_with_other_settings_ends_the_run(running, tmp_pat
             assert len(work(run.samples[:2])) == 2
             server.told = replace(server.told, status=replace(server.told.status, settings=settings))
             server.must_check = True
-            with pytest.raises(ModelError, match="another server has come up there, with other settings"):
+            with pytest.raises(ModelError, match="has changed since the run began: MGAP's settings is"):
                 work(run.samples[2:4])
     finally:
         worker.close()

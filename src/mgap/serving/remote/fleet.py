@@ -1,6 +1,7 @@
 """Several servers of one model, asked as if they were one.
 
-Each has a limited number of requests at once; one that fails is left alone for a while, and its requests go elsewhere.
+Each has a limited number of requests at once. One that fails is tried again by one request at a time, after longer and longer
+pauses, until it answers; meanwhile the others have the work.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mgap.errors import ModelError, one_line
@@ -31,8 +33,7 @@ class Fleet:
     def __init__(self, options: RemoteOptions) -> None:
         self.options, self.loop = options, asyncio.new_event_loop()
         self.servers = [RemoteServer(address, options) for address in options.url]
-        self.pauses = dict.fromkeys(self.servers, 0.0)
-        self.paused_until = dict.fromkeys(self.servers, 0.0)
+        self.standings = {server: Standing() for server in self.servers}
         self.turns: asyncio.Queue[RemoteServer] = asyncio.Queue()
         for _ in range(options.parallel):
             for server in self.servers:
@@ -42,16 +43,19 @@ class Fleet:
         """What the servers are; raises if one does not answer, or is not like the first."""
         first, *others = self.run(self._connected(backbone))
         for server, told in zip(self.servers[1:], others, strict=True):
-            if difference := _difference(first, told):
+            if difference := told.difference(first):
                 raise ModelError(
-                    f"{server.address} is not like {self.servers[0].address}: {difference}; servers of one run must be the same"
+                    f"{server.address} is not like {self.servers[0].address}: {difference}; servers of one run must be alike"
                 )
         for server in self.servers:
             server.told = first
         return first
 
     def ask(self, bodies: Sequence[Body]) -> list[ChatCompletion]:
-        """The answers to all of them, in order. The first that is refused for good ends the others."""
+        """The answers to all of them, in order. The first that is refused for good ends the others.
+
+        Raises if a server was changed meanwhile.
+        """
         return self.run(self._all(bodies))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -73,7 +77,9 @@ class Fleet:
     async def _all(self, bodies: Sequence[Body]) -> list[ChatCompletion]:
         tasks = [asyncio.ensure_future(self._one(body)) for body in bodies]
         try:
-            return await asyncio.gather(*tasks)
+            answers = await asyncio.gather(*tasks)
+            await asyncio.gather(*(self._require_same(server) for server in self.servers))
+            return answers
         finally:
             for task in tasks:
                 task.cancel()
@@ -82,55 +88,69 @@ class Fleet:
     async def _one(self, body: Body) -> ChatCompletion:
         from openai import APIConnectionError, APIStatusError
 
-        why = ""
-        for _ in range(self.options.retries + 1):
+        refusals = 0
+        while True:
             server = await self.turns.get()
             try:
                 answer = await server.ask(await body())
             except APIStatusError as error:
-                if error.status_code < 500 and error.status_code not in BUSY:
-                    raise ModelError(f"{server.address}: {reason(error)}") from error
                 why = f"{server.address}: {reason(error)}"
-                self._pause(server)
+                if error.status_code < 500 and error.status_code not in BUSY:
+                    raise ModelError(why) from error
+                refusals += 1
+                self._failed(server)
             except APIConnectionError as error:
                 why = f"{server.address}: {one_line(error.__cause__ or error)}"
                 server.must_check = True
-                self._pause(server)
+                self._failed(server)
             else:
-                self.pauses[server] = 0.0
+                self._answered(server)
                 return answer
             finally:
                 self._give_back(server)
-        raise ModelError(
-            f"a request failed {self.options.retries + 1} times, at last at {why}; see to the servers, and resume the run"
-        )
+            most = self.options.retries
+            if refusals > most or all(standing.failures > most for standing in self.standings.values()):
+                raise ModelError(
+                    f"no server answers, after {most + 1} tries, at last {why}; see to the servers, and resume the run"
+                )
 
-    def _pause(self, server: RemoteServer) -> None:
-        """Leave a failing server alone for a while, longer each time; failures of one moment count once."""
-        now = time.monotonic()
-        if now >= self.paused_until[server]:
-            self.pauses[server] = min(2 * self.pauses[server] or FIRST_PAUSE, LONGEST_PAUSE)
-            self.paused_until[server] = now + self.pauses[server]
+    async def _require_same(self, server: RemoteServer) -> None:
+        from openai import APIConnectionError, APIStatusError
+
+        try:
+            await server.require_same()
+        except (APIConnectionError, APIStatusError):
+            server.must_check = True  # before its next request
+
+    def _failed(self, server: RemoteServer) -> None:
+        """Leave it alone for a while, longer each time; failures of one moment count once."""
+        standing, now = self.standings[server], time.monotonic()
+        if now >= standing.paused_until:
+            standing.failures += 1
+            standing.paused_until = now + min(FIRST_PAUSE * 2 ** (standing.failures - 1), LONGEST_PAUSE)
+
+    def _answered(self, server: RemoteServer) -> None:
+        standing = self.standings[server]
+        for _ in range(standing.held_back):
+            self.turns.put_nowait(server)
+        self.standings[server] = Standing()
 
     def _give_back(self, server: RemoteServer) -> None:
-        """Its turn comes again, after its pause."""
-        left = self.paused_until[server] - time.monotonic()
-        self.loop.call_later(max(left, 0.0), self.turns.put_nowait, server)
+        """Its turn comes again: of one that failed a single one, after its pause, and the others once it has answered."""
+        standing = self.standings[server]
+        if standing.failures and standing.held_back < self.options.parallel - 1:
+            standing.held_back += 1
+        else:
+            self.loop.call_later(max(standing.paused_until - time.monotonic(), 0.0), self.turns.put_nowait, server)
 
 
-def _difference(one: Told, other: Told) -> str:
-    """The first thing in which two servers differ, in words; empty if there is none."""
-    for name in ("model", "is_vllm", "has_mgap", "adds_special_tokens"):
-        mine, theirs = getattr(one, name), getattr(other, name)
-        if mine != theirs:
-            return f"{name} is {theirs} there and {mine} at the first"
-    if (one.status is None) != (other.status is None):
-        return "only one of them tells of MGAP"
-    for name in ("settings", "exact", "model", "dtype", "versions"):
-        mine, theirs = getattr(one.status, name, None), getattr(other.status, name, None)
-        if mine != theirs:
-            return f"{name} is {str(theirs)[:120]} there and {str(mine)[:120]} at the first"
-    return ""
+@dataclass
+class Standing:
+    """How a server has done lately."""
+
+    failures: int = 0  # in a row
+    paused_until: float = 0.0  # by the monotonic clock
+    held_back: int = 0  # turns, until it answers
 
 
 async def _ended(tasks: Sequence[Any] | set[Any]) -> None:

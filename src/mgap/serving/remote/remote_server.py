@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -37,6 +37,7 @@ class Status:
     """What a server with our plugin tells (status_endpoint.py)."""
 
     is_on: bool
+    sha256: str | None  # of its prior's basis
     settings: dict[str, Any] | None
     exact: bool | None
     model: dict[str, Any] | None  # its identity, where its workers can tell
@@ -58,6 +59,16 @@ class Told:
     adds_special_tokens: bool = False  # whether requests must ask for the token that begins a text
     shows_prompts: bool = False  # whether its prompts were compared with ours
 
+    def difference(self, other: Told) -> str:
+        """The first thing in which it differs from another, in words; empty if there is none."""
+        mine, theirs = self._facts(), other._facts()
+        names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+        return f"{names[0]} is {mine.get(names[0])!s:.120}, not {theirs.get(names[0])!s:.120}" if names else ""
+
+    def _facts(self) -> dict[str, Any]:
+        of_status = {} if self.status is None else {f"MGAP's {name}": value for name, value in vars(self.status).items()}
+        return {**vars(self), "status": self.status is not None, **of_status}
+
 
 class RemoteServer:
     """A server at an address."""
@@ -69,35 +80,41 @@ class RemoteServer:
         self.client: AsyncOpenAI = AsyncOpenAI(base_url=address, api_key=options.key, max_retries=0, timeout=options.timeout)
         self.told: Told | None = None
         self.must_check = False  # after a broken connection: another server may have come up there
+        self.lists = True  # whether it says which models it has
         self.checking = asyncio.Lock()
 
     async def connect(self, backbone: Backbone) -> Told:
         """Find out what it is. Raises if it cannot answer for this model."""
-        name, is_vllm = await self._model()
-        status = await self._status()
-        has_mgap = status.is_on if status is not None else is_vllm and await self._takes_strengths(name)
-        told = Told(name, is_vllm, has_mgap, status)
-        return await self._with_prompts(told, backbone) if is_vllm else told
+        from openai import APIConnectionError
 
-    async def recheck(self) -> None:
-        """After a broken connection, once for all requests that met it: raises if this is another server now."""
-        async with self.checking:
-            if not self.must_check or self.told is None:
-                return
-            name, is_vllm = await self._model()
-            if (name, is_vllm, await self._status()) != (self.told.model, self.told.is_vllm, self.told.status):
-                raise ModelError(
-                    f"{self.address}: another server has come up there, with other settings; start the one that the run began "
-                    "with, and resume the run"
-                )
-            self.must_check = False
+        try:
+            told = await self._look()
+        except APIConnectionError as error:
+            raise ModelError(f"{self.address}: no server answers there ({one_line(error.__cause__ or error)})") from error
+        return await self._with_prompts(told, backbone) if told.is_vllm else told
+
+    async def require_same(self) -> None:
+        """Raise if it is not what it was when the run began: it has been started anew, or given another prior."""
+        assert self.told is not None
+        now = replace(
+            await self._look(),
+            adds_special_tokens=self.told.adds_special_tokens,
+            shows_prompts=self.told.shows_prompts,
+        )
+        if difference := now.difference(self.told):
+            raise ModelError(
+                f"{self.address} has changed since the run began: {difference}; give it back what it had, and resume the run"
+            )
 
     async def ask(self, body: Mapping[str, Any]) -> ChatCompletion:
         """One request. Raises PromptError if the server refuses it; other errors are the client's."""
         from openai import APIStatusError
 
         assert self.told is not None
-        await self.recheck()
+        async with self.checking:  # once for all requests that met the broken connection
+            if self.must_check:
+                await self.require_same()
+                self.must_check = False
         try:
             return await self._send({**body, "model": self.told.model})
         except APIStatusError as error:
@@ -120,14 +137,24 @@ class RemoteServer:
         answer: ChatCompletion = await self.client.post("/chat/completions", body=dict(body), cast_to=_completion_type())
         return answer
 
+    async def _look(self) -> Told:
+        """What it is now, but for its prompts."""
+        name, is_vllm = await self._model()
+        status = await self._status()
+        has_mgap = status.is_on if status is not None else is_vllm and await self._takes_strengths(name)
+        return Told(name, is_vllm, has_mgap, status)
+
     async def _model(self) -> tuple[str, bool]:
         """The model's name there, and whether vLLM serves it. A name that is given need not be listed."""
-        from openai import APIConnectionError, APIStatusError
+        from openai import APIStatusError
 
         wanted, owners = self.options.served_model, dict[str, str]()
         try:
-            owners = {model.id: model.owned_by for model in (await self.client.models.list()).data}
+            if self.lists:
+                owners = {model.id: model.owned_by for model in (await self.client.models.list()).data}
         except APIStatusError as error:
+            if self.told is not None:
+                raise  # it did, when the run began: it is not back yet
             if error.status_code in (401, 403):
                 raise ModelError(
                     f"{self.address} wants a key: put it into the environment as {self.options.api_key}, or name the variable "
@@ -138,8 +165,7 @@ class RemoteServer:
                     f"{self.address} lists no models ({reason(error)}): give its whole address, such as http://HOST:8000/v1, "
                     "or the model's name with --engine-option served_model=NAME"
                 ) from error
-        except APIConnectionError as error:
-            raise ModelError(f"{self.address}: no server answers there ({one_line(error.__cause__ or error)})") from error
+            self.lists = False
         if wanted is None and len(owners) != 1:
             raise ModelError(
                 f"{self.address} lists {len(owners)} models ({', '.join(owners)[:300]}): give --engine-option served_model=NAME"
@@ -155,6 +181,8 @@ class RemoteServer:
         except APIStatusError as error:
             if error.status_code in (404, 405):  # no such path, or workers that do not tell
                 return None
+            if self.told is not None:
+                raise
             raise ModelError(f"{self.address}{STATUS}: {reason(error)}") from error
         try:
             status: Status = typed(Status, data, "its status")
@@ -208,7 +236,7 @@ class RemoteServer:
                 "template of `mgap serve`"
             )
         is_missing = begin_here and not begin_there
-        return Told(told.model, told.is_vllm, told.has_mgap, told.status, adds_special_tokens=is_missing, shows_prompts=True)
+        return replace(told, adds_special_tokens=is_missing, shows_prompts=True)
 
 
 def reason(error: APIStatusError) -> str:
