@@ -33,7 +33,7 @@ class Fleet:
     def __init__(self, options: RemoteOptions) -> None:
         self.options, self.loop = options, asyncio.new_event_loop()
         self.servers = [RemoteServer(address, options) for address in options.url]
-        self.standings = {server: Standing() for server in self.servers}
+        self.health = {server: ServerHealth() for server in self.servers}
         self.turns: asyncio.Queue[RemoteServer] = asyncio.Queue()
         for _ in range(options.parallel):
             for server in self.servers:
@@ -109,7 +109,7 @@ class Fleet:
             finally:
                 self._give_back(server)
             most = self.options.retries
-            if refusals > most or all(standing.failures > most for standing in self.standings.values()):
+            if refusals > most or all(health.failures > most for health in self.health.values()):
                 raise ModelError(
                     f"no server answers, after {most + 1} tries, at last {why}; see to the servers, and resume the run"
                 )
@@ -124,28 +124,28 @@ class Fleet:
 
     def _failed(self, server: RemoteServer) -> None:
         """Leave it alone for a while, longer each time; failures of one moment count once."""
-        standing, now = self.standings[server], time.monotonic()
-        if now >= standing.paused_until:
-            standing.failures += 1
-            standing.paused_until = now + min(FIRST_PAUSE * 2 ** (standing.failures - 1), LONGEST_PAUSE)
+        health, now = self.health[server], time.monotonic()
+        if now >= health.paused_until:
+            health.failures += 1
+            health.paused_until = now + min(FIRST_PAUSE * 2 ** (health.failures - 1), LONGEST_PAUSE)
 
     def _answered(self, server: RemoteServer) -> None:
-        standing = self.standings[server]
-        for _ in range(standing.held_back):
+        health = self.health[server]
+        for _ in range(health.held_back):
             self.turns.put_nowait(server)
-        self.standings[server] = Standing()
+        self.health[server] = ServerHealth()
 
     def _give_back(self, server: RemoteServer) -> None:
         """Its turn comes again: of one that failed a single one, after its pause, and the others once it has answered."""
-        standing = self.standings[server]
-        if standing.failures and standing.held_back < self.options.parallel - 1:
-            standing.held_back += 1
+        health = self.health[server]
+        if health.failures and health.held_back < self.options.parallel - 1:
+            health.held_back += 1
         else:
-            self.loop.call_later(max(standing.paused_until - time.monotonic(), 0.0), self.turns.put_nowait, server)
+            self.loop.call_later(max(health.paused_until - time.monotonic(), 0.0), self.turns.put_nowait, server)
 
 
 @dataclass
-class Standing:
+class ServerHealth:
     """How a server has done lately."""
 
     failures: int = 0  # in a row
