@@ -73,7 +73,7 @@ CUSTOM_GENERATE = Engine(
 )
 VLLM = Engine(
     name="vllm",
-    call="`mgap serve`, `mgap run --engine vllm`, or vLLM itself with its plugin",
+    call="`mgap serve`, `mgap run --engine vllm` or `--engine server`, or vLLM itself with its plugin",
     page="serving.md",
     equals="transformers' tokens in float32; in 16 bits as near as vLLM's kernels are",
     why_not=servable.why_not,
