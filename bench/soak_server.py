@@ -1,13 +1,13 @@
 """Whether vLLM's server with MGAP loses, mixes up or leaks anything while many clients ask for hours.
 
-    python bench/soak_server.py --out runs/soak-server [--minutes 120] [--clients 50] [-- flags of vLLM]
+    python bench/soak_server.py --out runs/soak-server [--minutes 120] [--clients 50] [--plain] [-- flags of vLLM]
 
 A real `mgap serve` runs on `pocket/llava` in processes of its own, on the CPU unless its flags say otherwise. Every client asks
 one question after the other about a drawn picture: at the server's strength, at 0, at 0.75 or at 5. Of ten requests one is a
 stream that its client leaves after the first words, and one is refused (an impossible strength, an unknown setting). Every
 answer is held against the one that transformers gives alone, in float32. Once a minute the memory of all of the server's
 processes is read from /proc, and twice, at a third and at two thirds, the server is given another prior and its own again.
-Results are written every minute.
+Results are written every minute. `--plain` is the same without MGAP: what of the growth is vLLM's own.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ import mgap
 from mgap.pocket.benchmark import DEVELOPMENT
 from mgap.pocket.language import DESCRIBE
 from mgap.pocket.samples import SceneRenderer, pope_samples
+from mgap.serving.checkpoint import servable
 
 FIRST = DEVELOPMENT + 70_000
 SCENES, TOKENS = 12, 24
 STRENGTHS = (None, 0.0, 0.75, 5.0)  # None: the server's, which is 0.75
 SMALL = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--kv-cache-memory-bytes", "134217728"]
-WRONG: tuple[dict[str, Any], ...] = ({"mgap_alpha": -1}, {"mgap_lam": 1})
+WRONG: tuple[dict[str, Any], ...] = ({"vllm_xargs": {"mgap_alpha": -1}}, {"vllm_xargs": {"mgap_lam": 1}})
+WRONG_PLAIN: tuple[dict[str, Any], ...] = ({"max_tokens": -1}, {"temperature": -1})
 WARM = 10  # minutes that do not count
 
 
@@ -64,11 +66,11 @@ class Questions:
     def __len__(self) -> int:
         return len(self.bodies)
 
-    def body(self, number: int, extra: dict[str, Any], name: str) -> dict[str, Any]:
+    def body(self, number: int, more: dict[str, Any], name: str) -> dict[str, Any]:
         url, prompt = self.bodies[number]
         content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": prompt}]
         asked = {"model": name, "messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": TOKENS}
-        return {**asked, "vllm_xargs": extra} if extra else asked
+        return {**asked, **more}
 
 
 def data_url(picture: Any) -> str:
@@ -78,24 +80,29 @@ def data_url(picture: Any) -> str:
 
 
 class Server:
-    """`mgap serve` on a free port, and the memory of its processes."""
+    """`mgap serve`, or plain vLLM, on a free port, and the memory of its processes."""
 
-    def __init__(self, prior: Path, log: Path, flags: Sequence[str]) -> None:
+    def __init__(self, prior: Path | None, log: Path, flags: Sequence[str]) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        words = ["serve", "pocket/llava", "--prior", str(prior), "--alpha", "0.75", "--port", str(self.port), "--reload"]
-        command = [sys.executable, "-m", "mgap.cli.main", *words, "--", *flags]
+        port = ["--port", str(self.port)]
+        if prior is None:
+            where = ["--model", str(servable("pocket/llava")), "--limit-mm-per-prompt", '{"image": 1}', *port]
+            command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *where, *flags]
+        else:
+            words = ["serve", "pocket/llava", "--prior", str(prior), "--alpha", "0.75", "--reload", *port]
+            command = [sys.executable, "-m", "mgap.cli.main", *words, "--", *flags]
         with log.open("wb") as file:
             self.process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url, self.is_plain = f"http://127.0.0.1:{self.port}", prior is None
 
     def wait(self) -> None:
         while True:
             if self.process.poll() is not None:
                 raise SystemExit("the server has ended; its log says why")
             try:
-                if httpx.get(f"{self.url}/mgap/ready", timeout=10).status_code == 200:
+                if httpx.get(f"{self.url}/{'health' if self.is_plain else 'mgap/ready'}", timeout=10).status_code == 200:
                     return
             except httpx.TransportError:
                 time.sleep(1)
@@ -119,14 +126,16 @@ class Server:
         return self.process.wait(120)
 
 
-async def ask(http: httpx.AsyncClient, questions: Questions, name: str, order: random.Random) -> str:
+async def ask(http: httpx.AsyncClient, questions: Questions, name: str, order: random.Random, is_plain: bool) -> str:
     """One request of a client; what came of it in a word."""
     kind, number = order.randrange(10), order.randrange(len(questions))
     if kind == 0:
-        answer = await http.post("/v1/chat/completions", json=questions.body(number, order.choice(WRONG), name))
+        answer = await http.post(
+            "/v1/chat/completions", json=questions.body(number, order.choice(WRONG_PLAIN if is_plain else WRONG), name)
+        )
         return "refused" if answer.status_code == 400 else f"wrong request: HTTP {answer.status_code}"
-    alpha = order.choice(STRENGTHS)
-    body = questions.body(number, {} if alpha is None else {"mgap_alpha": alpha}, name)
+    alpha = None if is_plain else order.choice(STRENGTHS)
+    body = questions.body(number, {} if alpha is None else {"vllm_xargs": {"mgap_alpha": alpha}}, name)
     if kind == 1:
         async with http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as stream:
             async for line in stream.aiter_lines():
@@ -137,7 +146,8 @@ async def ask(http: httpx.AsyncClient, questions: Questions, name: str, order: r
     if answer.status_code != 200:
         return f"HTTP {answer.status_code}"
     said = answer.json()["choices"][0]["message"]["content"].strip()
-    return "answered" if said == questions.expected[0.75 if alpha is None else alpha][number] else "another answer"
+    wanted = alpha if alpha is not None else 0.0 if is_plain else 0.75
+    return "answered" if said == questions.expected[wanted][number] else "another answer"
 
 
 async def soak(server: Server, questions: Questions, out: Path, minutes: float, clients: int) -> None:
@@ -153,7 +163,7 @@ async def soak(server: Server, questions: Questions, out: Path, minutes: float, 
             order = random.Random(seed)
             while time.monotonic() < until:
                 try:
-                    outcome = await ask(http, questions, name, order)
+                    outcome = await ask(http, questions, name, order, server.is_plain)
                 except httpx.HTTPError as error:
                     outcome = f"no answer: {type(error).__name__}"
                 ended[outcome] += 1
@@ -165,14 +175,14 @@ async def soak(server: Server, questions: Questions, out: Path, minutes: float, 
             while True:
                 minute = (time.monotonic() - started) / 60
                 snapshots.append({"minute": minute, "requests": sum(ended.values()), **server.resources()})
-                status = (await http.get("/v1/mgap")).json()
+                status = {"counts": None} if server.is_plain else (await http.get("/v1/mgap")).json()
                 write(
                     out,
                     {"ended": ended, "snapshots": snapshots, "failures": failures[:100], "counts": status["counts"]},
                     clients,
                 )
                 measure.say(f"{minute:.0f} of {minutes:.0f} min: {dict(ended)}, {snapshots[-1]['resident_mib']:.0f} MiB")
-                if changes and time.monotonic() > changes[0]:
+                if changes and time.monotonic() > changes[0] and not server.is_plain:
                     changes.pop(0)
                     for prior in priors:  # the same directions in another folder, then the server's own
                         (await http.post("/v1/mgap/prior", json={"prior": str(prior)})).raise_for_status()
@@ -212,6 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--plain", action="store_true", help="vLLM without MGAP, as a control")
     parser.add_argument("--out", type=Path, required=True, help="folder for soak.json, soak.md and the server's log")
     parser.add_argument("flags", nargs="*", default=SMALL, help="after --: flags of vLLM; default: %(default)s")
     args = parser.parse_args(arguments)
@@ -221,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("own", "other"):
         prior.save(args.out / name)
     questions = Questions(model, prior)
-    server = Server(args.out / "own", args.out / "server.log", args.flags)
+    server = Server(None if args.plain else args.out / "own", args.out / "server.log", args.flags)
     try:
         server.wait()
         asyncio.run(soak(server, questions, args.out, args.minutes, args.clients))
