@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
-import io
 import json
 import os
 import random
@@ -37,6 +35,7 @@ from mgap.pocket.benchmark import DEVELOPMENT
 from mgap.pocket.language import DESCRIBE
 from mgap.pocket.samples import SceneRenderer, pope_samples
 from mgap.serving.checkpoint import servable
+from mgap.serving.remote.chat_bodies import chat_body, data_url
 
 FIRST = DEVELOPMENT + 70_000
 SCENES, TOKENS = 12, 24
@@ -68,15 +67,8 @@ class Questions:
 
     def body(self, number: int, more: dict[str, Any], name: str) -> dict[str, Any]:
         url, prompt = self.bodies[number]
-        content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": prompt}]
-        asked = {"model": name, "messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": TOKENS}
+        asked = {**chat_body(prompt, url), "model": name, "temperature": 0, "max_tokens": TOKENS}
         return {**asked, **more}
-
-
-def data_url(picture: Any) -> str:
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 class Server:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 METRICS_EVERY = 10.0  # seconds between two looks at the engine's counts
 NO_EXTENSION = f"this server's workers do not tell: start it with `mgap serve`, or with --worker-extension-cls {EXTENSION}"
-logger = logging.getLogger("vllm.mgap")
 
 
 class StatusEndpoint:
@@ -111,8 +109,6 @@ class StatusEndpoint:
         if errors:
             raise HTTPException(400, errors[0])
         await self.client.collective_rpc("mgap_take_next")
-        if method := await self._first("mgap_method"):
-            metrics.set_prior(method["prior"])
 
     @property
     def config(self) -> VllmConfig:
@@ -142,10 +138,10 @@ class StatusEndpoint:
 
     async def _keep_measuring(self) -> None:
         """Bring the engine's counts to where Prometheus reads, as long as the engine lives."""
-        if method := await self._first("mgap_method"):
-            metrics.set_prior(method["prior"])
         while True:
             try:
+                if method := await self._first("mgap_method"):
+                    metrics.set_prior(method["prior"])
                 if counts := await self._first("mgap_counts"):
                     metrics.set_counts(counts)
             except EngineDeadError:

@@ -70,7 +70,8 @@ class RemoteWorker(AnsweringWorker):
         self.fleet.close()
 
     def answers(self, pictures: Sequence[Any], rows: Sequence[Sample], method: RunMethod) -> list[Answer]:
-        texts = [self.backbone.render(sample.prompt, pictures=int(bool(sample.image))) for sample in rows]
+        shows = self.told.shows_prompts  # else the prompts are the server's own, and not told
+        texts = [self.backbone.render(row.prompt, pictures=int(bool(row.image))) if shows else "" for row in rows]
         urls: dict[str, asyncio.Future[str]] = {}
         bodies = [self._body(picture, sample, method, urls) for picture, sample in zip(pictures, rows, strict=True)]
         started = time.perf_counter()
