@@ -16,8 +16,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import get_context
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -162,6 +164,12 @@ def bandwidth(device: str | torch.device, size: int | None = None) -> Bandwidth:
     copied = 2 * source.nbytes / median_seconds(lambda: target.copy_(source), device)
     read = source.nbytes / median_seconds(lambda: source.sum(), device)
     return Bandwidth(copied, read)
+
+
+def alone(function: Callable[..., Measured], *given: Any) -> Measured:
+    """A call in a process of its own, which gives back all that it held on the device."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *given).result()
 
 
 def reset_peak(device: str | torch.device) -> None:

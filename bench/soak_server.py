@@ -15,10 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
-import socket
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -28,13 +25,13 @@ from typing import Any
 
 import httpx
 import measure
-from soak import PAGE, fit_slope
+from server import Server
+from soak import fit_slope
 
 import mgap
 from mgap.pocket.benchmark import DEVELOPMENT
 from mgap.pocket.language import DESCRIBE
 from mgap.pocket.samples import SceneRenderer, pope_samples
-from mgap.serving.checkpoint import servable
 from mgap.serving.remote.chat_bodies import chat_body, data_url
 
 FIRST = DEVELOPMENT + 70_000
@@ -69,53 +66,6 @@ class Questions:
         url, prompt = self.bodies[number]
         asked = {**chat_body(prompt, url), "model": name, "temperature": 0, "max_tokens": TOKENS}
         return {**asked, **more}
-
-
-class Server:
-    """`mgap serve`, or plain vLLM, on a free port, and the memory of its processes."""
-
-    def __init__(self, prior: Path | None, log: Path, flags: Sequence[str]) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        port = ["--port", str(self.port)]
-        if prior is None:
-            where = ["--model", str(servable("pocket/llava")), "--limit-mm-per-prompt", '{"image": 1}', *port]
-            command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *where, *flags]
-        else:
-            words = ["serve", "pocket/llava", "--prior", str(prior), "--alpha", "0.75", "--reload", *port]
-            command = [sys.executable, "-m", "mgap.cli.main", *words, "--", *flags]
-        with log.open("wb") as file:
-            self.process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
-        self.url, self.is_plain = f"http://127.0.0.1:{self.port}", prior is None
-
-    def wait(self) -> None:
-        while True:
-            if self.process.poll() is not None:
-                raise SystemExit("the server has ended; its log says why")
-            try:
-                if httpx.get(f"{self.url}/{'health' if self.is_plain else 'mgap/ready'}", timeout=10).status_code == 200:
-                    return
-            except httpx.TransportError:
-                time.sleep(1)
-
-    def resources(self) -> dict[str, float]:
-        """Of all processes of its session."""
-        resident = files = threads = 0.0
-        for path in Path("/proc").iterdir():
-            if path.name.isdigit():
-                try:
-                    if os.getsid(int(path.name)) == self.process.pid:
-                        resident += int((path / "statm").read_text().split()[1]) * PAGE / 2**20
-                        files += len(os.listdir(path / "fd"))
-                        threads += len(os.listdir(path / "task"))
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-        return {"resident_mib": resident, "files": files, "threads": threads}
-
-    def stop(self) -> int:
-        self.process.terminate()
-        return self.process.wait(120)
 
 
 async def ask(http: httpx.AsyncClient, questions: Questions, name: str, order: random.Random, is_plain: bool) -> str:
@@ -224,7 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("own", "other"):
         prior.save(args.out / name)
     questions = Questions(model, prior)
-    server = Server(None if args.plain else args.out / "own", args.out / "server.log", args.flags)
+    own = None if args.plain else args.out / "own"
+    server = Server("pocket/llava", own, args.out / "server.log", args.flags, ["--alpha", "0.75", "--reload"])
     try:
         server.wait()
         asyncio.run(soak(server, questions, args.out, args.minutes, args.clients))
