@@ -14,7 +14,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jo
 runpy.run_path(str(Path(__file__).parent / "shim" / "sitecustomize.py"))  # this process prepares pictures as vLLM does
 
 import pytest
-from engines import Engines
+from engines import CARDS, Engines
 from servers import Server, Servers
 from strengths import SERVER, with_mgap
 from worlds import World
@@ -27,10 +27,17 @@ from mgap.serving.installed import PLUGINS, all_plugins
 FAMILIES = ("llava", "qwen3-vl")
 STRENGTHS = (0.0, SERVER, 5.0)  # at which servers are asked
 TOGETHER = {  # by how their ids begin: tests that share engines, a server or vLLM's parser, and so a process
-    "engines": ("test_mgap.py", "test_plain.py", "test_refusals.py", "test_text_models.py"),
+    "engines": ("test_card.py", "test_mgap.py", "test_plain.py", "test_refusals.py", "test_text_models.py"),
     "servers": ("test_endpoint.py", "test_parallel.py", "test_remote.py", "test_server.py"),
     "flags": ("test_examples.py::test_vllm_",),
 }
+
+
+def pytest_collection_modifyitems(items) -> None:
+    if not CARDS:
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a card; this vLLM runs on the CPU"))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -14,7 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
 HERE = Path(__file__).parent
+CARDS = torch.cuda.device_count()  # 0: vLLM's CPU build
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",  # bfloat16 rounds differently from transformers
     "enforce_eager": True,
@@ -23,13 +26,16 @@ SETTINGS: dict[str, Any] = {
     "limit_mm_per_prompt": {"image": 1},
     "kv_cache_memory_bytes": 64 << 20,  # else vLLM takes half of the memory
     "seed": 0,
+    **({"gpu_memory_utilization": 0.05} if CARDS else {}),  # several engines share a card
 }
 QUICK = {  # an engine in the process that asks for it, and no compiler for small functions of vLLM's own
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "TORCHDYNAMO_DISABLE": "1",
     "NUMBA_DISABLE_JIT": "1",
 }
-INTERPRETED = {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1", "TORCHDYNAMO_DISABLE": "1"}  # the V2 runner on CPU
+# vLLM takes its first model runner on a CPU, where the second one runs in Triton's interpreter, and its second one on a card
+FIRST = {"VLLM_USE_V2_MODEL_RUNNER": "0"} if CARDS else {}
+SECOND = {"VLLM_USE_V2_MODEL_RUNNER": "1"} | ({} if CARDS else {"TRITON_INTERPRET": "1", "TORCHDYNAMO_DISABLE": "1"})
 
 
 class Refused(Exception):
@@ -86,6 +92,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TMPDIR": str(folder),
         "XDG_CACHE_HOME": str(folder / "home"),
+        "TRITON_F32_DEFAULT": "ieee",  # a card's attention in float32 would multiply in TF32
         **more,
     }
 

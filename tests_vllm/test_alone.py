@@ -1,9 +1,11 @@
 """MGAP in engines that need a process of their own: two ranks, drafted tokens, compiled models."""
 
-from engines import call, generate
+import pytest
+from engines import CARDS, FIRST, call, generate
 from strengths import SERVER, mixed, tokens, with_alpha, with_mgap
 
 
+@pytest.mark.skipif(CARDS == 1, reason="needs two cards, and there is one")
 def test_two_ranks_of_a_sharded_head(worlds, served, engines):
     world = worlds["llava"]
     requests, expected = mixed(world)
@@ -17,6 +19,7 @@ def test_drafted_tokens_are_checked_under_mgap_and_a_strength_of_its_own_is_refu
     """The first model runner does not say which rows are whose; the second does (test_text_models.py)."""
     world = worlds["llava"]
     drafts = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}, "alone": True}
+    drafts["env"] = FIRST
     own = call("loading:refused_request", request=with_alpha(world.requests()[:1], 0)[0])
     made, said = engines.run(served["llava"], generate(world.requests()), own, **with_mgap(world, 5.0), **drafts)
     assert tokens(made) == world.answers(5.0)

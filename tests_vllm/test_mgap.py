@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from engines import INTERPRETED, call, generate, rpc
+from engines import CARDS, FIRST, SECOND, call, generate, rpc
 from PIL import Image
 from strengths import SERVER, mixed, tokens, with_alpha, with_mgap
 
@@ -106,20 +106,18 @@ def test_prompt_logprobs_have_the_servers_strength_whatever_the_others_ask_for(w
 def test_the_second_model_runner(world, served, engines):
     requests, expected = mixed(world)
     few = [number for number in range(len(requests)) if number % 10 < 4]
-    (made,) = engines.run(
-        served[world.family], generate([requests[n] for n in few]), env=INTERPRETED, **with_mgap(world, SERVER)
-    )
+    (made,) = engines.run(served[world.family], generate([requests[n] for n in few]), env=SECOND, **with_mgap(world, SERVER))
     assert tokens(made) == [expected[n] for n in few]
 
 
-@pytest.mark.parametrize("env", [{}, INTERPRETED], ids=["first runner", "second runner"])
+@pytest.mark.parametrize("env", [FIRST, SECOND], ids=["first runner", "second runner"])
 def test_another_prior_and_strength_while_it_runs(llava, served, engines, env, tmp_path):
     """Requests without a strength of their own get the new one, those with one keep it."""
     fewer = llava.subspace.truncate(2)
     fewer.save(tmp_path / "fewer")
     own = with_alpha(llava.requests(max_tokens=12), 0.0)
     asked = [each if number % 2 else own[number] for number, each in enumerate(llava.requests(max_tokens=12))]
-    few = [number for number in range(len(asked)) if number % 10 < (2 if env else 10)]  # a step takes long there
+    few = [number for number in range(len(asked)) if number % 10 < (10 if CARDS or env == FIRST else 2)]  # it is interpreted
     steps = (
         generate([asked[number] for number in few]),
         rpc("mgap_read_next", {"prior": str(tmp_path / "fewer"), "alpha": 5.0}),

@@ -1,10 +1,13 @@
 """Text models of random weights, for what the pocket models do not have: a draft model, and logits under a soft cap."""
 
+import copy
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 import mgap
 from mgap.backbones.head import Head
@@ -18,6 +21,8 @@ LAM = 0.5
 KINDS = ("llama", "gemma2")
 SETTINGS: dict[str, Any] = {"skip_tokenizer_init": True, "limit_mm_per_prompt": {}}  # of an engine: tokens in, tokens out
 DRAFTS = 3  # tokens drafted at a time
+ADAPTED = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")  # of every layer, by an adapter
+ADAPTER_RANK = 4
 
 
 class Text:
@@ -43,6 +48,26 @@ class Text:
     def drafted(self) -> dict[str, Any]:
         """Settings of an engine in which the model drafts for itself."""
         return {"speculative_config": {"method": "draft_model", "model": str(self.folder), "num_speculative_tokens": DRAFTS}}
+
+    def adapted(self) -> tuple[str, "Text"]:
+        """A folder with a random adapter (LoRA), and this text model with it merged into the weights."""
+        merged, folder = copy.copy(self), self.folder.parent / f"adapter-{self.family}"
+        merged.model, merged.answers = copy.deepcopy(self.model), cache(merged._answers)
+        draw, weights = torch.Generator().manual_seed(2), {}
+        with torch.no_grad():
+            for name, module in merged.model.named_modules():
+                if name.endswith(ADAPTED):
+                    rows, columns = module.weight.shape
+                    first = 0.3 * torch.randn(ADAPTER_RANK, columns, generator=draw)  # A
+                    second = 0.3 * torch.randn(rows, ADAPTER_RANK, generator=draw)  # B
+                    module.weight += second @ first
+                    weights |= {f"{name}.lora_A.weight": first, f"{name}.lora_B.weight": second}
+        folder.mkdir(exist_ok=True)
+        save_file({f"base_model.model.{name}": each for name, each in weights.items()}, folder / "adapter_model.safetensors")
+        about = {"peft_type": "LORA", "r": ADAPTER_RANK, "lora_alpha": ADAPTER_RANK, "task_type": "CAUSAL_LM", "bias": "none"}
+        names = [name.rpartition(".")[2] for name in ADAPTED]
+        (folder / "adapter_config.json").write_text(json.dumps({**about, "target_modules": names}))
+        return str(folder), merged
 
     def _answers(self, alpha: float | None = None) -> list[list[int]]:
         """Tokens of transformers' greedy answers: plain (None), or with MGAP as the head's hook."""

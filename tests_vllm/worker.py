@@ -21,16 +21,19 @@ def picture(name: str) -> Image.Image:
 
 def generate(llm: Any, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
 
-    prompts, sampling = [], []
+    prompts, sampling, adapters = [], [], []
     for request in requests:
         prompt = {"prompt_token_ids": request["tokens"]} if "tokens" in request else {"prompt": request["text"]}
         if request.get("picture"):
             prompt["multi_modal_data"] = {"image": picture(request["picture"])}
         prompts.append(prompt)
+        adapters.append(LoRARequest("adapter", 1, request["adapter"]) if request.get("adapter") else None)
         sampling.append(SamplingParams(**{"temperature": 0.0, **request.get("sampling", {})}))
     made = []
-    for output in llm.generate(prompts, sampling, use_tqdm=False):
+    with_adapters = {"lora_request": adapters} if any(adapters) else {}
+    for output in llm.generate(prompts, sampling, use_tqdm=False, **with_adapters):
         first = output.outputs[0]
         made.append(
             {

@@ -55,14 +55,24 @@ class CorrectedLogits:
         self.compute, self.method, self.rows, self.counts = compute, method, rows, counts
         self.exact = exact
         self.like, self.is_fixed, self.is_stale, self.tap = like, is_fixed, False, Tap()
+        self.head = self.measured_head()
         self.correction = self.bind()
 
-    def bind(self) -> Correction:
-        """Measure the head; all ranks must do so together."""
+    def measured_head(self) -> Head:
+        """What the engine's head does; all ranks must measure it together."""
         head = Head.measure(ComputeLogits(self.exact or self.compute), self.like)
-        if not self.is_fixed:
-            head = replace(head, linear=False)
-        return Correction(self.method.subspace.basis, head, self.method.settings, self.tap)
+        return head if self.is_fixed else replace(head, linear=False)
+
+    def bind(self) -> Correction:
+        """The correction with the method in hand, of the head as it is now.
+
+        One that may change with a request is measured once, before adapters are there: later, every call of it must have the
+        rows of a step, whose adapters vLLM knows by their place. Nothing of what was measured is used beside its being run.
+        """
+        if self.is_stale and self.is_fixed:
+            self.head = self.measured_head()
+        self.is_stale = False
+        return Correction(self.method.subspace.basis, self.head, self.method.settings, self.tap)
 
     def use(self, method: MGAP) -> None:
         """Correct with another prior or other settings from now on; all ranks must do so together."""
@@ -82,7 +92,7 @@ class CorrectedLogits:
         if is_off or len(hidden_states) == 0 or (strengths is None and self.method.settings.alpha == 0):
             return self.compute(hidden_states, *args, **kwargs)
         if self.is_stale:
-            self.correction, self.is_stale = self.bind(), False
+            self.correction = self.bind()
         logits = (self.exact or self.compute)(hidden_states, *args, **kwargs)
         if logits is None:
             return None
