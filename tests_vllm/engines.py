@@ -79,7 +79,8 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     But for what vLLM finds out about an architecture, in 13 s: it stays in the environment, for whoever asks next.
     """
     (folder / "s").mkdir(parents=True, exist_ok=True)
-    paths = [HERE / "shim", HERE, HERE.parent / "src"]
+    shim = [] if CARDS else [HERE / "shim"]
+    paths = [*shim, HERE, HERE.parent / "src"]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
