@@ -4,12 +4,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import mgap
 from mgap.pocket.benchmark import DEVELOPMENT
 from mgap.pocket.samples import SceneRenderer, chair_samples, pope_samples
 
 SCENES = 10  # of each kind of question
 TOKENS = 24  # of an answer, at most
+torch.set_num_threads(1)  # several processes make references; small models gain nothing from more, and lose all on 16 cores
 FIRST = DEVELOPMENT + 50_000  # nothing is chosen, or judged, on these scenes
 
 
