@@ -27,7 +27,7 @@ from mgap.serving.installed import PLUGINS, all_plugins
 FAMILIES = ("llava", "qwen3-vl")
 STRENGTHS = (0.0, SERVER, 5.0)  # at which servers are asked
 TOGETHER = {  # by how their ids begin: tests that share engines, a server or vLLM's parser, and so a process
-    "engines": ("test_card.py", "test_mgap.py", "test_plain.py", "test_refusals.py", "test_text_models.py"),
+    "engines": ("test_card.py", "test_methods.py", "test_mgap.py", "test_plain.py", "test_refusals.py", "test_text_models.py"),
     "servers": ("test_endpoint.py", "test_parallel.py", "test_remote.py", "test_server.py"),
     "flags": ("test_examples.py::test_vllm_",),
 }

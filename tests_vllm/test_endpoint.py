@@ -13,7 +13,6 @@ from test_server import ask, said
 from worlds import TOKENS
 
 import mgap
-from mgap.serving.reloading import prior_digest
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def test_it_tells_its_prior_its_settings_and_its_model(running, llava, get):
     ask(running.client(), llava, 0)
     status = get("/v1/mgap").json()
     assert (status["is_on"], status["prior"], status["drafts"]) == (True, str(llava.prior), False)
-    assert status["sha256"] == prior_digest(llava.subspace)
+    assert status["sha256"] == llava.subspace.digest
     assert status["settings"]["alpha"] == SERVER
     assert status["settings"]["rank"] == llava.subspace.rank
     assert status["model"]["tensors"]["lm_head.weight"] == llava.model.backbone.identity.tensors["lm_head.weight"]
@@ -83,7 +82,7 @@ def test_another_prior_decodes_from_the_next_request_on(running, llava, get, cha
     assert answer.status_code == 200, answer.text
     assert (answer.json()["prior"], answer.json()["settings"]["rank"]) == (str(tmp_path / "fewer"), 2)
     told = get("/v1/mgap").json()
-    assert (told["sha256"], told["settings"]["alpha"]) == (prior_digest(fewer), 5.0)
+    assert (told["sha256"], told["settings"]["alpha"]) == (fewer.digest, 5.0)
     assert get("/mgap/ready").json()["prior"] == str(tmp_path / "fewer")
     client = running.client()
     asked = [llava.asked[number] for number in (0, 12, 17)]

@@ -17,13 +17,18 @@ REASONS = {  # a word of each seam's reason
 @pytest.mark.parametrize("name", METHODS.names())
 def test_every_method_is_possible_in_vllm_or_refused_by_name_with_the_reason_of_its_seam(name):
     method = METHODS.get(name)
-    if name in ("mgap", "bias"):
+    if name in ("mgap", "bias", "predicted-prior"):
         assert why_not(method) == ""
         refuse_method(name)
         return
     assert REASONS[method.seam] in why_not(method)
-    with pytest.raises(SettingError, match=f"cannot do {name}: .*; use vanilla, bias, mgap, or engine transformers"):
+    with pytest.raises(SettingError, match=f"cannot do {name}: .*; use vanilla, bias, mgap, predicted-prior, or engine transformers"):
         refuse_method(name)
+
+
+def test_a_run_against_servers_has_no_predicted_prior_since_they_tell_of_priors_only():
+    with pytest.raises(SettingError, match="server cannot do predicted-prior: .*; use vanilla, bias, mgap, or engine"):
+        refuse_method("predicted-prior", "server")
 
 
 def test_a_method_of_another_package_is_refused_although_it_acts_at_the_head():

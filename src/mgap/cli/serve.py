@@ -25,8 +25,13 @@ def serve(
     further: Annotated[
         list[str] | None, typer.Argument(help="After --: options of `vllm serve`, such as --tensor-parallel-size 4.")
     ] = None,
-    prior: Annotated[str | None, typer.Option(help="Folder or hub repository with a saved prior (`mgap fit`).")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Strength for requests that do not set their own.")] = None,
+    prior: Annotated[
+        str | None, typer.Option(help="Folder or hub repository with what the method has learnt (`mgap fit`).")
+    ] = None,
+    method: Annotated[str, typer.Option(help="mgap, or predicted-prior, whose --prior is a prior map.")] = "mgap",
+    alpha: Annotated[
+        float | None, typer.Option(help="Strength for requests that do not set their own: MGAP's alpha, or rho.")
+    ] = None,
     lam: Annotated[float | None, typer.Option(help="Slope of MGAP's entropy gate.")] = None,
     preset: Annotated[
         str | None, typer.Option(autocompletion=completion.preset, help="Named settings (`mgap ls presets`).")
@@ -47,8 +52,10 @@ def serve(
 
     Example: mgap serve Qwen/Qwen3-VL-8B-Instruct --prior priors/qwen3-vl --alpha 0.75 -- --tensor-parallel-size 4
     """
+    from mgap.serving.engine_settings import SERVED
     from mgap.serving.installed import refuse_filtered, require_vllm
     from mgap.serving.launch import plan_launch, refuse_taken
+    from mgap.settings import check_choice
 
     if prior is None:
         raise SettingError(
@@ -58,10 +65,11 @@ def serve(
         require_vllm("mgap serve")
         refuse_taken(host, port)
     refuse_filtered()
-    given: dict[str, Any] = {"alpha": alpha, "lam": lam, "preset": preset, "rank": rank, "reload": reload or None}
+    strength = SERVED[check_choice("--method", method, SERVED)].moved_by
+    given: dict[str, Any] = {strength: alpha, "lam": lam, "preset": preset, "rank": rank, "reload": reload or None}
     settings = {name: value for name, value in given.items() if value is not None}
     where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    launch = plan_launch(model, prior, settings, host=host, port=port, further=further or [], **where)
+    launch = plan_launch(model, prior, settings, method=method, host=host, port=port, further=further or [], **where)
     print(launch.line, flush=True)
     if dry_run:
         return

@@ -272,8 +272,15 @@ class MGAP(HeadMethod):
     def subspace(self) -> Subspace:
         return self.prior if self.rank is None else self.prior.truncate(self.rank)
 
+    @property
+    def learnt(self) -> Subspace:
+        return self.prior
+
     def correction(self, backbone: Backbone, head: Head, tap: Tap) -> Correction:
         self.prior.require(backbone)
+        return self.bind(head, tap)
+
+    def bind(self, head: Head, tap: Tap) -> Correction:
         return Correction(self.subspace.basis, head, self.settings, tap)
 
     def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:

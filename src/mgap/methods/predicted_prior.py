@@ -29,11 +29,14 @@ from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.head import HeadMethod
 from mgap.methods.mgap import Gate, Settings, entropy_of, gate_of
 from mgap.priors.prior_map import PriorMap
+from mgap.priors.subspace import Subspace
 from mgap.settings import check_strength, check_switch
 
 
 class Removal:
     """A predicted prior bound to one head. Used as that head's forward hook."""
+
+    fused: ClassVar[None] = None  # no kernels of its own
 
     def __init__(self, prior_map: PriorMap, head: Head, settings: Settings, tap: Tap) -> None:
         self.basis = prior_map.prior.basis.to(head.device, head.wide)  # V [d, K]
@@ -43,12 +46,20 @@ class Removal:
         self.head, self.settings, self.tap = head, settings, tap
 
     def __call__(self, _module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        listener = self.tap.listener
-        if self.settings.alpha == 0 and listener is None:
+        if self.settings.alpha == 0 and self.tap.listener is None:
             return output
-        h, logits = args[0].to(self.basis), output.to(self.basis.dtype)  # [B, T, d], [B, T, vocab]
-        coeff, gate = self.predict(h), self.gate(h, logits)
-        corrected = self.correct(h, output, logits, coeff, gate)
+        return self.step(args[0], output)
+
+    def step(self, h: Tensor, output: Tensor, alphas: Tensor | None = None, *, may_overwrite: bool = False) -> Tensor:
+        """What replaces the head's output [..., vocab] for states [..., d], in float32; as `Correction.step`."""
+        listener = self.tap.listener
+        h, logits = h.to(self.basis), output.to(self.basis.dtype)
+        coeff, gate = self.predict(h), self.gate(h, logits, alphas)
+        if may_overwrite and listener is None and self.table is not None:
+            flat = logits.reshape(-1, logits.shape[-1])  # [n, vocab], the same memory
+            flat.addmm_((gate.beta.unsqueeze(-1) * coeff).reshape(len(flat), -1), self.table, alpha=-1)
+            return logits
+        corrected = self.correct(h, output, logits, coeff, gate, alphas)
         if listener is not None:
             values = gate._asdict()
             values["strength"] = values.pop("beta")
@@ -61,16 +72,21 @@ class Removal:
         """c_hat [..., K] of states [..., d]."""
         return h @ self.weight.T + self.offset
 
-    def gate(self, h: Tensor, logits: Tensor) -> Gate:
-        """The gate, whose beta is s [...]. The entropy is computed only if it is used or traced, else it is 0."""
+    def gate(self, h: Tensor, logits: Tensor, alphas: Tensor | None = None) -> Gate:
+        """The gate, whose beta is s [...]. The entropy is computed only if it is used or traced, else it is 0.
+
+        `alphas` [...], if given, are strengths per row, instead of rho.
+        """
         norm = torch.linalg.vector_norm(h, dim=-1)
         is_read = self.settings.gate or self.tap.listener is not None
         entropy = entropy_of(self.head.post(logits)) if is_read else torch.zeros_like(norm)
-        return gate_of(norm, h @ self.basis, entropy, self.settings)
+        return gate_of(norm, h @ self.basis, entropy, self.settings, alphas)
 
-    def correct(self, h: Tensor, output: Tensor, logits: Tensor, coeff: Tensor, gate: Gate) -> Tensor:
+    def correct(
+        self, h: Tensor, output: Tensor, logits: Tensor, coeff: Tensor, gate: Gate, alphas: Tensor | None = None
+    ) -> Tensor:
         """What replaces the head's output [..., vocab]; `logits` is the same output in float32."""
-        if self.settings.alpha == 0:
+        if self.settings.alpha == 0 and alphas is None:
             return output  # bit-equal
         if self.table is None:
             return self.head.product(self.move(h, coeff, gate))
@@ -116,8 +132,19 @@ class PredictedPrior(HeadMethod):
         """In terms of MGAP's settings: rho is alpha."""
         return Settings(alpha=self.rho, lam=self.lam, gate=self.gate, protect=self.protect)
 
+    @property
+    def learnt(self) -> PriorMap:
+        return self._map
+
+    @property
+    def subspace(self) -> Subspace:
+        return self._map.prior
+
     def correction(self, backbone: Backbone, head: Head, tap: Tap) -> Removal:
         self._map.require(backbone)
+        return self.bind(head, tap)
+
+    def bind(self, head: Head, tap: Tap) -> Removal:
         return Removal(self._map, head, self.settings, tap)
 
     def effective_states(self, head: Head, inputs: HeadInputs, strength: Weight) -> Tensor:

@@ -10,8 +10,10 @@ other.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
@@ -76,9 +78,19 @@ class PriorMap:
 
     def require(self, backbone: Backbone) -> None:
         """Refuse a model that this map or its prior was not fitted on."""
-        self.prior.require(backbone)
+        self.require_identity(backbone.identity)
+
+    def require_identity(self, model: Identity, what: str = "the prior map") -> None:
+        """The same, for a model of which only the identity is known."""
+        self.prior.require_identity(model)
         if self.identity is not None:
-            self.identity.require(backbone.identity, "the prior map")
+            self.identity.require(model, what)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the map and of its prior: two processes, or two machines, have the same."""
+        numbers = (tensor.contiguous().numpy().tobytes() for tensor in (self.weight, self.offset))
+        return hashlib.sha256(b"".join([self.prior.digest.encode(), *numbers])).hexdigest()
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write `prior_map.json` and its tensors, with the prior's; a reader sees either the old version or the new one."""

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,11 @@ class Subspace:
             self.identity.require(model, what)
         elif model.hidden_size != self.hidden_size:
             raise BackboneMismatch(f"{what} has width {self.hidden_size}, the model {model.hidden_size}: fit one for it")
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the basis: two processes, or two machines, have the same prior."""
+        return hashlib.sha256(self.basis.contiguous().numpy().tobytes()).hexdigest()
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write `subspace.json` and its tensors; a reader sees either the old version or the new one."""

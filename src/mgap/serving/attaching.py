@@ -16,9 +16,10 @@ import torch
 
 from mgap.backbones.identity import Identity
 from mgap.errors import SettingError, UnsupportedHead
+from mgap.methods.mgap import MGAP
 from mgap.serving.correcting import CorrectedLogits
 from mgap.serving.counts import Counts
-from mgap.serving.engine_settings import EXTENSION, Serving
+from mgap.serving.engine_settings import EXTENSION, Served, Serving
 from mgap.serving.exact_logits import ExactLogits
 from mgap.serving.prior_check import checked_method, described_weights, loaded_identity
 from mgap.serving.row_strengths import row_strengths_of
@@ -26,8 +27,6 @@ from mgap.serving.row_strengths import row_strengths_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from vllm.config import ModelConfig, VllmConfig
-
-    from mgap.methods.mgap import MGAP
 
 logger = logging.getLogger("vllm.mgap")  # a child of vLLM's logger, for the same format and destination
 MODEL_ATTRIBUTE, SERVING_ATTRIBUTE = "_mgap", "_mgap_serving"  # of a loaded model: its `CorrectedLogits`, and its `Serving`
@@ -79,7 +78,7 @@ def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config:
     if not get_pp_group().is_last_rank:
         return
     device = next(model.parameters()).device
-    like = torch.zeros(1, method.prior.hidden_size, dtype=model_config.dtype, device=device)
+    like = torch.zeros(1, method.subspace.hidden_size, dtype=model_config.dtype, device=device)
     rows = row_strengths_of(config)
     rows.alpha = method.settings.alpha
     is_logging_rank = get_tensor_model_parallel_rank() == 0
@@ -102,12 +101,17 @@ def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config:
         track_request_rows(model, rows, config)
     s = method.settings
     logger.info(
-        "MGAP on %s: K=%d of %s, alpha=%g, lambda=%g, by %s",
-        type(model).__name__, method.subspace.rank, serving.prior, s.alpha, s.lam, corrected.way,
+        "MGAP on %s: %sK=%d of %s, alpha=%g, lambda=%g, by %s",
+        type(model).__name__, told_method(method), method.subspace.rank, serving.prior, s.alpha, s.lam, corrected.way,
     )  # fmt: skip
 
 
-def exact_logits(model: nn.Module, method: MGAP, like: Tensor) -> ExactLogits | None:
+def told_method(method: Served) -> str:
+    """For the log: the method's name, where it is not MGAP itself."""
+    return "" if isinstance(method, MGAP) else f"{method.name}, "
+
+
+def exact_logits(model: nn.Module, method: Served, like: Tensor) -> ExactLogits | None:
     """The model's logits in float32, for the rows that MGAP corrects; None if it is in float32, or if that cannot be had."""
     if not method.exact or like.dtype == torch.float32:
         return None

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from mgap.backbones.head import Head
 from mgap.errors import UnsupportedHead
 from mgap.methods.base import Tap
-from mgap.methods.mgap import MGAP, Correction
+from mgap.methods.mgap import Correction
+from mgap.methods.predicted_prior import Removal
 from mgap.serving.counts import Counts
+from mgap.serving.engine_settings import Served
 from mgap.serving.exact_logits import Compute
 from mgap.serving.row_strengths import RowStrengths
 
@@ -39,7 +41,7 @@ class CorrectedLogits:
     def __init__(
         self,
         compute: Compute,
-        method: MGAP,
+        method: Served,
         rows: RowStrengths,
         counts: Counts | None,
         *,
@@ -63,7 +65,7 @@ class CorrectedLogits:
         head = Head.measure(ComputeLogits(self.exact or self.compute), self.like)
         return head if self.is_fixed else replace(head, linear=False)
 
-    def bind(self) -> Correction:
+    def bind(self) -> Correction | Removal:
         """The correction with the method in hand, of the head as it is now.
 
         One that may change with a request is measured once, before adapters are there: later, every call of it must have the
@@ -72,9 +74,9 @@ class CorrectedLogits:
         if self.is_stale and self.is_fixed:
             self.head = self.measured_head()
         self.is_stale = False
-        return Correction(self.method.subspace.basis, self.head, self.method.settings, self.tap)
+        return self.method.bind(self.head, self.tap)
 
-    def use(self, method: MGAP) -> None:
+    def use(self, method: Served) -> None:
         """Correct with another prior or other settings from now on; all ranks must do so together."""
         self.method, self.rows.alpha = method, method.settings.alpha
         self.correction = self.bind()

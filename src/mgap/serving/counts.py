@@ -41,7 +41,9 @@ class Counts:
         return self.step % EVERY == 1
 
     def add(self, observation: Observation) -> None:
-        beta, entropy, cosine = (observation.values[name].flatten().double() for name in ("beta", "entropy", "cosine"))
+        values = observation.values  # of MGAP, or of the predicted prior, which names its strength so
+        names = ("strength" if "strength" in values else "beta", "entropy", "cosine")
+        beta, entropy, cosine = (values[name].flatten().double() for name in names)
         changed = (observation.before.argmax(-1) != observation.after.argmax(-1)).flatten().double()
         each = (torch.ones_like(beta), beta, changed, entropy, cosine, entropy.square(), cosine.square())
         self.sums += torch.stack([values.sum() for values in each])

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save as dump_tensors
 
+from mgap.methods.mgap import MGAP
 from mgap.serving.attaching import MODEL_ATTRIBUTE, SERVING_ATTRIBUTE, identity_of
-from mgap.serving.reloading import check_next, prior_digest, read_next, take_next
+from mgap.serving.reloading import check_next, read_next, take_next
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,22 +35,23 @@ class Extension:
         return None if corrected is None or corrected.counts is None else corrected.counts.read()._asdict()
 
     def mgap_method(self) -> dict[str, Any] | None:
-        """The prior and the settings that MGAP works with; None on a rank without it."""
+        """The method, what it has learnt and its settings; None on a rank without it."""
         corrected = _corrected(self)
         if corrected is None:
             return None
         method = corrected.method
         return {
+            "method": method.name,
             "prior": _model(self).__dict__[SERVING_ATTRIBUTE].prior,
-            "sha256": prior_digest(method.prior),
+            "sha256": method.learnt.digest,
             "settings": {**asdict(method.settings), "rank": method.subspace.rank},
             "exact": method.exact,
         }
 
     def mgap_prior(self) -> dict[str, Any] | None:
-        """The prior as it would be saved: its description, and its tensors as safetensors in base64."""
+        """MGAP's prior as it would be saved: its description, and its tensors as safetensors in base64."""
         corrected = _corrected(self)
-        if corrected is None:
+        if corrected is None or not isinstance(corrected.method, MGAP):
             return None
         tensors, about = corrected.method.prior.described()
         data = dump_tensors({name: tensor.contiguous() for name, tensor in tensors.items()})

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from mgap.errors import BackboneMismatch, SettingError
+from mgap.methods.mgap import MGAP
 from mgap.priors.subspace import Subspace
 from mgap.registry import locate
-from mgap.serving.engine_settings import EXTENSION, KEY, Serving
+from mgap.serving.engine_settings import EXTENSION, KEY, SERVED, Serving, learnt_key
 from mgap.serving.installed import PLUGINS, all_plugins
+from mgap.settings import check_choice
 
 COMMAND, SERVER = "vllm.entrypoints.cli.main", "vllm.entrypoints.openai.api_server"  # modules: vLLM's command, and its server
 ADDITIONAL = "--additional-config"
@@ -55,19 +57,20 @@ def plan_launch(
     prior: str,
     settings: Mapping[str, Any],
     *,
+    method: str = MGAP.name,
     host: str,
     port: int,
     revision: str | None = None,
     trust_remote_code: bool = False,
     further: Sequence[str] = (),
 ) -> Launch:
-    """Check the prior, the settings and the flags, and combine them. `settings` are MGAP's; `further` are flags of vLLM."""
+    """Check the prior, the settings and the flags, and combine them. `settings` are the method's, `further` vLLM's flags."""
     from mgap.serving.checkpoint import servable
 
     place = str(Path(prior).resolve()) if Path(prior).exists() else prior
-    given = {"prior": place, **settings}
-    method = Serving.of(given).method()
-    require_model(method.prior, model, revision=revision, trust_remote_code=trust_remote_code)
+    check_choice("method", method, SERVED)
+    given = {learnt_key(SERVED[method]): place, **settings, **({} if method == MGAP.name else {"method": method})}
+    require_model(Serving.of(given).method().subspace, model, revision=revision, trust_remote_code=trust_remote_code)
     additional, rest = read_flags(further)
     source = str(servable(model))
     flags = ["--host", host, "--port", str(port)]

@@ -11,23 +11,21 @@ import torch
 
 from mgap.backbones.identity import Identity, describe_tensors, is_plain, sample_places, short_name
 from mgap.errors import UnsupportedHead
-from mgap.serving.engine_settings import Serving
+from mgap.serving.engine_settings import Served, Serving, learnt_key
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from mgap.methods.mgap import MGAP
-
 TENSORS_ATTRIBUTE = "_mgap_tensors"  # of a loaded model: the weights of its checkpoint, as an identity describes them
 
 
-def checked_method(serving: Serving, identity: Callable[[], Identity] | None, logger: logging.Logger) -> MGAP:
+def checked_method(serving: Serving, identity: Callable[[], Identity] | None, logger: logging.Logger) -> Served:
     """The method of an engine. Raises if its prior was made with another model than `identity` tells; None: not asked here."""
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         method = serving.method()
         if identity is not None:
-            method.prior.require_identity(identity(), "the prior")
+            method.learnt.require_identity(identity(), f"the {learnt_key(type(method)).replace('_', ' ')}")
     for warning in raised:
         logger.warning("%s", warning.message)
     return method

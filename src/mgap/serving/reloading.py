@@ -5,7 +5,6 @@ Every rank reads, then every rank checks, then every rank changes: whatever is r
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import warnings
 from collections.abc import Mapping
@@ -13,30 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 from mgap.errors import MgapError, SettingError
 from mgap.serving.attaching import MODEL_ATTRIBUTE, SERVING_ATTRIBUTE, identity_of
-from mgap.serving.engine_settings import Serving
+from mgap.serving.engine_settings import Served, Serving
 
 if TYPE_CHECKING:
     from torch import nn
     from vllm.config import ModelConfig
 
-    from mgap.methods.mgap import MGAP
-    from mgap.priors.subspace import Subspace
     from mgap.serving.correcting import CorrectedLogits
 
 NEXT_ATTRIBUTE = "_mgap_next"  # of a model: what `read_next` has read
 logger = logging.getLogger("vllm.mgap")
 
 
-def prior_digest(prior: Subspace) -> str:
-    """SHA-256 of the basis: two ranks, or two machines, have the same prior."""
-    return hashlib.sha256(prior.basis.contiguous().numpy().tobytes()).hexdigest()
-
-
 def read_next(model: nn.Module, given: Mapping[str, Any]) -> dict[str, str]:
     """Read what is to come: keys of `additional_config` that replace the present ones. Tells an error, or which prior it is."""
     now: Serving = model.__dict__[SERVING_ATTRIBUTE]
     try:
-        serving = Serving.of({"prior": now.prior, **now.settings, "log_every": now.log_every, "reload": now.reload, **given})
+        if given.get("method", now.name) != now.name:
+            raise SettingError(f"this server decodes with {now.name}, as it was started: leave method out")
+        serving = Serving.of({**now.to_json(), **given})
         if (serving.log_every, serving.reload) != (now.log_every, now.reload):
             raise SettingError("log_every and reload are set when a server starts: leave them out")
         with warnings.catch_warnings(record=True):
@@ -48,18 +42,18 @@ def read_next(model: nn.Module, given: Mapping[str, Any]) -> dict[str, str]:
     except MgapError as error:
         return {"error": str(error)}
     model.__dict__[NEXT_ATTRIBUTE] = (serving, method)
-    return {"sha256": prior_digest(method.prior)}
+    return {"sha256": method.learnt.digest}
 
 
 def check_next(model: nn.Module, config: ModelConfig) -> str:
     """Hold what was read against the model: an error, or "". All ranks must do so together."""
     from vllm.distributed.parallel_state import get_pp_group
 
-    method: MGAP = model.__dict__[NEXT_ATTRIBUTE][1]
+    method: Served = model.__dict__[NEXT_ATTRIBUTE][1]
     if not get_pp_group().is_first_rank:
         return ""
     try:
-        method.prior.require_identity(identity_of(model, config), "the prior")
+        method.learnt.require_identity(identity_of(model, config), "the prior")
     except MgapError as error:
         return str(error)
     return ""

@@ -6,6 +6,7 @@ from mgap.errors import SettingError
 from mgap.methods.base import Method, Seam
 from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP
+from mgap.methods.predicted_prior import PredictedPrior
 from mgap.registry import METHODS
 
 REASONS = {
@@ -17,15 +18,19 @@ REASONS = {
 }
 
 
-def why_not(method: type[Method]) -> str:
+def why_not(method: type[Method], engine: str = "vllm") -> str:
     """Why vLLM cannot decode with a method; empty if it can."""
-    if issubclass(method, MGAP | Bias):  # our plugin, and vLLM's own logit_bias
+    if engine == "server" and issubclass(method, PredictedPrior):
+        return "a server tells a run of MGAP's prior only"
+    if issubclass(method, MGAP | PredictedPrior | Bias):  # our plugin, and vLLM's own logit_bias
         return ""
     return REASONS[method.seam]
 
 
 def refuse_method(name: str, engine: str = "vllm") -> None:
     """Raise if vLLM cannot decode with the named method."""
-    if reason := why_not(METHODS.get(name)):
-        possible = ", ".join(["vanilla", *sorted(other for other, method in METHODS.loaded().items() if not why_not(method))])
+    if reason := why_not(METHODS.get(name), engine):
+        possible = ", ".join(
+            ["vanilla", *sorted(other for other, method in METHODS.loaded().items() if not why_not(method, engine))]
+        )
         raise SettingError(f"engine {engine} cannot do {name}: {reason}; use {possible}, or engine transformers")

@@ -51,7 +51,7 @@ class StatusEndpoint:
 
         self._require_extension()
         model = self.config.model_config
-        method = await self._first("mgap_method") or dict.fromkeys(("prior", "sha256", "settings", "exact"))
+        method = await self._first("mgap_method") or dict.fromkeys(("method", "prior", "sha256", "settings", "exact"))
         return {
             "is_on": self.is_on,
             **method,
@@ -69,7 +69,7 @@ class StatusEndpoint:
         self._require_extension()
         if found := await self._first("mgap_prior"):
             return found
-        raise HTTPException(404, "this server runs without MGAP")
+        raise HTTPException(404, "this server runs without MGAP, or with a method that has another prior")
 
     async def ready(self) -> dict[str, Any]:
         """For probes: 200 where the engine answers with MGAP on, else 503."""

@@ -12,7 +12,8 @@ from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.io.progress import Progress
 from mgap.io.regular_files import inside
 from mgap.priors.prior_plan import Priors
-from mgap.run.method_plans import VANILLA, about_learnt, about_settings, build_method
+from mgap.run.method_plans import VANILLA, MethodPlan, about_learnt, about_settings, build_method
+from mgap.serving.engine_settings import SERVED, learnt_key
 
 if TYPE_CHECKING:
     from mgap.run.config import Config
@@ -55,6 +56,11 @@ class VllmEngine:
                 raise UnsupportedDecoding("vLLM applies no min_p to drafted tokens: leave out min_p, or speculative_config")
             if plan.method != VANILLA:
                 refuse_method(plan.method)
+            if any(need.kind != "subspace" for need in plan.unlearnt().values()):
+                raise SettingError(
+                    f"{plan.label}: engine vllm reads a prior map and learns none: give its folder as prior, of "
+                    f"`mgap fit --for {plan.method}`"
+                )
 
     @staticmethod
     def require(config: Config, *, is_launched: bool) -> None:
@@ -62,7 +68,7 @@ class VllmEngine:
         from mgap.serving.installed import refuse_filtered, require_vllm
 
         require_vllm("engine vllm")
-        if any(plan.prior is not None for plan in config.methods):
+        if any(plan.method in SERVED for plan in config.methods):
             refuse_filtered()
         if is_launched:
             raise SettingError(
@@ -92,7 +98,7 @@ class VllmEngine:
         job.out.mkdir(parents=True, exist_ok=True)
         _fit(job, priors, progress, note, status)
         methods |= {each.label: build_method(each, None, priors) for each in config.methods if each not in ready}
-        places = {each.label: _absolute(priors.place(each.prior)) for each in config.methods if each.prior is not None}
+        places = {each.label: _absolute(place) for each in config.methods if (place := _learnt_place(each, priors))}
         dtype = config.dtype if config.dtype != "auto" else _dtype_of(backbone.config)
         recipe = EngineRecipe(config.model, config.engine_options, dtype, **where)
         worker = VllmWorker(recipe, backbone, job.benchmark, config.decode(), methods, places, status)
@@ -130,6 +136,14 @@ def _fit(job: Job, priors: Priors, progress: Progress | None, note: Notify, stat
             priors.get(prior, model, progress)
         del model
     free_memory()
+
+
+def _learnt_place(plan: MethodPlan, priors: Priors) -> str | None:
+    """Where a method's prior or prior map lies; None if it needs none."""
+    if plan.prior is not None:
+        return priors.place(plan.prior)
+    kind = SERVED.get(plan.method)
+    return None if kind is None else str(plan.settings[learnt_key(kind)])
 
 
 def _absolute(place: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -16,12 +15,11 @@ from mgap.benchmarks.base import Benchmark
 from mgap.decoding.generate import end_ids
 from mgap.methods.base import Method
 from mgap.methods.bias import Bias
-from mgap.methods.mgap import MGAP
 from mgap.run.answer_worker import AnsweringWorker
 from mgap.run.picture_workers import PictureOpening, Pictures
 from mgap.run.records import RunMethod
 from mgap.run.worker import Work
-from mgap.serving.engine_settings import ALPHA
+from mgap.serving.engine_settings import ALPHA, Served, learnt_key
 from mgap.serving.offline import EngineRecipe, OfflineEngine
 from mgap.serving.read_sequences import read_sequences
 from mgap.serving.sampling import logit_bias, sampling_fields
@@ -31,7 +29,7 @@ from mgap.types import Answer, Decoding, Sample
 class VllmWorker(AnsweringWorker):
     """Answers samples under the methods of a run. `methods` and `priors` (folders, for methods that have one) are by label.
 
-    Plain decoding, biases and methods that differ only in alpha share an engine: each request sets its own strength. Any other
+    Plain decoding, biases and methods that differ only in their strength share an engine: each request sets its own. Any other
     difference needs a new engine; the old one is shut down first.
     """
 
@@ -109,12 +107,15 @@ class VllmWorker(AnsweringWorker):
         method = self.methods[label]
         fields: dict[str, Any] = {"logit_bias": self.biases[label]} if label in self.biases else {}
         if self.is_shared and self.engine is not None and self.engine.serving:
-            fields["extra_args"] = {ALPHA: method.settings.alpha if isinstance(method, MGAP) else 0.0}
+            fields["extra_args"] = {ALPHA: method.settings.alpha if isinstance(method, Served) else 0.0}
         return fields
 
     def _serving(self, method: Method | None, prior: str) -> dict[str, Any] | None:
         """The engine settings for this method. Empty: no MGAP. None: any engine, as requests set alpha 0."""
-        if not isinstance(method, MGAP):
+        if not isinstance(method, Served):
             return None if self.is_shared else {}
-        settings = {"prior": prior, **asdict(method.settings), "rank": method.subspace.rank}
-        return {**settings, "alpha": 1.0} if self.is_shared else settings  # every request overrides this alpha
+        kind = type(method)
+        names = [name for name in kind.setting_names() if name != "preset"]  # its numbers have been filled in
+        settings = {name: value for name in names if (value := getattr(method, name)) is not None}
+        settings |= {"method": kind.name, learnt_key(kind): prior}
+        return {**settings, kind.moved_by: 1.0} if self.is_shared else settings  # every request overrides this strength

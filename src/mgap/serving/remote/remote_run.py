@@ -115,6 +115,8 @@ def refuse_unservable(config: Config, told: Told, address: str) -> None:
             raise ModelError(
                 f"{plan.label}: {address} runs without MGAP, and can do vanilla and bias only: start it with `mgap serve`"
             )
+        if plan.method == MGAP.name and told.status is not None and told.status.method != MGAP.name:
+            raise ModelError(f"{plan.label}: {address} decodes with {told.status.method}, and not with {MGAP.name}")
         if plan.method == MGAP.name and told.status is None:
             raise ModelError(
                 f"{plan.label}: {address} does not tell which prior and settings it has: start it with `mgap serve`, or with "

@@ -37,7 +37,8 @@ class Status:
     """What a server with our plugin tells (status_endpoint.py)."""
 
     is_on: bool
-    sha256: str | None  # of its prior's basis
+    method: str | None
+    sha256: str | None  # of what the method has learnt
     settings: dict[str, Any] | None
     exact: bool | None
     model: dict[str, Any] | None  # its identity, where its workers can tell

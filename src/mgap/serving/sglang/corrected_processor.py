@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sglang.srt.layers.logits_processor import LogitsProcessor
     from torch import Tensor, nn
 
-    from mgap.methods.mgap import MGAP
+    from mgap.serving.engine_settings import Served
     from mgap.serving.sglang.batch_strengths import BatchStrengths
 
 
@@ -45,7 +45,7 @@ class CorrectedProcessor:
         self,
         processor: LogitsProcessor,
         head: nn.Module,
-        method: MGAP,
+        method: Served,
         rows: BatchStrengths,
         *,
         like: Tensor,
@@ -78,7 +78,7 @@ class CorrectedProcessor:
 
 
 def exact_processor(
-    processor: LogitsProcessor, head: nn.Module, method: MGAP, compute: ProcessorLogits, like: Tensor
+    processor: LogitsProcessor, head: nn.Module, method: Served, compute: ProcessorLogits, like: Tensor
 ) -> ExactLogits | str | None:
     """The logits in float32; None if they are in float32 already or need not be, a few words if they cannot be had."""
     if not method.exact or like.dtype.itemsize >= 4 or processor.use_fp32_lm_head:

@@ -35,7 +35,7 @@ def attach_to_model(model: nn.Module, serving: Serving, config: Any) -> list[Cor
     processors, head = find_processors(model), find_lm_head(model)
     method = checked_method(serving, lambda: identity_in_sglang(model, config), logger)
     device = next(model.parameters()).device
-    like = torch.zeros(1, method.prior.hidden_size, dtype=config.dtype, device=device)
+    like = torch.zeros(1, method.subspace.hidden_size, dtype=config.dtype, device=device)
     rows = BatchStrengths(method.settings.alpha, device)
 
     def warn(text: str) -> None:
