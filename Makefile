@@ -12,6 +12,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 VLLM := .venv-vllm/bin
 PINNED := tests_vllm/constraints.txt
 VLLM_TORCH := $(shell grep '^torch==' $(PINNED))
+VLLM_OLDER := 0.31.0 0.30.0
 OTHERS := .venv-integrations/bin
 UV := $(shell command -v uv)
 # By uv where there is one, and by pip where there is none or where uv fails, as on an index that only pip.conf names.
@@ -29,7 +30,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process that a test starts would compile mgap anew
 
-.PHONY: setup demo docs test test-all nightly test-docs test-docs-vllm test-gpu test-inspector test-release test-vllm test-integrations check clean
+.PHONY: setup demo docs test test-all nightly test-docs test-docs-vllm test-gpu test-inspector test-release test-vllm test-vllm-older test-integrations check clean
 
 setup: .venv/ready
 
@@ -115,6 +116,17 @@ test-vllm: .venv-vllm/ready
 	@echo "== tests of serving, with vLLM on the CPU"
 	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n $(WORKERS) --ignore tests_vllm/test_docs.py tests_vllm
 
+# Older versions: the same environment, linked, with what they want otherwise.
+.venv-vllm-%/ready: .venv-vllm/ready tests_vllm/older/%.txt
+	@echo "== setting up $(@D)"
+	@rm -rf $(@D) && cp -al .venv-vllm $(@D) && rm -rf $@ $(@D)/vllm-cache
+	@$(@D)/bin/python -m pip install -qq --no-compile --no-deps -r tests_vllm/older/$*.txt
+	@touch $@
+
+test-vllm-older: $(VLLM_OLDER:%=.venv-vllm-%/ready)
+	@for version in $(VLLM_OLDER); do echo "== tests of serving, with vLLM $$version on the CPU"; \
+	 .venv-vllm-$$version/bin/python -m pytest -c tests_vllm/pytest.ini -n $(WORKERS) --ignore tests_vllm/test_docs.py tests_vllm || exit 1; done
+
 test-docs-vllm: .venv-vllm/ready
 	@echo "== the commands of README.md and docs/ that need vLLM"
 	@$(VLLM)/pytest -c tests_vllm/pytest.ini -n $(WORKERS) tests_vllm/test_docs.py
@@ -133,4 +145,4 @@ test-integrations: .venv-integrations/ready
 	@$(OTHERS)/pytest -c tests_integrations/pytest.ini --rootdir . -n $(WORKERS) --dist loadfile tests_integrations
 
 clean:
-	rm -rf site .venv .venv-vllm .venv-integrations .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf site .venv .venv-vllm* .venv-integrations .pytest_cache .mypy_cache .ruff_cache .hypothesis

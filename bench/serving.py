@@ -133,7 +133,8 @@ def measure(name: str, folder: Path | None, asked: Asked) -> list[Measured]:
 
 
 def measure_batch(name: str, rows: int, ways: Ways, asked: Asked, engine: str) -> Measured:
-    plain, corrected, off = ways.vanilla(rows), ways.plugin(rows), ways.plugin(rows, 0.0)  # warms up
+    ways.plugin(rows)  # from now on the prompts' keys and values are there, for all ways alike
+    plain, corrected, off = ways.vanilla(rows), ways.plugin(rows), ways.plugin(rows, 0.0)
     turns = {"plain": lambda: ways.vanilla(rows), "mgap": lambda: ways.plugin(rows)}
     rounds = in_turns(turns, asked.pairs, clock=lambda turn: ways.step_ms(turn, rows), label=f"{name}, batch {rows}")
     found = Measured(

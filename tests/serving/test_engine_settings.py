@@ -27,11 +27,28 @@ def test_the_keys_are_those_of_the_method_and_how_often_to_tell(tmp_path):
         ({"prior": 3}, "prior is missing"),
         ({"prior": "p", "aplha": 1}, "unknown key 'aplha'; choose from prior, alpha"),
         ({"prior": "p", "log_every": -1}, "log_every=-1 must be a finite number"),
+        ({"prior": "p", "method": "vcd"}, "additional_config mgap: method='vcd': choose from mgap, predicted-prior"),
+        ({"prior": "p", "method": "predicted-prior"}, "unknown key 'prior'; choose from prior_map, rho"),
+        ({"method": "predicted-prior"}, "prior_map is missing; fit one with `mgap fit .* --for predicted-prior`"),
     ],
 )
 def test_other_keys_are_named(given, why):
     with pytest.raises(SettingError, match=why):
         Serving.of(given)
+
+
+@pytest.mark.filterwarnings("ignore:.* names no model")
+def test_a_predicted_prior_has_a_map_and_settings_of_its_own(tmp_path):
+    states = torch.randn(20, 8, generator=torch.Generator().manual_seed(0))
+    prior = mgap.Subspace.from_states(states, 3)
+    fitted = mgap.PriorMap.from_states(states, states + 0.1 * states.roll(1, 0), prior)
+    fitted.save(tmp_path)
+    wanted = Serving.of({"method": "predicted-prior", "prior_map": str(tmp_path), "rho": 2, "gate": True})
+    method = wanted.method()
+    assert isinstance(method, mgap.PredictedPrior)
+    assert (method.settings.alpha, method.settings.gate, method.subspace.rank) == (2, True, 3)
+    assert method.learnt.digest == fitted.digest != prior.digest
+    assert Serving.of(wanted.to_json()) == wanted
 
 
 @pytest.mark.parametrize("more", [None, {}, {"other": 1}, "text"])

@@ -3,6 +3,7 @@
 import json
 import shlex
 import socket
+from importlib import metadata
 from importlib.util import find_spec
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import mgap
 from mgap.errors import BackboneMismatch, SettingError
+from mgap.serving.installed import TESTED, untested
 from mgap.serving.launch import SERVER, has_flag, plan_launch, read_flags, require_model
 
 PLACE = {"host": "127.0.0.1", "port": 8000}
@@ -59,6 +61,30 @@ def test_the_command_that_is_run_has_the_flags_of_the_line(pocket_prior):
     launch = plan_launch("pocket/llava", str(pocket_prior), {}, **PLACE)
     assert launch.command[1:5] == ["-m", SERVER, "--model", launch.model]
     assert launch.command[5:] == after(launch.line)
+
+
+@pytest.mark.filterwarnings("ignore:.* names no model")
+def test_a_predicted_prior_is_served_from_its_map(run, tmp_path):
+    states = torch.randn(20, 256, generator=torch.Generator().manual_seed(0))
+    mgap.PriorMap.from_states(states, states.roll(1, 0), mgap.Subspace.from_states(states, 2)).save(tmp_path / "map")
+    asked = ["serve", "pocket/llava", "--method", "predicted-prior", "--prior", tmp_path / "map", "--dry-run"]
+    status, out, error = run(*asked, "--alpha", 2)
+    assert status == 0, error
+    wanted = {"method": "predicted-prior", "prior_map": str(tmp_path / "map"), "rho": 2.0}
+    assert json.loads(words(out)["--additional-config"]) == {"mgap": wanted}
+    status, _, error = run(*asked, "--rank", 2)
+    assert (status, "unknown key 'rank'" in error) == (2, True)
+    status, _, error = run("serve", "pocket/llava", "--method", "mgpa", "--prior", tmp_path, "--dry-run")
+    assert (status, "--method='mgpa': choose from mgap, predicted-prior" in error) == (2, True)
+
+
+def test_versions_that_were_tested_are_those_of_the_extra_and_others_are_told():
+    (needed,) = (line for line in metadata.requires("mgap") if line.startswith("vllm") and "extra" in line)
+    first, last = TESTED[0], TESTED[-1]
+    assert f">={first}" in needed
+    assert f"<0.{int(last.split('.')[1]) + 1}" in needed
+    assert [untested(f"{minor}.1+cpu") for minor in TESTED] == [""] * len(TESTED)
+    assert untested("0.99.0") == f"this is vLLM 0.99.0, and mgap was tested with {', '.join(TESTED)}"
 
 
 def test_what_the_user_says_of_pictures_and_of_the_name_stays(pocket_prior):

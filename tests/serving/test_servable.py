@@ -22,12 +22,13 @@ def test_every_method_is_possible_in_vllm_or_refused_by_name_with_the_reason_of_
         refuse_method(name)
         return
     assert REASONS[method.seam] in why_not(method)
-    with pytest.raises(SettingError, match=f"cannot do {name}: .*; use vanilla, bias, mgap, predicted-prior, or engine transformers"):
+    others = "vanilla, bias, mgap, predicted-prior, or engine transformers"
+    with pytest.raises(SettingError, match=rf"cannot do {name}: .*; use {others}"):
         refuse_method(name)
 
 
 def test_a_run_against_servers_has_no_predicted_prior_since_they_tell_of_priors_only():
-    with pytest.raises(SettingError, match="server cannot do predicted-prior: .*; use vanilla, bias, mgap, or engine"):
+    with pytest.raises(SettingError, match=r"server cannot do predicted-prior: .*; use vanilla, bias, mgap, or engine"):
         refuse_method("predicted-prior", "server")
 
 

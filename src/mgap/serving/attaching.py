@@ -21,6 +21,7 @@ from mgap.serving.correcting import CorrectedLogits
 from mgap.serving.counts import Counts
 from mgap.serving.engine_settings import EXTENSION, Served, Serving
 from mgap.serving.exact_logits import ExactLogits
+from mgap.serving.installed import untested
 from mgap.serving.prior_check import checked_method, described_weights, loaded_identity
 from mgap.serving.row_strengths import row_strengths_of
 
@@ -69,9 +70,12 @@ class ReadingLoader(AttachingLoader):
 
 def attach(model: nn.Module, serving: Serving, config: VllmConfig, model_config: ModelConfig) -> None:
     """Check the prior against the model and correct its logits from now on. Raises on every rank if this cannot be done."""
+    import vllm
     from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
 
     refuse_engine(config, model_config, model)
+    if said := untested(vllm.__version__):
+        logger.warning("MGAP: %s; look at its answers before you trust them", said)
     identity = (lambda: identity_of(model, model_config)) if get_pp_group().is_first_rank else None
     method = checked_method(serving, identity, logger)
     model.__dict__[SERVING_ATTRIBUTE] = serving

@@ -20,7 +20,9 @@ def register() -> None:
         watch_loaders()
         watch_requests()
     except (ImportError, AttributeError) as error:
-        fault = f"this vLLM is not one that mgap knows ({error})"
+        from mgap.serving.installed import TESTED
+
+        fault = f"this vLLM is not one that mgap knows ({error}); tested: {', '.join(TESTED)}"
         logging.getLogger("vllm.mgap").warning("MGAP cannot be used here: %s", fault)
     else:
         fault = None

@@ -104,21 +104,19 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
 def watch_requests() -> None:
     """Make this process's front end call `check_request` too. Repeated calls change nothing."""
     from vllm.exceptions import VLLMValidationError
+    from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.input_processor import InputProcessor
 
-    def build_both(build: Callable[[Any], Any], processor: Any) -> Callable[[SamplingParams], None]:
-        validate = build(processor)
-
-        def both(params: SamplingParams) -> None:
-            validate(params)
+    def validate_both(validate: Callable[..., Any], processor: Any, params: Any, *args: Any) -> Any:
+        validated = validate(processor, params, *args)
+        if isinstance(params, SamplingParams):
             try:
                 check_request(params, processor.vllm_config)
             except SettingError as error:
                 raise VLLMValidationError(str(error)) from error
+        return validated  # since 0.32 it is of use to its caller
 
-        return both
-
-    _wrap(InputProcessor, "_build_logits_processors_params_validator", build_both)
+    _wrap(InputProcessor, "_validate_params", validate_both)
     _watch_beams()
 
 
