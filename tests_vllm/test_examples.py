@@ -1,5 +1,5 @@
 """The flags of examples/serving and docs/serving.md are flags of this vLLM, and give the engine what mgap looks for;
-examples/serve_vllm.py runs as a user starts it."""
+the scripts that use vLLM run as a user starts them."""
 
 import re
 import socket
@@ -50,7 +50,7 @@ def test_vllm_reads_the_flags(parser, file, find):
 def test_vllm_knows_the_flags_that_the_page_names(parser):
     named = re.findall(r"`(--[a-z-]+)`", (HERE / "docs" / "serving.md").read_text())
     known = {flag for action in parser._actions for flag in action.option_strings}
-    mine = {"--prior", "--alpha", "--lam", "--preset", "--rank", "--reload", "--"}
+    mine = {"--prior", "--method", "--alpha", "--lam", "--preset", "--rank", "--reload", "--"}
     assert set(named) - mine <= known
 
 
@@ -72,3 +72,17 @@ def test_the_script_asks_at_three_strengths_and_leaves_no_server_behind(work, tm
         port = re.search(r"--port (\d+)", (tmp_path / "serve_vllm.log").read_text())[1]
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(("127.0.0.1", int(port)), timeout=5)
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen3-vl"])
+def test_two_contexts_give_one_answer(family, work):
+    words = [sys.executable, str(HERE / "examples" / "vllm_two_contexts.py"), "--model", f"pocket/{family}"]
+    ran = subprocess.run(words, env=environment(work, **IN_PROCESS), capture_output=True, text=True, timeout=400)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    model, question = mgap.load(f"pocket/{family}", dtype="float32"), "Please describe this image in detail."
+    picture = render(make_scene(350_002))
+    plain = model.answer(picture, question, max_new_tokens=48)
+    with model.using(mgap.Blind(rho=1.0, beta=0.1)):
+        contrast = model.answer(picture, question, max_new_tokens=48)
+    assert ran.stdout.splitlines()[-2:] == [f"plain: {plain}", f"contrast: {contrast}"]
+    assert str(plain) != str(contrast)

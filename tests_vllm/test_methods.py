@@ -1,7 +1,7 @@
 """Other methods than MGAP in vLLM say what they say in transformers: the predicted prior, and a weight edit."""
 
 import pytest
-from engines import CARDS, SECOND, Refused, generate
+from engines import CARDS, SECOND, Refused, generate, needs_second
 from strengths import tokens, with_alpha
 from worlds import TOKENS
 
@@ -56,6 +56,7 @@ def test_a_predicted_prior(world, maps, served, engines, gated):
     assert "predicted-prior, K=5" in ran.log
 
 
+@needs_second
 def test_a_predicted_prior_under_the_second_model_runner(llava, maps, served, engines):
     fitted, folder = maps["llava"]
     few = range(len(llava.asked)) if CARDS else range(8, 14)

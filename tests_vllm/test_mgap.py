@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from engines import CARDS, FIRST, SECOND, call, generate, rpc
+from engines import CARDS, FIRST, SECOND, call, generate, needs_second, rpc
 from PIL import Image
 from strengths import SERVER, mixed, tokens, with_alpha, with_mgap
 
@@ -104,6 +104,7 @@ def test_prompt_logprobs_have_the_servers_strength_whatever_the_others_ask_for(w
     ]
 
 
+@needs_second
 def test_the_second_model_runner(world, served, engines):
     requests, expected = mixed(world)
     few = [number for number in range(len(requests)) if number % 10 < 4]
@@ -111,7 +112,9 @@ def test_the_second_model_runner(world, served, engines):
     assert tokens(made) == [expected[n] for n in few]
 
 
-@pytest.mark.parametrize("env", [FIRST, SECOND], ids=["first runner", "second runner"])
+@pytest.mark.parametrize(
+    "env", [pytest.param(FIRST, id="first runner"), pytest.param(SECOND, id="second runner", marks=needs_second)]
+)
 def test_another_prior_and_strength_while_it_runs(llava, served, engines, env, tmp_path):
     """Requests without a strength of their own get the new one, those with one keep it."""
     fewer = llava.subspace.truncate(2)

@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from engines import CARDS, SECOND, Refused, call, generate
+from engines import CARDS, SECOND, Refused, call, generate, needs_second
 from safetensors.torch import load_file, save_file
 from strengths import with_alpha, with_mgap
 
@@ -117,6 +117,7 @@ def test_engines_that_would_pass_by_the_head(worlds, served, engines):
         engines.run(served["llava"], **with_mgap(worlds["llava"], 0.75), runner="pooling")
 
 
+@needs_second
 @pytest.mark.skipif(CARDS == 1, reason="vLLM configures two ranks for two cards, and there is one")
 def test_ranks_that_sample_shares_of_a_batch(worlds, served, engines):
     """vLLM's own configuration of two ranks; that every rank asks is seen in test_alone.py's two."""

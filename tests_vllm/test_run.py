@@ -15,6 +15,7 @@ from engines import SETTINGS, environment
 from safetensors.torch import load_file, save_file
 
 from mgap.errors import RunError
+from mgap.pocket.fit_map import fit_pocket_map
 from mgap.pocket.samples import SceneRenderer, pope_samples
 from mgap.registry import locate
 from mgap.run.config import Config
@@ -51,11 +52,18 @@ def pictures(work):
     return folder
 
 
-def keys(family, worlds, pictures):
+@pytest.fixture(scope="session")
+def prior_map(worlds, work):
+    """The folder of a prior map of `pocket/llava`."""
+    fit_pocket_map(worlds["llava"].model).save(work / "map-of-run")
+    return {"method": "predicted-prior", "prior": str(work / "map-of-run"), "rho": 6}
+
+
+def keys(family, worlds, pictures, prior_map):
     """LLaVA's run draws its scenes and fits its prior, Qwen's has both from files."""
     shared = {"model": f"pocket/{family}", "dtype": "float32", "batch_size": 16, "decoding": {"max_new_tokens": 12}}
     if family == "llava":
-        return {**shared, "benchmark": "pope", "splits": ["adversarial"], "scenes": 10, "methods": METHODS}
+        return {**shared, "benchmark": "pope", "splits": ["adversarial"], "scenes": 10, "methods": [*METHODS, prior_map]}
     prior = str(worlds[family].prior)
     methods = [{**each, "prior": prior} if "alpha" in each else each for each in METHODS]
     own = {"questions": str(pictures / "questions.jsonl"), "images": str(pictures)}
@@ -105,8 +113,8 @@ def told(run):
     }
 
 
-def test_answers_are_those_of_engine_transformers_also_after_a_stop(family, worlds, pictures, start, work):
-    given = keys(family, worlds, pictures)
+def test_answers_are_those_of_engine_transformers_also_after_a_stop(family, worlds, pictures, prior_map, start, work):
+    given = keys(family, worlds, pictures, prior_map)
     path, out = work / f"{family}.yaml", work / f"vllm-{family}"
     path.write_text(yaml.safe_dump({**given, "engine": "vllm", "engine_options": OPTIONS}))
     process = start(path, out)
@@ -116,7 +124,7 @@ def test_answers_are_those_of_engine_transformers_also_after_a_stop(family, worl
     if family == "llava":
         stop_after_first_batch(process, out)
         begun = sum(map(len, told(Run.load(out)).values()))
-        assert 0 < begun < 4 * len(reference.samples)
+        assert 0 < begun < 5 * len(reference.samples)
         process = start(path, out)
     assert process.wait(400) == 0, (work / f"{out.name}.log").read_text()[-6000:]
 

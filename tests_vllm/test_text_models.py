@@ -1,7 +1,7 @@
 """What the pocket models do not have: a draft model whose tokens are checked at each request's strength, and a soft cap."""
 
 import pytest
-from engines import CARDS, SECOND, call, generate
+from engines import CARDS, SECOND, call, generate, needs_second
 from strengths import OWN, SERVER, tokens, with_alpha, with_mgap
 from texts import SETTINGS, Text
 
@@ -20,6 +20,7 @@ def differing(one, other):
     return sum(a != b for a, b in zip(one, other, strict=True))
 
 
+@needs_second
 def test_drafted_tokens_are_checked_at_each_requests_own_strength(llama, engines):
     """By the second model runner; the first does not say which rows are whose, and is refused (test_alone.py)."""
     requests, expected = [], []

@@ -19,7 +19,7 @@ from mgap.errors import SettingError, UnsupportedHead
 from mgap.methods.mgap import MGAP
 from mgap.serving.correcting import CorrectedLogits
 from mgap.serving.counts import Counts
-from mgap.serving.engine_settings import EXTENSION, Served, Serving
+from mgap.serving.engine_settings import EXTENSION, Served, Serving, is_paired
 from mgap.serving.exact_logits import ExactLogits
 from mgap.serving.installed import untested
 from mgap.serving.prior_check import checked_method, described_weights, loaded_identity
@@ -57,6 +57,10 @@ class AttachingLoader:
         model: nn.Module = super().load_model(vllm_config=vllm_config, model_config=model_config, **kwargs)  # type: ignore[misc]
         if serving is not None and model_config.runner_type != "draft":
             attach(model, serving, vllm_config, model_config)
+        if is_paired(vllm_config) and model_config.runner_type != "draft":
+            from mgap.serving.paired_requests import attach_pairs
+
+            attach_pairs(model, vllm_config)
         return model
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 KEY = "mgap"
 ALPHA = "mgap_alpha"  # of a request: the method's strength
+PAIR = "mgap_pair"  # of a request that shares its tokens with another (paired_requests.py)
+PAIR_SCHEDULER = "mgap.serving.paired_requests.PairScheduler"  # an engine's scheduler_cls, which keeps pairs in step
 PREFIX = "mgap_"  # of this package's keys in a request
 EXTENSION = "mgap.serving.extension.Extension"  # vLLM's worker extension of runs and of `mgap serve`
 LOG_EVERY = 60.0  # seconds
@@ -82,9 +84,15 @@ class Serving:
         return method
 
 
+def is_paired(config: VllmConfig) -> bool:
+    """Whether an engine takes pairs of requests."""
+    return bool(config.scheduler_config.scheduler_cls == PAIR_SCHEDULER)
+
+
 def own_alpha(extra: Mapping[str, Any] | None, where: str = "vllm_xargs") -> float | None:
     """A request's own strength, or None if it sets none. Raises on invalid values and other keys with our prefix."""
     ours = {key: value for key, value in (extra or {}).items() if key.startswith(PREFIX)}
+    ours.pop(PAIR, None)
     if unknown := sorted(set(ours) - {ALPHA}):
         raise SettingError(f"unknown {unknown[0]!r} in {where}: of mgap's settings a request may set {ALPHA} only")
     return check_strength(ALPHA, ours[ALPHA]) if ours else None

@@ -16,9 +16,9 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from mgap.errors import SettingError
 from mgap.serving import plugin
-from mgap.serving.engine_settings import ALPHA, KEY, PREFIX, Serving, own_alpha
+from mgap.serving.engine_settings import ALPHA, KEY, PAIR, PAIR_SCHEDULER, PREFIX, Serving, is_paired, own_alpha
 from mgap.serving.metrics import count_request
-from mgap.serving.row_strengths import row_strengths_of
+from mgap.serving.row_strengths import Membership, row_strengths_of
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotProcessor
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 def check_request(params: SamplingParams, config: VllmConfig) -> None:
     """Raise if this engine cannot apply the request's own strength."""
+    if Membership.of(params.extra_args) is not None:
+        check_pair(params, config)
     alpha, serving = own_alpha(params.extra_args), Serving.of_engine(config)
     if alpha is None:
         if serving is not None:
@@ -53,6 +55,18 @@ def check_request(params: SamplingParams, config: VllmConfig) -> None:
     count_request(alpha)
 
 
+def check_pair(params: SamplingParams, config: VllmConfig) -> None:
+    """Raise where a request of a pair could not be kept in step with the other."""
+    if not is_paired(config):
+        raise SettingError(f"{PAIR} was given, but this engine keeps no requests in step: start it with {PAIR_SCHEDULER}")
+    if params.n != 1 or params.repetition_penalty != 1 or (params.temperature > 0 and params.seed is None):
+        raise SettingError(f"{PAIR}: both requests must choose alike: n=1, no repetition_penalty, and greedy or the same seed")
+    if params.temperature > 0 and config.device_config.device_type == "cpu":
+        raise SettingError(
+            f"{PAIR}: on a CPU vLLM cannot take a drawn number back, which a prompt in pieces needs: decode greedily"
+        )
+
+
 class PerRequest(*INTERFACES):  # type: ignore[misc]
     """Requests' own strengths by row, for the first model runner; `request_rows.py` serves the second."""
 
@@ -66,6 +80,7 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
                 "see docs/serving.md for the versions of vLLM"
             )
         self.rows = row_strengths_of(vllm_config)
+        self.is_paired, self.members = is_paired(vllm_config), dict[int, Membership]()  # by row
         self.device = where[0] if isinstance(where[0], torch.device) else None  # None: the second runner
         self.strengths: Tensor | None = None
         self.is_off = self.has_plain = False
@@ -88,6 +103,10 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Before every step: apply requests that were added, removed or moved."""
+        if self.is_paired:
+            if batch_update is not None:
+                process_dict_updates(self.members, batch_update, lambda params, *_: Membership.of(params.extra_args))
+            self.rows.pairs = dict(self.members)
         if not self.is_on:
             return
         if batch_update is not None:
