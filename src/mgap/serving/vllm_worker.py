@@ -5,28 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
-
-import torch
 
 from mgap.backbones.base import Backbone
 from mgap.benchmarks.base import Benchmark
-from mgap.decoding.generate import end_ids
 from mgap.methods.base import Method
-from mgap.methods.bias import Bias
-from mgap.run.answer_worker import AnsweringWorker
-from mgap.run.picture_workers import PictureOpening, Pictures
 from mgap.run.records import RunMethod
 from mgap.run.worker import Work
 from mgap.serving.engine_settings import ALPHA, Served, learnt_key
 from mgap.serving.offline import EngineRecipe, OfflineEngine
 from mgap.serving.read_sequences import read_sequences
-from mgap.serving.sampling import logit_bias, sampling_fields
+from mgap.serving.sampling import sampling_fields
+from mgap.serving.weightless_worker import WeightlessWorker
 from mgap.types import Answer, Decoding, Sample
 
 
-class VllmWorker(AnsweringWorker):
+class VllmWorker(WeightlessWorker):
     """Answers samples under the methods of a run. `methods` and `priors` (folders, for methods that have one) are by label.
 
     Plain decoding, biases and methods that differ only in their strength share an engine: each request sets its own. Any other
@@ -36,27 +30,18 @@ class VllmWorker(AnsweringWorker):
     def __init__(
         self,
         recipe: EngineRecipe,
-        backbone: Backbone,  # renders, tokenises and reads answers; without weights
+        backbone: Backbone,
         benchmark: Benchmark,
         decoding: Decoding,
         methods: Mapping[str, Method | None],
         priors: Mapping[str, str],
         report: Callable[[str], None],  # called with a line before and after slow work
     ) -> None:
-        self.recipe, self.backbone, self.benchmark, self.decoding = recipe, backbone, benchmark, decoding
-        self.methods, self.report = methods, report
-        self.end = end_ids(backbone) - {None}  # a checkpoint may name none
+        super().__init__(backbone, benchmark, decoding, methods)
+        self.recipe, self.report = recipe, report
         self.is_shared = not recipe.options.get("speculative_config")  # with it, vLLM's older runner drops requests' strengths
         self.serving = {label: self._serving(method, priors.get(label, "")) for label, method in methods.items()}
-        self.biases = {
-            label: logit_bias(method, backbone.tokenizer) for label, method in methods.items() if isinstance(method, Bias)
-        }
         self.engine: OfflineEngine | None = None
-
-    @cached_property
-    def pictures(self) -> Pictures:
-        """Opens pictures only; vLLM prepares them."""
-        return Pictures(PictureOpening(self.benchmark.picture, None), 0, torch.device("cpu"))
 
     @contextmanager
     def using(self, method: RunMethod) -> Iterator[Work]:

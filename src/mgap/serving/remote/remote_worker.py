@@ -6,21 +6,15 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch
 from PIL import Image
 
 from mgap.backbones.base import Backbone
 from mgap.benchmarks.base import Benchmark
-from mgap.decoding.generate import end_ids
 from mgap.errors import ModelError
 from mgap.methods.base import Method
-from mgap.methods.bias import Bias
 from mgap.methods.mgap import MGAP
-from mgap.run.answer_worker import AnsweringWorker
-from mgap.run.picture_workers import PictureOpening, Pictures
 from mgap.run.records import RunMethod
 from mgap.run.worker import Work
 from mgap.serving.engine_settings import ALPHA
@@ -28,7 +22,7 @@ from mgap.serving.read_sequences import read_sequences
 from mgap.serving.remote.chat_bodies import chat_body, data_url, decoding_fields
 from mgap.serving.remote.fleet import Body, Fleet
 from mgap.serving.remote.remote_server import Told
-from mgap.serving.sampling import logit_bias
+from mgap.serving.weightless_worker import WeightlessWorker
 from mgap.types import Answer, Decoding, Sample
 
 if TYPE_CHECKING:
@@ -38,29 +32,20 @@ if TYPE_CHECKING:
 UNTOLD = -1  # the id of a token that a server counts and does not tell
 
 
-class RemoteWorker(AnsweringWorker):
+class RemoteWorker(WeightlessWorker):
     """Answers samples under the methods of a run, by label. Every request sets its own strength, so all share the servers."""
 
     def __init__(
         self,
         fleet: Fleet,
         told: Told,
-        backbone: Backbone,  # renders and reads answers; without weights
+        backbone: Backbone,
         benchmark: Benchmark,
         decoding: Decoding,
         methods: Mapping[str, Method | None],
     ) -> None:
-        self.fleet, self.told, self.backbone, self.benchmark = fleet, told, backbone, benchmark
-        self.decoding, self.methods = decoding, methods
-        self.end = end_ids(backbone) - {None}
-        self.biases = {
-            label: logit_bias(method, backbone.tokenizer) for label, method in methods.items() if isinstance(method, Bias)
-        }
-
-    @cached_property
-    def pictures(self) -> Pictures:
-        """Opens pictures only; servers prepare them."""
-        return Pictures(PictureOpening(self.benchmark.picture, None), 0, torch.device("cpu"))
+        super().__init__(backbone, benchmark, decoding, methods)
+        self.fleet, self.told = fleet, told
 
     @contextmanager
     def using(self, method: RunMethod) -> Iterator[Work]:
