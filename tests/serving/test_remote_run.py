@@ -64,7 +64,7 @@ def config(**change):
         ({"template": "{image} {question}"}, "chat template"),
         ({"decoding": {"num_beams": 2}}, "engine server does not take num_beams=2"),
         ({"decoding": {"compile": True}}, "engine server does not take"),
-        ({"engine": "transformers"}, "engine_options are of engines vllm and server"),
+        ({"engine": "transformers"}, "engine transformers has no engine_options"),
     ],
 )
 def test_what_no_server_can_do_is_told_before_one_is_asked(change, why):

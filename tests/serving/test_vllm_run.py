@@ -24,7 +24,7 @@ def test_more_is_asked_at_once_unless_the_batch_is_given():
     ("change", "told"),
     [
         ({"engine": "vlm"}, "unknown engine 'vlm'.*did you mean 'vllm'"),
-        ({"engine": "transformers", "engine_options": {"dtype": "float32"}}, "engine_options are of engines vllm and server"),
+        ({"engine": "transformers", "engine_options": {"dtype": "float32"}}, "engine transformers has no engine_options"),
         ({"engine_options": 3}, "engine_options must hold keys"),
         ({"engine_options": {"model": "x"}}, "engine_options model: the run's key model decides"),
         ({"engine_options": {"worker_extension_cls": "x"}}, "the run's key engine decides"),

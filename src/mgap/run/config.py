@@ -14,7 +14,7 @@ from mgap.io.regular_files import NotRegular, read_regular
 from mgap.io.strict_json import unwritable
 from mgap.io.typed_json import typed
 from mgap.io.yaml_text import parse_yaml
-from mgap.priors.prior_plan import SERVED, Prior
+from mgap.priors.prior_plan import Prior
 from mgap.registry import BENCHMARKS, ENGINES, EXPERIMENTS, METHODS, POCKET_MODELS, WORLDS, check_pocket_name
 from mgap.run.control_rows import with_controls
 from mgap.run.learning import called, kinds_in
@@ -23,8 +23,6 @@ from mgap.types import Decoding
 
 DEPARTURE = "departure"  # measured on the questions of POPE, or along the descriptions of CHAIR
 PREFILLS = ("auto", "shared", "own")
-VLLM, SERVER = "vllm", "server"  # engines
-BATCH_OF_VLLM = 256  # requests per call; vLLM itself decides how many it computes at once
 ALONG = ("first", "answers")  # where departures are measured: at the first token, or at every token of a description
 SELECTIVE = ("splits", "kinds", "tasks", "image_set", "questions", "pictures", "departure")  # keys that only some read
 
@@ -86,7 +84,7 @@ class Config:
     pocket: Mapping[str, Any] = field(default_factory=dict)  # settings by method, for the pocket world only
     engine: str = "transformers"  # or vllm, or server, or one of another package
     engine_options: Mapping[str, Any] = field(default_factory=dict)  # of vllm: arguments of vllm.LLM; of server: url and others
-    batch_size: int = 32  # default with engines vllm and server: 256
+    batch_size: int = 32  # engines vllm and server have 256
     warm_up: bool = False  # answer each method's first batch once before timing starts
     prefill: str = "auto"  # auto: shared where that changes nothing, else own
     workers: int | str = "auto"  # processes that open and prepare pictures; 0: none but this one
@@ -253,16 +251,17 @@ class Config:
             if f.name not in data and f.default is MISSING and f.default_factory is MISSING:
                 raise SettingError(f"{where}: {f.name} is missing, and has no default")
         values = dict(data)
+        engine = ENGINES.get(name) if (name := values.get("engine", cls.engine)) in ENGINES.names() else None
         entries, more = _sequence("methods", data["methods"], where), settings or {}
         plans = [MethodPlan.of(entry) for entry in _with_more(entries, more)]
         plans = plans if prior is None else _with_saved(plans, prior)
-        if values.get("engine") == SERVER:
-            plans = [plan.with_settings({"prior": SERVED}) if plan.prior == Prior() else plan for plan in plans]
+        if (held := getattr(engine, "prior", None)) is not None:
+            plans = [plan.with_settings({"prior": held}) if plan.prior == Prior() else plan for plan in plans]
         values["methods"] = tuple(plans)
         if "splits" in values:
             values["splits"] = tuple(map(str, _sequence("splits", values["splits"], where)))
-        if values.get("engine") in (VLLM, SERVER):
-            values.setdefault("batch_size", BATCH_OF_VLLM)
+        if (at_once := getattr(engine, "batch_size", None)) is not None:
+            values.setdefault("batch_size", at_once)
         for key in ("difficulty", "decoding", "scoring", "departure", "pocket", "published", "engine_options"):
             if not isinstance(values.get(key, {}), Mapping):
                 raise SettingError(f"{where}: {key} must hold keys and values, not {values[key]!r:.60}")

@@ -50,7 +50,10 @@ class Closing(Protocol):
 
 
 class RunEngine(Protocol):
-    """Makes the worker of a run. A run's key `engine` names it."""
+    """Makes the worker of a run. A run's key `engine` names it.
+
+    It may say `batch_size`, the default of its runs, and `prior`, for methods whose run names none (as a run's file says it).
+    """
 
     @staticmethod
     def refuse(config: Config, /) -> None:
@@ -79,7 +82,7 @@ class TransformersEngine:
         """Raise if the config holds another engine's options."""
         if config.engine_options:
             raise SettingError(
-                f"engine_options are of engines vllm and server, and this is {config.engine}: leave them out, or name theirs"
+                f"engine {config.engine} has no engine_options: leave them out, or name the engine that they are of"
             )
 
     @staticmethod

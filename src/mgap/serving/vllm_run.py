@@ -6,7 +6,7 @@ Missing priors are fitted with transformers; that model is freed before vLLM sta
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgap.errors import SettingError, UnsupportedDecoding
 from mgap.io.progress import Progress
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 class VllmEngine:
     """`mgap run --engine vllm`."""
+
+    batch_size: ClassVar[int] = 256  # requests per call; vLLM itself decides how many it computes at once
 
     @staticmethod
     def refuse(config: Config) -> None:

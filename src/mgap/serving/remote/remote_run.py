@@ -6,7 +6,7 @@ No weights are loaded here: the model's configuration and tokenizer are enough.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgap.errors import ModelError, SettingError, require_extra
 from mgap.io.progress import Progress
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 class RemoteEngine:
     """`mgap run --engine server --url http://HOST:8000/v1`."""
+
+    batch_size: ClassVar[int] = 256  # questions that are written down together
+    prior: ClassVar[str] = SERVED  # that of the servers
 
     @staticmethod
     def refuse(config: Config) -> None:
