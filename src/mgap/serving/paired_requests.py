@@ -77,7 +77,7 @@ class PairScheduler(Scheduler):
             if count > 1:  # not its last token yet
                 counts[name] -= 1
                 scheduler_output.total_num_scheduled_tokens -= 1
-            elif (other := self._other(request)) is None or other.request_id not in counts:
+            elif (other := self._other(request)) is None or counts.get(other.request_id) != _left(other):
                 raise RuntimeError("mgap: one request of a pair got no room in a step: give the engine more memory for caches")
         super()._update_after_schedule(scheduler_output)
 
