@@ -90,6 +90,9 @@ def test_what_does_not_go_with_pairs_is_refused(llava, served, engines, nulls):
         engines.run(served["llava"], generate(asked), env=FIRST)
     with pytest.raises(Refused, match="pairs of requests do not go with prefix caching"):
         engines.run(served["llava"], env=FIRST, **{**PAIRED, "enable_prefix_caching": True})
+    shorter = [asked[0], {**asked[1], "sampling": {**asked[1]["sampling"], "max_tokens": 1}}]
+    with pytest.raises(Refused, match="one request of a pair ended before the other"):
+        engines.run(served["llava"], generate(shorter), env=FIRST, **PAIRED, alone=True)
     warm = [{**each, "sampling": {**each["sampling"], "temperature": 1.0}} for each in asked]
     with pytest.raises(Refused, match="both requests must choose alike"):
         engines.run(served["llava"], generate(warm), env=FIRST, **PAIRED)

@@ -65,3 +65,6 @@ def test_a_requests_own_strength():
             own_alpha({"mgap_alpha": value})
     with pytest.raises(SettingError, match="unknown 'mgap_alfa' in vllm_xargs"):
         own_alpha({"mgap_alfa": 1})
+    with pytest.raises(SettingError, match="unknown 'mgap_pair' in custom_params"):
+        own_alpha({"mgap_pair": {}}, "custom_params")
+    assert own_alpha({"mgap_pair": {}}, others=("mgap_pair",)) is None

@@ -11,7 +11,7 @@ import torch
 
 import mgap
 from mgap.errors import BackboneMismatch, SettingError
-from mgap.serving.installed import TESTED, untested
+from mgap.serving.installed import TESTED_MINORS, untested
 from mgap.serving.launch import SERVER, has_flag, plan_launch, read_flags, require_model
 
 PLACE = {"host": "127.0.0.1", "port": 8000}
@@ -80,11 +80,11 @@ def test_a_predicted_prior_is_served_from_its_map(run, tmp_path):
 
 def test_versions_that_were_tested_are_those_of_the_extra_and_others_are_told():
     (needed,) = (line for line in metadata.requires("mgap") if line.startswith("vllm") and "extra" in line)
-    first, last = TESTED[0], TESTED[-1]
+    first, last = TESTED_MINORS[0], TESTED_MINORS[-1]
     assert f">={first}" in needed
     assert f"<0.{int(last.split('.')[1]) + 1}" in needed
-    assert [untested(f"{minor}.1+cpu") for minor in TESTED] == [""] * len(TESTED)
-    assert untested("0.99.0") == f"this is vLLM 0.99.0, and mgap was tested with {', '.join(TESTED)}"
+    assert [untested(f"{minor}.1+cpu") for minor in TESTED_MINORS] == [""] * len(TESTED_MINORS)
+    assert untested("0.99.0") == f"this is vLLM 0.99.0, and mgap was tested with {', '.join(TESTED_MINORS)}"
 
 
 def test_what_the_user_says_of_pictures_and_of_the_name_stays(pocket_prior):

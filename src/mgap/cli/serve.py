@@ -52,7 +52,7 @@ def serve(
 
     Example: mgap serve Qwen/Qwen3-VL-8B-Instruct --prior priors/qwen3-vl --alpha 0.75 -- --tensor-parallel-size 4
     """
-    from mgap.serving.engine_settings import SERVED
+    from mgap.serving.engine_settings import SERVED_METHODS
     from mgap.serving.installed import refuse_filtered, require_vllm
     from mgap.serving.launch import plan_launch, refuse_taken
     from mgap.settings import check_choice
@@ -65,7 +65,7 @@ def serve(
         require_vllm("mgap serve")
         refuse_taken(host, port)
     refuse_filtered()
-    strength = SERVED[check_choice("--method", method, SERVED)].moved_by
+    strength = SERVED_METHODS[check_choice("--method", method, SERVED_METHODS)].moved_by
     given: dict[str, Any] = {strength: alpha, "lam": lam, "preset": preset, "rank": rank, "reload": reload or None}
     settings = {name: value for name, value in given.items() if value is not None}
     where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}

@@ -120,6 +120,13 @@ def cut_logits(
     return scale * cut if bias is None else scale * (cut - bias) + bias
 
 
+def take_away(logits: Tensor, beta: Tensor, coeff: Tensor, table: Tensor) -> Tensor:
+    """l - beta (W V) c in the logits' own memory; beta [...], c [..., K]."""
+    flat = logits.reshape(-1, logits.shape[-1])  # [n, vocab], the same memory
+    flat.addmm_((beta.unsqueeze(-1) * coeff).reshape(len(flat), -1), table, alpha=-1)
+    return logits
+
+
 class Correction:
     """MGAP bound to one head. Used as that head's forward hook."""
 
@@ -155,9 +162,7 @@ class Correction:
         logits = output.to(self.basis.dtype)
         coeff, norm, gate = self.read(h, logits, alphas)
         if may_overwrite and listener is None and self.table is not None and not self.settings.restore:
-            flat = logits.reshape(-1, logits.shape[-1])  # [n, vocab], the same memory
-            flat.addmm_((gate.beta.unsqueeze(-1) * coeff).reshape(len(flat), -1), self.table, alpha=-1)
-            return logits
+            return take_away(logits, gate.beta, coeff, self.table)
         corrected = self.correct(h, output, logits, coeff, norm, gate, self.settings, alphas)
         if listener is not None:
             listener(self.observe(gate, logits, corrected))

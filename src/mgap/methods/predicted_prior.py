@@ -27,7 +27,7 @@ from mgap.backbones.head import Head
 from mgap.methods.base import Need, Observation, Tap, load_if_path
 from mgap.methods.head_inputs import HeadInputs, Weight
 from mgap.methods.kinds.head import HeadMethod
-from mgap.methods.mgap import Gate, Settings, entropy_of, gate_of
+from mgap.methods.mgap import Gate, Settings, entropy_of, gate_of, take_away
 from mgap.priors.prior_map import PriorMap
 from mgap.priors.subspace import Subspace
 from mgap.settings import check_strength, check_switch
@@ -56,9 +56,7 @@ class Removal:
         h, logits = h.to(self.basis), output.to(self.basis.dtype)
         coeff, gate = self.predict(h), self.gate(h, logits, alphas)
         if may_overwrite and listener is None and self.table is not None:
-            flat = logits.reshape(-1, logits.shape[-1])  # [n, vocab], the same memory
-            flat.addmm_((gate.beta.unsqueeze(-1) * coeff).reshape(len(flat), -1), self.table, alpha=-1)
-            return logits
+            return take_away(logits, gate.beta, coeff, self.table)
         corrected = self.correct(h, output, logits, coeff, gate, alphas)
         if listener is not None:
             values = gate._asdict()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,7 +25,7 @@ LOG_EVERY = 60.0  # seconds
 OF_ENGINE = ("method", "log_every", "reload")  # keys that are not the method's
 
 Served: TypeAlias = MGAP | PredictedPrior  # what reads the head's input alone, and moves it inside a prior's subspace
-SERVED: dict[str, type[Served]] = {MGAP.name: MGAP, PredictedPrior.name: PredictedPrior}
+SERVED_METHODS: dict[str, type[Served]] = {MGAP.name: MGAP, PredictedPrior.name: PredictedPrior}
 
 
 def learnt_key(method: type[Served]) -> str:
@@ -50,8 +50,8 @@ class Serving:
         if not isinstance(given, Mapping):
             raise SettingError(f'{where} {KEY}={given!r:.60}: must hold keys and values, such as {{"prior": "priors/my"}}')
         name = given.get("method", MGAP.name)
-        check_choice(f"{where} {KEY}: method", name, SERVED)
-        kind = SERVED[name]
+        check_choice(f"{where} {KEY}: method", name, SERVED_METHODS)
+        kind = SERVED_METHODS[name]
         learnt, allowed = learnt_key(kind), [*kind.setting_names(), *OF_ENGINE]
         for key in given:
             if key not in allowed:
@@ -73,11 +73,11 @@ class Serving:
     def to_json(self) -> dict[str, Any]:
         """The keys that it was made of."""
         engine = {"method": self.name, "log_every": self.log_every, "reload": self.reload}
-        return {learnt_key(SERVED[self.name]): self.prior, **self.settings, **engine}
+        return {learnt_key(SERVED_METHODS[self.name]): self.prior, **self.settings, **engine}
 
     def method(self) -> Served:
         """The method with these settings; raises on settings that it does not have."""
-        kind = SERVED[self.name]
+        kind = SERVED_METHODS[self.name]
         learnt = learnt_key(kind)
         method = kind.of(**{learnt: LEARNT.get(kind.needs[learnt].kind).load(self.prior)}, **self.settings)
         assert isinstance(method, Served)
@@ -89,10 +89,12 @@ def is_paired(config: VllmConfig) -> bool:
     return bool(config.scheduler_config.scheduler_cls == PAIR_SCHEDULER)
 
 
-def own_alpha(extra: Mapping[str, Any] | None, where: str = "vllm_xargs") -> float | None:
-    """A request's own strength, or None if it sets none. Raises on invalid values and other keys with our prefix."""
-    ours = {key: value for key, value in (extra or {}).items() if key.startswith(PREFIX)}
-    ours.pop(PAIR, None)
+def own_alpha(extra: Mapping[str, Any] | None, where: str = "vllm_xargs", *, others: Collection[str] = ()) -> float | None:
+    """A request's own strength, or None if it sets none. Raises on invalid values and other keys with our prefix.
+
+    `others` are such keys that are read elsewhere.
+    """
+    ours = {key: value for key, value in (extra or {}).items() if key.startswith(PREFIX) and key not in others}
     if unknown := sorted(set(ours) - {ALPHA}):
         raise SettingError(f"unknown {unknown[0]!r} in {where}: of mgap's settings a request may set {ALPHA} only")
     return check_strength(ALPHA, ours[ALPHA]) if ours else None

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from mgap.errors import MissingExtra, SettingError
 
-TESTED = ("0.30", "0.31", "0.32")  # the extra `vllm` of pyproject.toml names the same
+TESTED_MINORS = ("0.30", "0.31", "0.32")  # the extra `vllm` of pyproject.toml names the same
 PLUGIN, GROUP, PLUGINS = "mgap", "vllm.general_plugins", "VLLM_PLUGINS"
 GROUPS = (GROUP, "vllm.platform_plugins", "vllm.io_processor_plugins", "vllm.stat_logger_plugins")  # loaded unless filtered
 
@@ -16,7 +16,7 @@ GROUPS = (GROUP, "vllm.platform_plugins", "vllm.io_processor_plugins", "vllm.sta
 def untested(version: str) -> str:
     """What to say of a vLLM on which this package's tests were not run; empty for the others."""
     minor = ".".join(version.split(".")[:2])
-    return "" if minor in TESTED else f"this is vLLM {version}, and mgap was tested with {', '.join(TESTED)}"
+    return "" if minor in TESTED_MINORS else f"this is vLLM {version}, and mgap was tested with {', '.join(TESTED_MINORS)}"
 
 
 def require_vllm(purpose: str) -> None:

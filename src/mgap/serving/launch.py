@@ -17,7 +17,7 @@ from mgap.errors import BackboneMismatch, SettingError
 from mgap.methods.mgap import MGAP
 from mgap.priors.subspace import Subspace
 from mgap.registry import locate
-from mgap.serving.engine_settings import EXTENSION, KEY, SERVED, Serving, learnt_key
+from mgap.serving.engine_settings import EXTENSION, KEY, SERVED_METHODS, Serving, learnt_key
 from mgap.serving.installed import PLUGINS, all_plugins
 from mgap.settings import check_choice
 
@@ -68,8 +68,8 @@ def plan_launch(
     from mgap.serving.checkpoint import servable
 
     place = str(Path(prior).resolve()) if Path(prior).exists() else prior
-    check_choice("method", method, SERVED)
-    given = {learnt_key(SERVED[method]): place, **settings, **({} if method == MGAP.name else {"method": method})}
+    check_choice("method", method, SERVED_METHODS)
+    given = {learnt_key(SERVED_METHODS[method]): place, **settings, **({} if method == MGAP.name else {"method": method})}
     require_model(Serving.of(given).method().subspace, model, revision=revision, trust_remote_code=trust_remote_code)
     additional, rest = read_flags(further)
     source = str(servable(model))

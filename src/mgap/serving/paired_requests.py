@@ -99,6 +99,8 @@ class PairScheduler(Scheduler):
         if member_of(request) is None or _left(request) > 1:
             return False
         other = self._other(request)
+        if other is None and request.num_output_tokens:
+            raise RuntimeError("mgap: one request of a pair ended before the other: give both the same max_tokens and stops")
         return other is None or other not in self.running or _left(other) > 1
 
     def _other(self, request: Request) -> Request | None:

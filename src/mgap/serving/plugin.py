@@ -20,9 +20,9 @@ def register() -> None:
         watch_loaders()
         watch_requests()
     except (ImportError, AttributeError) as error:
-        from mgap.serving.installed import TESTED
+        from mgap.serving.installed import TESTED_MINORS
 
-        fault = f"this vLLM is not one that mgap knows ({error}); tested: {', '.join(TESTED)}"
+        fault = f"this vLLM is not one that mgap knows ({error}); tested: {', '.join(TESTED_MINORS)}"
         logging.getLogger("vllm.mgap").warning("MGAP cannot be used here: %s", fault)
     else:
         fault = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mgap.serving.engine_settings import own_alpha
+from mgap.serving.engine_settings import PAIR, own_alpha
 from mgap.serving.row_strengths import RowStrengths
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def track_request_rows(model: nn.Module, rows: RowStrengths, config: VllmConfig)
         def add_request(self, req_index: int, new_req_data: Any) -> None:
             super().add_request(req_index, new_req_data)
             params = new_req_data.sampling_params
-            own = None if params is None else own_alpha(params.extra_args)
+            own = None if params is None else own_alpha(params.extra_args, others=(PAIR,))
             self.own[req_index] = self.device_own[req_index] = np.nan if own is None else own
 
         def prepare_inputs(self, input_batch: Any, req_states: Any) -> Any:

@@ -38,7 +38,7 @@ def check_request(params: SamplingParams, config: VllmConfig) -> None:
     """Raise if this engine cannot apply the request's own strength."""
     if Membership.of(params.extra_args) is not None:
         check_pair(params, config)
-    alpha, serving = own_alpha(params.extra_args), Serving.of_engine(config)
+    alpha, serving = own_alpha(params.extra_args, others=(PAIR,)), Serving.of_engine(config)
     if alpha is None:
         if serving is not None:
             count_request(None)
@@ -89,7 +89,7 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Check in the front end, before a request is accepted; `check_request` checks what depends on the engine."""
-        if own_alpha(sampling_params.extra_args) is not None and plugin.fault:
+        if own_alpha(sampling_params.extra_args, others=(PAIR,)) is not None and plugin.fault:
             raise SettingError(f"{ALPHA} was given, but {plugin.fault} here: put mgap into VLLM_PLUGINS, or leave that unset")
 
     def is_argmax_invariant(self) -> bool:
@@ -110,7 +110,7 @@ class PerRequest(*INTERFACES):  # type: ignore[misc]
         if not self.is_on:
             return
         if batch_update is not None:
-            process_dict_updates(self.own, batch_update, lambda params, *_: own_alpha(params.extra_args))
+            process_dict_updates(self.own, batch_update, lambda params, *_: own_alpha(params.extra_args, others=(PAIR,)))
             self.size = batch_update.batch_size
         if batch_update is not None or self.server != self.rows.alpha:  # the server's strength may change, too
             self.server = self.rows.alpha

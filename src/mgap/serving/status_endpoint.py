@@ -69,7 +69,7 @@ class StatusEndpoint:
         self._require_extension()
         if found := await self._first("mgap_prior"):
             return found
-        raise HTTPException(404, "this server runs without MGAP, or with a method that has another prior")
+        raise HTTPException(404, "this server runs without MGAP, or with another method, whose prior it does not give away")
 
     async def ready(self) -> dict[str, Any]:
         """For probes: 200 where the engine answers with MGAP on, else 503."""

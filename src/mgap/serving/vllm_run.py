@@ -13,7 +13,7 @@ from mgap.io.progress import Progress
 from mgap.io.regular_files import inside
 from mgap.priors.prior_plan import Priors
 from mgap.run.method_plans import VANILLA, MethodPlan, about_learnt, about_settings, build_method
-from mgap.serving.engine_settings import SERVED, learnt_key
+from mgap.serving.engine_settings import SERVED_METHODS, learnt_key
 
 if TYPE_CHECKING:
     from mgap.run.config import Config
@@ -70,7 +70,7 @@ class VllmEngine:
         from mgap.serving.installed import refuse_filtered, require_vllm
 
         require_vllm("engine vllm")
-        if any(plan.method in SERVED for plan in config.methods):
+        if any(plan.method in SERVED_METHODS for plan in config.methods):
             refuse_filtered()
         if is_launched:
             raise SettingError(
@@ -144,7 +144,7 @@ def _learnt_place(plan: MethodPlan, priors: Priors) -> str | None:
     """Where a method's prior or prior map lies; None if it needs none."""
     if plan.prior is not None:
         return priors.place(plan.prior)
-    kind = SERVED.get(plan.method)
+    kind = SERVED_METHODS.get(plan.method)
     return None if kind is None else str(plan.settings[learnt_key(kind)])
 
 
