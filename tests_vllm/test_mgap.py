@@ -12,7 +12,7 @@ import mgap
 from mgap.priors.collect_states import blind_states
 
 EXTENSION = "mgap.serving.extension.Extension"
-WAY = "two fused kernels" if CARDS else "a table of the head's directions"
+WAY = "fused kernels" if CARDS else "a table of the head's directions"
 
 
 def test_strengths_change_what_is_said(world):

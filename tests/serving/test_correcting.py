@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import mgap
 from mgap.errors import UnsupportedHead
 from mgap.serving.correcting import CorrectedLogits
-from mgap.serving.counts import EVERY, Counts
+from mgap.serving.counts import EVERY, SHARE, Counts
 from mgap.serving.row_strengths import RowStrengths, row_strengths_of
 
 WIDTH, VOCAB = 24, 300
@@ -142,7 +142,7 @@ def test_steps_that_are_counted_are_not_rounded_either():
     compute = head_of(dtype=torch.bfloat16)
     made, _ = served(compute, alpha=0.01, dtype=torch.bfloat16)
     h = torch.randn(4, WIDTH, dtype=torch.bfloat16)
-    made.counts.step = 0
+    made.counts.wait = 0
     counted = made(h)
     assert counted.dtype == torch.float32
     made.counts.step = 1
@@ -177,7 +177,7 @@ def test_what_it_did_is_counted_in_one_step_of_several_and_told(caplog):
     compute = head_of()
     made, _ = served(compute, alpha=1.0, log_every=1e-9)
     h = torch.randn(400, WIDTH, generator=torch.Generator().manual_seed(0))
-    for _ in range(2 * EVERY):
+    for _ in range(2 * len(h) // SHARE):
         corrected = made(h)
     acted = made.counts.read()
     assert acted.rows == 2 * len(h)
@@ -187,11 +187,18 @@ def test_what_it_did_is_counted_in_one_step_of_several_and_told(caplog):
     assert caplog.messages[-1] == f"MGAP: {acted.text()}"
 
 
+@pytest.mark.parametrize(("rows", "apart"), [(1, EVERY), (SHARE * EVERY, EVERY), (256, 256 // SHARE)])
+def test_the_more_rows_the_fewer_steps_are_looked_at(rows, apart):
+    counts = Counts(torch.device("cpu"), 0, logging.getLogger("mgap"))
+    looked = [step for step in range(3 * apart) if counts.is_sampled_step(rows)]
+    assert looked == [0, apart, 2 * apart]
+
+
 def test_means_are_those_of_the_rows_that_were_looked_at():
     compute = head_of()
     made, _ = served(compute, alpha=1.0)
     h = torch.randn(50, WIDTH, generator=torch.Generator().manual_seed(1))
-    made.counts.step = 0
+    made.counts.wait = 0
     made(h)
     logits, basis = compute(h).double(), prior().basis
     entropy = torch.special.entr(logits.softmax(-1)).sum(-1)

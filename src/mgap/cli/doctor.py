@@ -147,7 +147,7 @@ def _speed(backbone: Backbone, head: Head) -> dict[str, str]:
     slow, own, alone = why_not(head, 5, Settings(**PRESETS["paper"])), uncapturable(backbone), unshareable(backbone)
     kind = backbone.config.model_type
     return {
-        "MGAP's step": f"plain: {slow}" if slow else "fused into two kernels",
+        "MGAP's step": f"plain: {slow}" if slow else "fused kernels",
         "static, compiled": f"by transformers' own loop: {own}" if own else "by mgap's loop, a captured step on a GPU",
         "shared prefill": f"no: {alone}" if alone else "yes",
         "workers": "prepare pictures"

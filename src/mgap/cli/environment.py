@@ -22,7 +22,7 @@ from mgap.registry import REGISTRIES
 
 TESTED = {"torch": "2.13.0", "transformers": "5.19.0", "vllm": "0.32.0"}  # the newest versions that passed all tests
 UNLISTED = {  # used if installed; no extra of ours installs them
-    "triton": "MGAP's step in two kernels on a GPU",
+    "triton": "MGAP's step in kernels of its own on a GPU",
     "torchvision": "pictures prepared by torch instead of Pillow",
     "accelerate": "quantised checkpoints, device_map",
     "bitsandbytes": "checkpoints in 4 or 8 bits",

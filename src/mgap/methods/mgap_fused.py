@@ -1,9 +1,9 @@
-"""MGAP's step on a GPU in two launches: entropy and projection, then gate and correction; no synchronisation with the host.
+"""MGAP's step on a GPU in three launches: entropy and projection, gate, correction; no synchronisation with the host.
 
 It gives the same result as the plain version in `mgap.py`, computes in float32, and reads the head's output twice instead of a
 dozen times: eager decoding is bound by launches, large batches by memory. It can be captured in a CUDA graph.
 
-Cost per call: two launches, the output, and a scratch of a few hundred floats per row.
+Cost per call: three launches, the output, and a scratch of a few hundred floats per row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 RANKS = 64  # the largest rank
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # of states and logits
 _CARD = 132  # multiprocessors of a Hopper GPU, for which the constants here were chosen
-_SLICE = 2048  # tokens or dimensions that a program reads at a time
+_WIDE = 2048  # dimensions that a program reads at a time
+MANY = 64  # rows from which on memory is the limit, not the number of programs
 _SPLITS = 128  # at most so many slices of a row's vocabulary
 _LEAD = 6  # numbers at the start of a scratch row, as in `mgap_kernels.py`
 
@@ -34,33 +35,36 @@ class LaunchPlan(NamedTuple):
     """How the rows are divided into programs."""
 
     measures: tuple[int, int]  # grids
-    corrects: tuple[int, int]
+    corrects: tuple[int]
+    block: int  # tokens that a program of `measure` reads at a time
     span: int  # blocks per slice
     splits: int
     room: int  # splits, rounded up to a power of two
     rows: int  # per program of `correct`
-    block: int  # tokens per program of `correct`
+    tokens: int  # per program of `correct`
 
 
 def plan_of(rows: int, vocab: int, rank: int, card: int = _CARD) -> LaunchPlan:
     """Enough programs to fill a GPU with `card` multiprocessors; with enough rows, a program takes several of them."""
-    blocks = _ceil(vocab, _SLICE)
-    span = _ceil(blocks, min(max(16 * card // rows, 1), _SPLITS, blocks))
+    block = 2048 if rows < MANY else 1024
+    blocks = _ceil(vocab, block)
+    span = _ceil(blocks, min(max((16 if rows < MANY else 32) * card // rows, 1), _SPLITS, blocks))
     splits = _ceil(blocks, span)
-    per_program = 4 if rank <= 16 else 8  # more rows share reads of the table, fewer leave registers for pending reads
+    per_program = 2 if rank <= 16 else 8  # more rows share reads of the table, fewer leave registers for pending reads
     while per_program > 1 and _ceil(rows, per_program) * _ceil(vocab, 1024) < 2 * card:
         per_program //= 2
-    block = 1024
-    while block > 256 and _ceil(rows, per_program) * _ceil(vocab, block) < card:
-        block //= 2
+    tokens = 1024
+    while tokens > 256 and _ceil(rows, per_program) * _ceil(vocab, tokens) < card:
+        tokens //= 2
     return LaunchPlan(
-        measures=(rows, rank + splits),
-        corrects=(_ceil(rows, per_program), _ceil(vocab, block)),
+        measures=(rows, splits + rank),
+        corrects=(_ceil(rows, per_program) * _ceil(vocab, tokens),),
+        block=block,
         span=span,
         splits=splits,
         room=_power_of_two(splits),
         rows=per_program,
-        block=block,
+        tokens=tokens,
     )
 
 
@@ -68,9 +72,9 @@ class FusedStep:
     """The fused step bound to one head; `why_not` says whether that is possible."""
 
     def __init__(self, basis: Tensor, table: Tensor, head: Head, s: Settings) -> None:
-        from mgap.methods.mgap_kernels import correct, measure
+        from mgap.methods.mgap_kernels import correct, measure, weigh
 
-        self.measure, self.correct = measure, correct
+        self.measure, self.weigh, self.correct = measure, weigh, correct
         self.basis, self.table = basis.T.contiguous(), table.contiguous()  # [K, d], [K, vocab]
         self.rank, self.width = self.basis.shape
         self.vocab = head.vocab_size
@@ -114,14 +118,16 @@ class FusedStep:
         corrected = torch.empty_like(output, dtype=torch.float32, memory_format=torch.contiguous_format)
         scratch = torch.empty((rows, _LEAD + self.rank + 3 * plan.room), dtype=torch.float32, device=output.device)
         self.measure[plan.measures](
-            states, logits, self.basis, scratch, h_stride, stride, self.width, self.vocab, plan.span,
-            self.scale, self.cap, self.rank, plan.room, self.is_scaled, self.is_capped, _SLICE, _SLICE,
-            num_warps=4,
+            states, logits, self.basis, scratch, h_stride, stride, self.width, self.vocab, plan.span, plan.splits,
+            self.scale, self.cap, self.rank, plan.room, self.is_scaled, self.is_capped, _WIDE, plan.block, num_warps=4,
+        )  # fmt: skip
+        self.weigh[(rows,)](
+            scratch, scratch if alphas is None else alphas, plan.splits, self.alpha, self.lam, self.slope, self.rank,
+            _power_of_two(self.rank), plan.room, self.gate, self.protect, alphas is not None, num_warps=1,
         )  # fmt: skip
         self.correct[plan.corrects](
-            logits, corrected, self.table, scratch, scratch if alphas is None else alphas, stride, rows, self.vocab,
-            plan.splits, self.alpha, self.lam, self.slope, self.rank, _power_of_two(self.rank), plan.room, self.gate,
-            self.protect, alphas is not None, plan.rows, plan.block, min(self.rank, 8), num_warps=4,
+            logits, corrected, self.table, scratch, stride, rows, self.vocab, self.rank, plan.room, plan.rows, plan.tokens,
+            min(self.rank, 8), num_warps=4,
         )  # fmt: skip
         return corrected, scratch
 

@@ -84,7 +84,7 @@ class CorrectedLogits:
     @property
     def way(self) -> str:
         """How logits are corrected, for the log."""
-        step = "two fused kernels" if self.correction.fused is not None else "a table of the head's directions"
+        step = "fused kernels" if self.correction.fused is not None else "a table of the head's directions"
         if self.correction.table is None:
             step = "a second pass through the head"
         return step if self.exact is None else f"{step}, from float32 logits"
@@ -101,11 +101,12 @@ class CorrectedLogits:
         plain = self.compute(hidden_states, *args, **kwargs) if has_plain and self.exact is not None else None
         if plain is None and has_plain and self.method.settings.restore:
             plain = logits  # not overwritten: rescaling takes another tensor
-        self.tap.listener = self.counts.add if self.counts is not None and self.counts.is_sampled_step() else None
+        counts = self.counts
+        self.tap.listener = counts.add if counts is not None and counts.is_sampled_step(len(hidden_states)) else None
         with torch.no_grad():
             corrected = self.correction.step(hidden_states, logits, strengths, may_overwrite=True)
         if plain is not None and strengths is not None:  # rows that are off beside others are the engine's own
             corrected = torch.where(strengths.unsqueeze(-1) == 0, plain.to(corrected), corrected)
-        if self.counts is not None:
-            self.counts.log_when_due()
+        if counts is not None:
+            counts.log_when_due()
         return corrected

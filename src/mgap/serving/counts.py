@@ -1,4 +1,4 @@
-"""How often and how strongly MGAP acts in an engine: sampled in one step of sixteen, summed on the device, read rarely."""
+"""How often and how strongly MGAP acts in an engine: sampled in few steps, summed on the device, read rarely."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mgap.methods.base import Observation
 from mgap.serving.drift import Drift
 
 EVERY = 16  # steps
+SHARE = 4  # of 64 rows and more, one step in a SHARE of their number: of 256 rows, one in 64
 
 
 class CountSummary(NamedTuple):
@@ -32,13 +33,16 @@ class Counts:
 
     def __init__(self, device: torch.device, log_every: float, logger: logging.Logger) -> None:
         self.sums = torch.zeros(7, dtype=torch.float64, device=device)  # rows; beta, changed, entropy, cosine; squares of two
-        self.log_every, self.step, self.logged, self.logger = log_every, 0, time.monotonic(), logger
+        self.log_every, self.wait, self.logged, self.logger = log_every, 0, time.monotonic(), logger
         self.drift = Drift()
 
-    def is_sampled_step(self) -> bool:
-        """Count a step; whether it is sampled."""
-        self.step += 1
-        return self.step % EVERY == 1
+    def is_sampled_step(self, rows: int) -> bool:
+        """Count a step of so many rows; whether it is sampled. The first one is."""
+        if self.wait > 0:
+            self.wait -= 1
+            return False
+        self.wait = max(EVERY, rows // SHARE) - 1
+        return True
 
     def add(self, observation: Observation) -> None:
         values = observation.values  # of MGAP, or of the predicted prior, which names its strength so
