@@ -6,8 +6,8 @@
 
 Every request is a chat about a picture of its own, a JPEG file of 640 x 480 sent as base64, with a fixed number of tokens of
 answer. So many requests as a level says are under way at any time (`vllm bench serve --max-concurrency`). Both servers run all
-the time, each with half of the card, and only one is asked at a time; which goes first changes every round. vLLM's caches of
-prompts and pictures are off: every request is a new one.
+the time, each with half of the card, and only one is asked at a time; which goes first changes with every level. vLLM's caches
+of prompts and pictures are off: every request is a new one.
 """
 
 from __future__ import annotations
@@ -82,21 +82,20 @@ def load(url: str, model: Path, asked: Path, level: int, requests: int, tokens: 
     return {name: made[name] for name in KEPT}
 
 
-def measure(checkpoint: Path, asked: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(checkpoint: Path, asked: Path, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Every level of every round, as soon as both servers have answered it. Which goes first changes with both."""
     from checkpoints import Checkpoint
 
-    found = []
     with servers(checkpoint, args.logs, [*NEW, *(args.flags or HALF)]) as urls:
         for number in range(args.rounds):
-            for level in args.levels:
-                for way in WAYS if number % 2 == 0 else WAYS[::-1]:
+            for place, level in enumerate(args.levels):
+                for way in WAYS if (number + place) % 2 == 0 else WAYS[::-1]:
                     requests = max(args.least, args.waves * level)
                     served = Checkpoint.of(checkpoint).served
                     figures = load(urls[way], served, asked, level, requests, args.tokens)
-                    found.append({"model": checkpoint.name, "way": way, "level": level, "round": number, **figures})
                     last = f"{checkpoint.name} {way} {level} at once: {figures['output_throughput']:.0f} tokens a second"
                     print(last, file=sys.stderr, flush=True)
-    return found
+                    yield {"model": checkpoint.name, "way": way, "level": level, "round": number, **figures}
 
 
 # --- the table and the figure ----------------------------------------------------------------------------------------
@@ -205,9 +204,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     with pictures(max(args.least, args.waves * max(args.levels))) as asked:
         for checkpoint in args.checkpoints:
-            rows += measure(checkpoint, asked, args)
-            if args.out:
-                args.out.write_text(json.dumps({"about": where, "rows": rows}, indent=1))
+            for row in measure(checkpoint, asked, args):
+                rows.append(row)
+                if args.out:  # as far as it has come: all of it takes twenty minutes
+                    args.out.write_text(json.dumps({"about": where, "rows": rows}, indent=1))
     print(f"{where}\n\n{written(rows)}")
 
 

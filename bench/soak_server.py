@@ -98,7 +98,9 @@ async def soak(server: Server, questions: Questions, out: Path, minutes: float, 
     ended, snapshots, failures = Counter[str](), list[dict[str, float]](), list[str]()
     started = time.monotonic()
     until = started + 60 * minutes
-    async with httpx.AsyncClient(base_url=server.url, timeout=300, limits=httpx.Limits(max_connections=None)) as http:
+    # vLLM closes a connection that was idle for 5 s, and httpx would use one up to then: now and again, at the same moment
+    limits = httpx.Limits(max_connections=None, keepalive_expiry=2)
+    async with httpx.AsyncClient(base_url=server.url, timeout=300, limits=limits) as http:
         name = (await http.get("/v1/models")).json()["data"][0]["id"]
 
         async def client(seed: int) -> None:

@@ -84,7 +84,8 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
     But for what vLLM finds out about an architecture, in 13 s: it stays in the environment, for whoever asks next.
     """
-    (folder / "s").mkdir(parents=True, exist_ok=True)
+    for name in ("s", "home"):  # torch warns on a card where it cannot make a folder in a home that does not exist
+        (folder / name).mkdir(parents=True, exist_ok=True)
     shim = [] if CARDS else [HERE / "shim"]
     paths = [*shim, HERE, HERE.parent / "src"]
     return {

@@ -13,6 +13,7 @@ import runpy
 import shutil
 import sys
 import tempfile
+import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -44,7 +45,8 @@ STRONG = 5.0
 SHARED = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}  # a core for each rank
 NGRAM = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}}
 OURS = {"VLLMValidationError"} | {name for name in dir(mgap.errors) if isinstance(getattr(mgap.errors, name), type)}
-WORDS = 30  # of an error, in a cell
+WORDS = 30  # of an error, in the file
+LETTERS = 140  # of it, in a cell
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Found:
 
     def text(self) -> str:
         if self.failed:
-            return self.failed
+            return textwrap.shorten(self.failed, LETTERS, placeholder=" ...")
         return f"{self.equal}/{self.compared} ({self.changed}){', ' + self.note if self.note else ''}"
 
 

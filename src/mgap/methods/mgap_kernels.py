@@ -1,7 +1,7 @@
 """MGAP's step as three Triton kernels, launched by `mgap_fused.py`. Imported late, so that triton is optional.
 
-`measure` reads states and logits, `weigh` works out each row's beta, `correct` writes the logits of the cut state. Between them is
-a scratch [rows, LEAD + K + 3 SPLITS]:
+`measure` reads states and logits, `weigh` works out each row's beta, `correct` writes the logits of the cut state. They meet
+in a scratch [rows, LEAD + K + 3 SPLITS]:
 
     entropy, cosine, gamma, delta, beta (by `weigh`)   |h|^2   c = V'h [K]   top, total, moment [SPLITS each]
 
