@@ -41,6 +41,7 @@ class Asked:
     pairs: int
     tokens: int
     options: dict[str, Any]  # of vllm.LLM
+    mgap: dict[str, Any]  # settings of the plugin, beside its prior
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def picture_engine(folder: Path, asked: Asked) -> tuple[Any, Callable[[int, Any]
     options = {"max_model_len": 2048, "max_num_seqs": max(asked.batches), "limit_mm_per_prompt": {"image": 1}, **asked.options}
     llm = LLM(
         str(checkpoint.served), seed=0, enable_prefix_caching=True,  # only steps are timed: a prompt is read once
-        additional_config={"mgap": {"prior": str(checkpoint.prior), **MGAP}}, **options,
+        additional_config={"mgap": {"prior": str(checkpoint.prior), **asked.mgap}}, **options,
     )  # fmt: skip
     chats = [
         [{"role": "user", "content": [{"type": "image_pil", "image_pil": picture(number)}, {"type": "text", "text": QUESTION}]}]
@@ -183,7 +184,7 @@ def text_engine(folder: Path, vocabulary: int, asked: Asked) -> tuple[Any, Calla
     llm = LLM(
         str(folder / "model"), load_format="dummy", skip_tokenizer_init=True, dtype="float32", enforce_eager=True,
         max_model_len=256, max_num_seqs=max(asked.batches), kv_cache_memory_bytes=256 << 20, seed=0,
-        additional_config={"mgap": {"prior": str(folder / "prior"), **MGAP}},
+        additional_config={"mgap": {"prior": str(folder / "prior"), **asked.mgap}},
         **asked.options,
     )  # fmt: skip
     prompts = [{"prompt_token_ids": [2 + row + place for place in range(PROMPT)]} for row in range(max(asked.batches))]
@@ -202,6 +203,7 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--options", type=json.loads, default={}, metavar="JSON", help="of vllm.LLM")
+    parser.add_argument("--mgap", type=json.loads, default={}, metavar="JSON", help="of the plugin: '{\"exact\": false}'")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the figures as JSON")
     args = parser.parse_args(arguments)
     if args.text == bool(args.checkpoints):
@@ -216,10 +218,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where = f"{about('cuda' if torch.cuda.is_available() else 'cpu')}, vLLM {version('vllm')}"
     sizes = [(str(size), None) for size in args.vocabularies]
     engines = sizes if args.text else [(each.name, each) for each in args.checkpoints]
-    asked = Asked(args.batches or ([1, 8] if args.text else [1, 8, 32, 128, 256]), args.pairs, args.tokens, args.options)
+    asked = Asked(
+        args.batches or ([1, 8] if args.text else [1, 8, 32, 128, 256]), args.pairs, args.tokens, args.options, MGAP | args.mgap
+    )
     found = [row for name, folder in engines for row in alone(measure, name, folder, asked)]
     if args.out:
-        kept = {"about": where, "tokens": args.tokens, "rows": [asdict(row) for row in found]}
+        kept = {"about": where, "tokens": args.tokens, "mgap": asked.mgap, "rows": [asdict(row) for row in found]}
         args.out.write_text(json.dumps(kept, indent=1))
     print(f"{where}; {args.tokens} tokens a turn\n")
     print(table(HEADS_OF_TABLE, [row.cells() for row in found]))

@@ -18,6 +18,7 @@ import json
 import statistics
 import sys
 import tempfile
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,15 +40,17 @@ def pictures(count: int) -> Iterator[Path]:
 
     with tempfile.TemporaryDirectory() as folder:
         asked = Path(folder, "asked.jsonl")
-        names = photographs(folder, count)
-        lines = [{"prompt": QUESTION, "image_files": [str(Path(folder, name))]} for name in names]
+        files = (Path(folder, name).read_bytes() for name in photographs(folder, count))
+        urls = (f"data:image/jpeg;base64,{b64encode(file).decode()}" for file in files)  # a file's name would be made a PNG
+        lines = [{"prompt": QUESTION, "image_files": [url]} for url in urls]
         asked.write_text("".join(json.dumps(line) + "\n" for line in lines))
         yield asked
 
 
 @contextlib.contextmanager
 def servers(checkpoint: Path, logs: Path, flags: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Both servers' addresses. They load one after the other: an engine measures how much of the card is free."""
+    """Both servers' addresses. They load one after the other, since an engine measures how much of the card is free; together
+    where their flags say how much they take."""
     from checkpoints import Checkpoint
     from server import Server
 
@@ -57,7 +60,10 @@ def servers(checkpoint: Path, logs: Path, flags: Sequence[str]) -> Iterator[dict
             log = logs / f"server-{checkpoint.name}-{way}.log"
             started[way] = Server(str(model.served), prior, log, flags)
             say(f"{checkpoint.name}: starting the server, {way}")
-            started[way].wait()
+            if "--kv-cache-memory-bytes" not in flags:
+                started[way].wait()
+        for server in started.values():
+            server.wait()
         yield {way: server.url for way, server in started.items()}
     finally:
         for server in started.values():
@@ -73,8 +79,8 @@ def load(url: str, model: Path, asked: Path, level: int, requests: int, tokens: 
     add_cli_args(parser)
     words = [
         "--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--base-url", url, "--model", str(model),
-        "--dataset-name", "custom_image", "--dataset-path", str(asked), "--custom-ensure-client-side-data",
-        "--custom-output-len", str(tokens), "--ignore-eos", "--temperature", "0", "--num-prompts", str(requests),
+        "--dataset-name", "custom_image", "--dataset-path", str(asked), "--num-prompts", str(requests),
+        "--custom-output-len", str(tokens), "--ignore-eos", "--temperature", "0",
         "--max-concurrency", str(level), "--num-warmups", "2", "--percentile-metrics", "ttft,tpot,itl,e2el", "--disable-tqdm",
     ]  # fmt: skip
     with contextlib.redirect_stdout(sys.stderr):
