@@ -47,8 +47,9 @@ def test_vllm_reads_the_flags(parser, file, find):
         parser.parse_args([*words, "--no-such-flag=1"])
 
 
-def test_vllm_knows_the_flags_that_the_page_names(parser):
-    named = re.findall(r"`(--[a-z-]+)`", (HERE / "docs" / "serving.md").read_text())
+@pytest.mark.parametrize("page", ["serving.md", "serving-operations.md"])
+def test_vllm_knows_the_flags_that_the_pages_name(parser, page):
+    named = re.findall(r"`(--[a-z-]+)`", (HERE / "docs" / page).read_text())
     known = {flag for action in parser._actions for flag in action.option_strings}
     mine = {"--prior", "--method", "--alpha", "--lam", "--preset", "--rank", "--reload", "--"}
     assert set(named) - mine <= known

@@ -1,4 +1,4 @@
-"""docs/serving.md says what the code says: keys, refusals, methods, log lines, and the options of `mgap serve`."""
+"""The pages about vLLM say what the code says: keys, refusals, methods, log lines, and the options of `mgap serve`."""
 
 import re
 from dataclasses import fields
@@ -17,7 +17,8 @@ from mgap.serving.counts import CountSummary
 from mgap.serving.engine_settings import LOG_EVERY, Serving, own_alpha
 from mgap.serving.servable import why_not
 
-PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = "\n".join((DOCS / name).read_text() for name in ("serving.md", "serving-operations.md"))
 TABLES = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* names no model")  # bare states
