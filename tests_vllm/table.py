@@ -77,7 +77,8 @@ class Found:
 
     def text(self) -> str:
         if self.failed:
-            return textwrap.shorten(self.failed, LETTERS, placeholder=" ...")
+            bare = re.sub(r"(InterpreterError\(\W+)+", "", self.failed)  # every frame of the interpreter wraps it once more
+            return textwrap.shorten(bare, LETTERS, placeholder=" ...")
         return f"{self.equal}/{self.compared} ({self.changed}){', ' + self.note if self.note else ''}"
 
 
