@@ -17,7 +17,8 @@ from vllm.v1.request import Request
 from mgap.errors import SettingError
 from mgap.methods.kinds.branch import contrast
 from mgap.serving.engine_settings import Serving
-from mgap.serving.row_strengths import Membership, RowStrengths, row_strengths_of
+from mgap.serving.membership import Membership
+from mgap.serving.row_strengths import RowStrengths, row_strengths_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

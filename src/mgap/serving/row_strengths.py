@@ -7,15 +7,11 @@ step (prompt logprobs) and calls outside a step (memory profiling) use the serve
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from mgap.errors import SettingError
-from mgap.serving.engine_settings import PAIR
-from mgap.settings import check_share, check_strength
+from mgap.serving.membership import Membership
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -27,28 +23,6 @@ class CallStrengths(NamedTuple):
     strengths: Tensor | None = None  # [rows], on the device; None: the server's for all
     is_off: bool = False  # all are 0
     has_plain: bool = False  # some are 0
-
-
-@dataclass(frozen=True)
-class Membership:
-    """What a request says of its pair: `extra_args={"mgap_pair": {"id": "7", "is_main": True, "alpha": 1.0, "beta": 0.1}}`."""
-
-    id: str
-    is_main: bool
-    alpha: float
-    beta: float
-
-    @classmethod
-    def of(cls, extra: Mapping[str, Any] | None) -> Membership | None:
-        """None for a request that stands alone."""
-        given = (extra or {}).get(PAIR)
-        if given is None:
-            return None
-        if not isinstance(given, Mapping) or set(given) != {"id", "is_main", "alpha", "beta"}:
-            raise SettingError(f"{PAIR}={given!r:.80}: give id, is_main, alpha and beta")
-        check_strength(f"{PAIR} alpha", given["alpha"])
-        check_share(f"{PAIR} beta", given["beta"])
-        return cls(str(given["id"]), bool(given["is_main"]), given["alpha"], given["beta"])
 
 
 class RowStrengths:
