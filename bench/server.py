@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,18 +47,19 @@ class Server:
                 time.sleep(1)
 
     def resources(self) -> dict[str, float]:
-        """Of all processes of its session."""
-        resident = files = threads = 0.0
+        """Of all processes of its session, and each one's memory by its name, such as "VLLM::Worker MiB"."""
+        resident, files, threads = Counter[str](), 0, 0
         for path in Path("/proc").iterdir():
             if path.name.isdigit():
                 try:
                     if os.getsid(int(path.name)) == self.process.pid:
-                        resident += int((path / "statm").read_text().split()[1]) * PAGE / 2**20
+                        name = (path / "comm").read_text().strip()
+                        resident[f"{name} MiB"] += int((path / "statm").read_text().split()[1]) * PAGE / 2**20
                         files += len(os.listdir(path / "fd"))
                         threads += len(os.listdir(path / "task"))
                 except (FileNotFoundError, ProcessLookupError):
                     continue
-        return {"resident_mib": resident, "files": files, "threads": threads}
+        return {"resident_mib": sum(resident.values()), "files": files, "threads": threads, **resident}
 
     def stop(self) -> int:
         self.process.terminate()

@@ -155,9 +155,9 @@ def format_table(found: dict[str, Any]) -> str:
     if len(counted) < 3:
         return f"{about}{outcomes}\n\nToo short to say anything of memory: the first {WARM} minutes warm up.\n"
     rows = []
-    for name in ("resident_mib", "files", "threads"):
-        growth = fit_slope([each["minute"] / 60 for each in counted], [each[name] for each in counted])
-        rows.append((name.replace("_", " "), f"{counted[0][name]:.0f}", f"{counted[-1][name]:.0f}", growth.text(1)))
+    for name in (name for name in counted[0] if name not in ("minute", "requests")):
+        growth = fit_slope([each["minute"] / 60 for each in counted], [each.get(name, 0.0) for each in counted])
+        rows.append((name.replace("_", " "), f"{counted[0][name]:.0f}", f"{counted[-1].get(name, 0.0):.0f}", growth.text(1)))
     heads = ("", f"after {counted[0]['minute']:.0f} minutes", "at the end", "added an hour (95%)")
     return f"{about}{outcomes}\n\n{measure.table(heads, rows)}\n\nLooked at by MGAP: {found['counts']}\n"
 
