@@ -73,10 +73,10 @@ def test_a_row_with_every_token_masked_stays_so_and_a_nan_stays_a_nan(interprete
 def test_a_plan_covers_every_row_and_token_once(rows, vocab, rank, card):
     plan = plan_of(rows, vocab, rank, card)
     slice_ = plan.span * plan.block
-    assert (plan.splits - 1) * slice_ < vocab <= plan.splits * slice_
-    assert plan.splits <= plan.room <= mgap_fused._SPLITS
+    assert (plan.slices - 1) * slice_ < vocab <= plan.slices * slice_
+    assert plan.slices <= plan.room <= mgap_fused._SPLITS
     assert plan.room & (plan.room - 1) == 0
-    assert plan.measures == (rows, plan.splits + rank)
+    assert plan.measures == (rows, plan.slices + rank)
     assert (plan.rows, plan.tokens) in {(r, b) for r in (1, 2, 4, 8) for b in (256, 512, 1024)}
     assert plan.corrects == (-(-rows // plan.rows) * -(-vocab // plan.tokens),)
 

@@ -145,7 +145,7 @@ def test_steps_that_are_counted_are_not_rounded_either():
     made.counts.wait = 0
     counted = made(h)
     assert counted.dtype == torch.float32
-    made.counts.step = 1
+    made.counts.wait = 1
     torch.testing.assert_close(counted, made(h), rtol=1e-6, atol=1e-6)
 
 

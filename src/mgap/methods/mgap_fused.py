@@ -26,7 +26,7 @@ RANKS = 64  # the largest rank
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # of states and logits
 _CARD = 132  # multiprocessors of a Hopper GPU, for which the constants here were chosen
 _WIDE = 2048  # dimensions that a program reads at a time
-MANY = 64  # rows from which on memory is the limit, not the number of programs
+_MANY = 64  # rows from which on memory is the limit, not the number of programs
 _SPLITS = 128  # at most so many slices of a row's vocabulary
 _LEAD = 6  # numbers at the start of a scratch row, as in `mgap_kernels.py`
 
@@ -38,18 +38,18 @@ class LaunchPlan(NamedTuple):
     corrects: tuple[int]
     block: int  # tokens that a program of `measure` reads at a time
     span: int  # blocks per slice
-    splits: int
-    room: int  # splits, rounded up to a power of two
+    slices: int  # of a row's vocabulary
+    room: int  # slices, rounded up to a power of two
     rows: int  # per program of `correct`
     tokens: int  # per program of `correct`
 
 
 def plan_of(rows: int, vocab: int, rank: int, card: int = _CARD) -> LaunchPlan:
     """Enough programs to fill a GPU with `card` multiprocessors; with enough rows, a program takes several of them."""
-    block = 2048 if rows < MANY else 1024
+    block, programs = (1024, 32 * card) if rows >= _MANY else (2048, 16 * card)
     blocks = _ceil(vocab, block)
-    span = _ceil(blocks, min(max((16 if rows < MANY else 32) * card // rows, 1), _SPLITS, blocks))
-    splits = _ceil(blocks, span)
+    span = _ceil(blocks, min(max(programs // rows, 1), _SPLITS, blocks))
+    slices = _ceil(blocks, span)
     per_program = 2 if rank <= 16 else 8  # more rows share reads of the table, fewer leave registers for pending reads
     while per_program > 1 and _ceil(rows, per_program) * _ceil(vocab, 1024) < 2 * card:
         per_program //= 2
@@ -57,12 +57,12 @@ def plan_of(rows: int, vocab: int, rank: int, card: int = _CARD) -> LaunchPlan:
     while tokens > 256 and _ceil(rows, per_program) * _ceil(vocab, tokens) < card:
         tokens //= 2
     return LaunchPlan(
-        measures=(rows, splits + rank),
+        measures=(rows, slices + rank),
         corrects=(_ceil(rows, per_program) * _ceil(vocab, tokens),),
         block=block,
         span=span,
-        splits=splits,
-        room=_power_of_two(splits),
+        slices=slices,
+        room=_power_of_two(slices),
         rows=per_program,
         tokens=tokens,
     )
@@ -118,11 +118,11 @@ class FusedStep:
         corrected = torch.empty_like(output, dtype=torch.float32, memory_format=torch.contiguous_format)
         scratch = torch.empty((rows, _LEAD + self.rank + 3 * plan.room), dtype=torch.float32, device=output.device)
         self.measure[plan.measures](
-            states, logits, self.basis, scratch, h_stride, stride, self.width, self.vocab, plan.span, plan.splits,
+            states, logits, self.basis, scratch, h_stride, stride, self.width, self.vocab, plan.span, plan.slices,
             self.scale, self.cap, self.rank, plan.room, self.is_scaled, self.is_capped, _WIDE, plan.block, num_warps=4,
         )  # fmt: skip
         self.weigh[(rows,)](
-            scratch, scratch if alphas is None else alphas, plan.splits, self.alpha, self.lam, self.slope, self.rank,
+            scratch, scratch if alphas is None else alphas, plan.slices, self.alpha, self.lam, self.slope, self.rank,
             _power_of_two(self.rank), plan.room, self.gate, self.protect, alphas is not None, num_warps=1,
         )  # fmt: skip
         self.correct[plan.corrects](

@@ -161,7 +161,7 @@ def correct(
     place, tile = row.to(tl.int64), mine[:, None] & inside[None, :]
     raw = tl.load(logits + place[:, None] * logits_stride + token[None, :], mask=tile, other=0.0)  # [ROWS, BLOCK]
     base = scratch + place * (LEAD + K + 3 * SPLITS)  # [ROWS]
-    beta = tl.load(base + LEAD - 2, mask=mine, other=0.0)
+    beta = tl.load(base + 4, mask=mine, other=0.0)
     away = tl.full([ROWS, BLOCK], 0.0, tl.float32)
     for start in range(0, K, STEP):
         for j in tl.static_range(STEP):

@@ -12,7 +12,7 @@ from mgap.methods.base import Observation
 from mgap.serving.drift import Drift
 
 EVERY = 16  # steps
-SHARE = 4  # of 64 rows and more, one step in a SHARE of their number: of 256 rows, one in 64
+SHARE = 4  # of more than EVERY * SHARE rows, one step in rows / SHARE: of 256 rows, one in 64
 
 
 class CountSummary(NamedTuple):

@@ -17,7 +17,7 @@ from vllm.v1.request import Request
 from mgap.errors import SettingError
 from mgap.methods.kinds.branch import contrast
 from mgap.serving.engine_settings import Serving
-from mgap.serving.membership import Membership
+from mgap.serving.pair_membership import Membership
 from mgap.serving.row_strengths import RowStrengths, row_strengths_of
 
 if TYPE_CHECKING:

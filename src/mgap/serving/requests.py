@@ -17,8 +17,8 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from mgap.errors import SettingError
 from mgap.serving import plugin
 from mgap.serving.engine_settings import ALPHA, KEY, PAIR, PAIR_SCHEDULER, PREFIX, Serving, is_paired, own_alpha
-from mgap.serving.membership import Membership
 from mgap.serving.metrics import count_request
+from mgap.serving.pair_membership import Membership
 from mgap.serving.row_strengths import row_strengths_of
 
 try:

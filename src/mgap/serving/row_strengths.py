@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from mgap.serving.membership import Membership
+from mgap.serving.pair_membership import Membership
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
